@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from intercode import Episode, load_dataset
-from intercode.evaluate.exclusion import ungradable_tasks
+from intercode.evaluate.task_selection import ungradable_tasks
 from intercode.evaluate.statistics import wilson
 from intercode.failure_modes import is_repeat
 from intercode.report.runs import read_runs

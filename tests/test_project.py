@@ -21,7 +21,7 @@ from intercode import (
     make,
     make_vec,
 )
-from intercode.evaluate import prepare
+from intercode.evaluate import run_setup
 from intercode.project import read
 from intercode.registry import ENVS
 from intercode.spec import RunSpec
@@ -270,6 +270,6 @@ def test_a_split_of_its_tasks(tmp_path: Path) -> None:
         (("data", str(folder / "tasks.jsonl")),): ["0", "1"],
     }.items():
         spec = RunSpec.of({"env": str(folder), **dict(given)})
-        assert [task.task_id for task in prepare.load(spec)[1]] == found
+        assert [task.task_id for task in run_setup.load(spec)[1]] == found
     with pytest.raises(TaskError, match="no split 'dev': its splits are train, test"):
-        prepare.load(RunSpec.of({"env": str(folder), "split": "dev"}))
+        run_setup.load(RunSpec.of({"env": str(folder), "split": "dev"}))

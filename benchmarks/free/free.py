@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from intercode.envs.elsewhere import Elsewhere, Reply
+from intercode.envs.remote import Elsewhere, Reply
 from intercode.envs.traits import SHELL
 from intercode.task import Task
 

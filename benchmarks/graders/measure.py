@@ -29,7 +29,7 @@ from intercode.datasets import nl2bash, spider
 from intercode.episode import ENDED, Episode, Score
 from intercode.errors import RewardError
 from intercode.evaluate.statistics import wilson
-from intercode.rewards.answer import last_output
+from intercode.rewards.answer_types import last_output
 from intercode.task import CANNOT, Dataset, Task
 from intercode_paper.bash_reward import GoldRuns
 from intercode_paper.container import PaperImage

@@ -20,10 +20,10 @@ from intercode.datasets import nl2sh_alfa
 from intercode.envs.stage import SandboxStage
 from intercode.errors import RewardError
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.answer import Answer
+from intercode.rewards.answer_types import Answer
 from intercode.rewards.bash import compare
 from intercode.rewards.gold import GoldResult, GoldRunner
-from intercode.rewards.words import names_in_text
+from intercode.rewards.instruction_words import names_in_text
 from intercode.task import CANNOT, Task
 
 SAME_ANSWER = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.elsewhere import Elsewhere
+from intercode.envs.remote import Elsewhere
 
 FAILED_ACTION = "failed action: "
 """The beginning of a line of the report."""

@@ -29,13 +29,13 @@ from intercode.cli.parser import Parser
 from intercode.databases import ENGINES
 from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import list_constructor_options
-from intercode.evaluate.actors import PROVIDERS as AGENT_PROVIDERS
+from intercode.evaluate.agent_setup import PROVIDERS as AGENT_PROVIDERS
 from intercode.models.remote import MODELS
 from intercode_paper import presets
 from intercode_sandbox import Limits
 from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.resolve import SCHEMES
-from intercode_sandbox.names import PROJECT_MODULES
+from intercode_sandbox.lazy_imports import PROJECT_MODULES
 from intercode_sandbox.providers import PROVIDERS
 
 from .commands import ENDINGS, NOT_READ, TYPED, WITH_JSON, lay_out

@@ -25,7 +25,7 @@ IDENTITY = NATIVE + "identity.py"
 SECCOMP = NATIVE + "seccomp.py"
 PROVIDER = NATIVE + "provider.py"
 JUDGE = "intercode/rewards/judge.py"
-READING = "intercode/rewards/answer_reading.py"
+READING = "intercode/rewards/answer_parsing.py"
 QUANTITIES = "intercode/rewards/quantities.py"
 REWARDS = "intercode/rewards/"
 DOCKER = "docker_"
@@ -34,15 +34,15 @@ CONTAINER = "intercode_sandbox/docker/container.py"
 NETWORK = "intercode_sandbox/network.py"
 FORWARD = "intercode_sandbox/forwarding.py"
 PROXY = "intercode_sandbox/proxy.py"
-GUARD = "intercode/guard.py"
+GUARD = "intercode/request_guard.py"
 VIEWER = "intercode/report/server.py"
 EPISODES = "intercode/report/episodes.py"
 SKILLS = "intercode/agents/skills.py"
 LAYERS = "intercode_integrations/external_agents/layers.py"
-PLAY = "intercode_integrations/external_agents/play.py"
+PLAY = "intercode_integrations/external_agents/episode_runner.py"
 ARCHIVE = "intercode_sandbox/images/archive.py"
 REPOSITORY = "intercode_sandbox/images/repository.py"
-FIXES = "intercode/evaluate/fix_leaks.py"
+FIXES = "intercode/evaluate/leak_fixes.py"
 GATE = "intercode_integrations/gateway/gateway.py"
 FORWARDING = "intercode_integrations/gateway/forwarding.py"
 UPSTREAM = "intercode/models/upstream.py"
@@ -466,34 +466,34 @@ DEFENCES = [
         "",
     ),
     _one(
-        "programs_of_the_image", "cheating", "intercode/rewards/command.py",
+        "programs_of_the_image", "cheating", "intercode/rewards/verification.py",
         'change.kind == "added" and ', "",
     ),
     _one(
-        "programs_of_the_setup", "cheating", "intercode/rewards/command.py",
+        "programs_of_the_setup", "cheating", "intercode/rewards/verification.py",
         " or _name(path) in removed_names", "",
     ),
     _one(
-        "settings_of_tools", "cheating", "intercode/rewards/command.py",
+        "settings_of_tools", "cheating", "intercode/rewards/verification.py",
         "in changed_paths - scratch if not SYSTEM_PATHS.match(path)\n        )",
         "in changed_paths - changed_paths)",
     ),
     _one(
-        "settings_of_the_setup", "cheating", "intercode/rewards/command.py",
+        "settings_of_the_setup", "cheating", "intercode/rewards/verification.py",
         "        if not task.setup and not task.files:", "        if True:",
     ),
     _one(
-        "settings_by_a_link", "cheating", "intercode/rewards/command.py",
+        "settings_by_a_link", "cheating", "intercode/rewards/verification.py",
         "return change.type == \"symlink\" and (\n            path", "return False and (path",
     ),
     _one(
-        "settings_that_stay", "cheating", "intercode/rewards/command.py",
+        "settings_that_stay", "cheating", "intercode/rewards/verification.py",
         "return archive_result.ok and copy.exec(unpack_argv, stdin=archive_result.stdout, "
         "env=env).ok",
         "return True",
     ),
     _one(
-        "settings_of_repositories", "cheating", "intercode/rewards/command.py",
+        "settings_of_repositories", "cheating", "intercode/rewards/verification.py",
         "repositories = heads | refs & objects", "repositories = refs - refs",
     ),
     _one(
@@ -501,7 +501,7 @@ DEFENCES = [
         "if len(data) <= _MAX_ARGUMENT_BYTES:", "if True:",
     ),
     _one(
-        "room_for_a_verification", "cheating", "intercode/rewards/command.py",
+        "room_for_a_verification", "cheating", "intercode/rewards/verification.py",
         "        if not _has_room(sandbox):", "        if False:",
     ),
     _one(
@@ -537,7 +537,7 @@ DEFENCES = [
         "episode, snapshot.submissions)", "episode, type(snapshot.submissions)())",
     ),
     _one(
-        "temporary_files", "cheating", "intercode/rewards/command.py",
+        "temporary_files", "cheating", "intercode/rewards/verification.py",
         "if not leftovers.empty_temporary_folders(sandbox, scratch):", "if False:",
     ),
     _one(
@@ -553,7 +553,7 @@ DEFENCES = [
         "S_IFREG ? status->stx_nlink : 0", "S_IFREG ? 1 : 0",
     ),
     _one(
-        "room_by_a_program", "cheating", "intercode/rewards/command.py",
+        "room_by_a_program", "cheating", "intercode/rewards/verification.py",
         "    return FreeSpace(blocks * size, free_files if files else None)",
         "    return None",
     ),
@@ -562,15 +562,15 @@ DEFENCES = [
         "    if not _steering_variables(sandbox):", "    if True:",
     ),
     _one(
-        "modules_of_python", "cheating", "intercode/rewards/command.py",
+        "modules_of_python", "cheating", "intercode/rewards/verification.py",
         "        spec = PathFinder.find_spec(name, places)", "        spec = None",
     ),
     _one(
-        "modules_that_there_are_not", "cheating", "intercode/rewards/command.py",
+        "modules_that_there_are_not", "cheating", "intercode/rewards/verification.py",
         "spec is None and asked_by_a_library()", "False",
     ),
     _one(
-        "messages_for_answers", "cheating", "intercode/rewards/answer.py",
+        "messages_for_answers", "cheating", "intercode/rewards/answer_types.py",
         "is_message(line) and collapse_blanks(line) not in packed_lines", "False",
     ),
     _one(
@@ -629,7 +629,7 @@ DEFENCES = [
         "(total and sums and total != sums)", "False",
     ),
     _one(
-        "modules_that_are_installed", "cheating", "intercode/rewards/command.py",
+        "modules_that_are_installed", "cheating", "intercode/rewards/verification.py",
         "    PathFinder.find_distributions = of_libraries\n", "",
     ),
     _one(
@@ -673,15 +673,15 @@ DEFENCES = [
         "    _at_other_times,\n    _tests", "    _tests",
     ),
     _one(
-        "twins", "cheating", "intercode/rewards/swe_twins.py",
+        "twins", "cheating", "intercode/rewards/mutated_tests.py",
         "\nPAIRS = 2\n", "\nPAIRS = 0\n",
     ),
     _one(
-        "twins_of_exceptions", "cheating", "intercode/rewards/swe_twins.py",
+        "twins_of_exceptions", "cheating", "intercode/rewards/mutated_tests.py",
         "if name in _RAISE_METHODS and", "if False and",
     ),
     _one(
-        "twins_of_parts", "cheating", "intercode/rewards/swe_twins.py",
+        "twins_of_parts", "cheating", "intercode/rewards/mutated_tests.py",
         "if isinstance(text, str) and sum(", "if False and sum(",
     ),
     _one(
@@ -1099,7 +1099,7 @@ DEFENCES = [
         "if hide_gold and shown_gold:", "if False:",
     ),
     _one(
-        "view_search_of_hidden_gold", "cheating", "intercode/report/live.py",
+        "view_search_of_hidden_gold", "cheating", "intercode/report/live_runs.py",
         " and self._has_words(rows[row_number], line, words)", "",
     ),
     _one(
@@ -1433,7 +1433,7 @@ DEFENCES = [
         '    for name in (*list_part_options(How), "exclude"):', "    for name in ():",
     ),
     _one(
-        "record_of_a_packages_name", "host leak", "intercode_sandbox/names.py",
+        "record_of_a_packages_name", "host leak", "intercode_sandbox/lazy_imports.py",
         "        return is_imported or name not in self._packages", "        return True",
     ),
     _one(
@@ -1477,7 +1477,7 @@ DEFENCES = [
     ),
     _one("record_link_of_the_writer", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
     _one(
-        "record_link_in_a_folder_of_runs", "host leak", "intercode/report/live.py",
+        "record_link_in_a_folder_of_runs", "host leak", "intercode/report/live_runs.py",
         "        if not path.is_symlink() or path.resolve().is_relative_to(root)\n", "",
     ),
     _one(
@@ -1547,7 +1547,7 @@ DEFENCES = [
         "exit_in_an_agent", "cheating",
         (
             Edit(
-                "intercode/evaluate/loop.py",
+                "intercode/evaluate/episode_loop.py",
                 "    except BaseException as error:  # sys.exit() in an agent",
                 "    except Exception as error:  # sys.exit() in an agent",
             ),

@@ -17,7 +17,7 @@ from intercode.agents.language import EpisodeLimits
 from intercode.errors import AgentStartError, BudgetError, ImageError
 from intercode.rewards.bash import _is_scratch, _scratch_pattern
 from intercode.rewards.gold import GoldResult
-from intercode_integrations.external_agents import layers, play
+from intercode_integrations.external_agents import layers, episode_runner
 from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.gateway import Call, Gateway, Upstream
 from intercode_sandbox import Completed
@@ -177,7 +177,7 @@ def _gateway() -> Gateway:
     return Gateway(Upstream.of("openai-compatible/x", "http://127.0.0.1:9/v1"))
 
 
-def _played(command: str, seconds: float) -> tuple[Any, play.ExternalAgent, str]:
+def _played(command: str, seconds: float) -> tuple[Any, episode_runner.ExternalAgent, str]:
     """Play an episode with this program: its sandbox, the player, and the output."""
     sandbox = start()
     recorded = SimpleNamespace(turns=[])
@@ -186,8 +186,8 @@ def _played(command: str, seconds: float) -> tuple[Any, play.ExternalAgent, str]
     )
     with _gateway() as gateway:
         limits = EpisodeLimits(seconds=seconds)
-        agents = play.ExternalAgents(find_profile(f"cli:{command}"), gateway, "x/y", limits)
-        player = play.ExternalAgent(agents)
+        agents = episode_runner.ExternalAgents(find_profile(f"cli:{command}"), gateway, "x/y", limits)
+        player = episode_runner.ExternalAgent(agents)
         with suppress(AgentStartError):  # the program asks no model
             player.run(cast(Any, env))
     return sandbox, player, str(player.episode_metadata()["outside"]["output"])
@@ -212,7 +212,7 @@ def player_hides_its_token() -> bool:
 
 def _allows(limits: EpisodeLimits, calls: int = 9) -> bool:
     """Whether a call is allowed after one that took 10 tokens and a dollar."""
-    purse = play.EpisodeBudget(limits, calls)
+    purse = episode_runner.EpisodeBudget(limits, calls)
     purse.reserve(10, 1.0).presume()
     purse.count(Call("chat", "", ""))
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intercode.rewards.answer import Answer
+from intercode.rewards.answer_types import Answer
 from intercode.task import Task
 
 from .tools import one_of

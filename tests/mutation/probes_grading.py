@@ -28,7 +28,7 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.interpreters.python_start import PRELOAD
 from intercode.interpreters.shell import FrameReader
 from intercode.models import Message, Reply, Settings
-from intercode.rewards.command import CommandReward
+from intercode.rewards.verification import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
 from intercode.task import Dataset, Task

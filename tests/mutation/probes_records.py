@@ -14,12 +14,12 @@ from intercode.errors import ImageError, RecordError, TrustError, UsageError
 from intercode.project import find_benchmark, read as read_project
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS
-from intercode.report.live import Library
+from intercode.report.live_runs import Library
 from intercode.spec import RunSpec, recorded_options
 from intercode_sandbox.files import write_atomically
 from intercode_sandbox.images.cache import RECORD, ImageCache
 from intercode_sandbox.images.resolve import SCHEMES, check
-from intercode_sandbox.names import Registry
+from intercode_sandbox.lazy_imports import Registry
 
 from .tools import ProbeError, one_of
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from intercode.envs.swe import SweEnv
-from intercode.evaluate.leaks import leaks
+from intercode.evaluate.gold_leaks import leaks
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 from intercode_sandbox.images.base import SEARCH_PATH

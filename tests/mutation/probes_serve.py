@@ -13,7 +13,7 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 
 from intercode.admission import Admission
-from intercode.guard import Guard
+from intercode.request_guard import Guard
 from intercode_integrations.serve import wire
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.metrics import ServerMetrics

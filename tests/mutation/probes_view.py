@@ -15,7 +15,7 @@ from intercode import records
 from intercode.cli import view
 from intercode.episode import Episode, Score, Turn
 from intercode.report.episodes import make_body
-from intercode.report.live import Library
+from intercode.report.live_runs import Library
 from intercode.report.page import page
 from intercode.report.server import Viewer
 from intercode.report.text import escape_formula

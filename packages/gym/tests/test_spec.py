@@ -13,7 +13,7 @@ import pytest
 
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
-from intercode.manifest_types import Manifest
+from intercode.manifest import Manifest
 from intercode.records import Difference, read_manifest
 from intercode.spec import (
     PARTS,

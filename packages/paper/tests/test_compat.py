@@ -12,7 +12,7 @@ import pytest
 from docker.models.containers import Container as DockerContainer
 
 from intercode.errors import EnvironmentStateError, ImageError, TaskError, UsageError
-from intercode.moved import NAMES
+from intercode.legacy_names import NAMES
 from intercode_paper.compat import (
     ACTION_EXEC,
     AGENT_OBS,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 
 from intercode.episode import Episode, Turn
-from intercode.talks import Call
+from intercode.dialogues import Call
 
 FAILURE_MODES: Mapping[str, str] = {
     "repeats one action": "the same action, word for word, three times in a row",

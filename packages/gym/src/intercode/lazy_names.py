@@ -29,7 +29,7 @@ def import_integration(name: str) -> Any:
         PackageError: It is another project's, or of another version.
     """
     if find_spec(_INTEGRATIONS) is None:
-        from intercode_sandbox.names import missing_package_error
+        from intercode_sandbox.lazy_imports import missing_package_error
 
         raise missing_package_error(f"intercode.{name}", _INTEGRATIONS.replace("_", "-"))
     check_upper_package(_INTEGRATIONS)

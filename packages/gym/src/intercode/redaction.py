@@ -20,7 +20,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import UsageError
-from intercode.known_secrets import secret_labels, variables
+from intercode.secrets import secret_labels, variables
 
 PATTERNS_VARIABLE = "INTERCODE_REDACT"
 """The variable that names a file of more patterns: a regular expression a line."""

@@ -1,11 +1,11 @@
-"""The registries of what is named on command lines and in files: see `intercode_sandbox.names`."""
+"""The registries of what is named on command lines and in files: see `intercode_sandbox.lazy_imports`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from intercode.errors import UsageError
-from intercode_sandbox.names import OR_YOUR_OWN, Registry
+from intercode_sandbox.lazy_imports import OR_YOUR_OWN, Registry
 from intercode_sandbox.suggestions import hint_text
 
 PAPER = "intercode-paper"
@@ -134,7 +134,7 @@ def environment(name: str, protocol: str = "default") -> Any:
 
 MESSAGES = Registry(
     "style of messages",
-    {name: f"intercode.agents.retelling:{name}" for name in ("chat", "plain", "tools")},
+    {name: f"intercode.agents.transcripts:{name}" for name in ("chat", "plain", "tools")},
 )
 """Name → a function of an environment and its task that tells the episode as messages."""
 
@@ -150,16 +150,16 @@ REWARDS = Registry(
     },
     "intercode.rewards",
 )
-"""``env:name`` → a function that is the reward (see `intercode.rewards.own`), or a class, which is
+"""``env:name`` → a function that is the reward (see `intercode.rewards.custom`), or a class, which is
 made from the parts of the environment that its parameters name: of SQL ``databases``, ``cache``,
 ``permute_columns`` and ``columns``. The judge of Bash is made from a model."""
 
 RULES = Registry(
     "rule",
     {
-        "answer": "intercode.rewards.answer:Answer.VERSION",
+        "answer": "intercode.rewards.answer_types:Answer.VERSION",
         "bash": "intercode.rewards.bash:BashReward.VERSION",
-        "command": "intercode.rewards.command:CommandReward.VERSION",
+        "command": "intercode.rewards.verification:CommandReward.VERSION",
         "flag": "intercode.rewards.flag:FlagReward.VERSION",
         "judge": "intercode.rewards.judge:Judge.VERSION",
         "python": "intercode.rewards.python:PythonReward.VERSION",

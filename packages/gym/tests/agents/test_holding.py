@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from intercode import make
-from intercode.agents.held import HeldEnv
+from intercode.agents.guarded_env import HeldEnv
 from intercode.episode import Episode
 from intercode.errors import ActionError, EnvironmentStateError, SandboxError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.loop import Semaphore, Shared, run_episode
+from intercode.evaluate.episode_loop import Semaphore, Shared, run_episode
 from intercode.task import Dataset, Task
 
 from evaluate import fakes  # isort: skip

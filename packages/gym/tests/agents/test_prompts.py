@@ -11,11 +11,11 @@ import pytest
 import intercode
 from intercode.agents import registry
 from intercode.agents.base import make
-from intercode.agents.talk import Clip, Prompt, Scene, turn_values
+from intercode.agents.conversation import Clip, Prompt, Scene, turn_values
 from intercode.envs.traits import SHELL
 from intercode.episode import Turn
 from intercode.errors import UsageError
-from intercode.evaluate.actors import actors
+from intercode.evaluate.agent_setup import actors
 from intercode.spec import RunSpec
 from intercode.task import Task
 

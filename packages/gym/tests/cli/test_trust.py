@@ -24,7 +24,7 @@ from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
-from intercode.report.live import Library
+from intercode.report.live_runs import Library
 from intercode.spec import (
     PARTS,
     How,
@@ -36,7 +36,7 @@ from intercode.spec import (
 )
 from intercode.trust import _DEEDS, DATA_OPTIONS, effects
 from intercode_sandbox.images.resolve import SCHEMES
-from intercode_sandbox.names import Registry
+from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.providers import PROVIDERS
 from waiting import PATIENCE
 

@@ -13,9 +13,9 @@ from intercode import datasets
 from intercode.datasets import nl2bash
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
-from intercode.rewards.answer import Answer
+from intercode.rewards.answer_types import Answer
 from intercode.task import CANNOT, Dataset, Task
-from intercode_sandbox.names import Registry
+from intercode_sandbox.lazy_imports import Registry
 
 SIZES = {1: 60, 2: 53, 3: 60, 4: 27}
 """Tasks of the release, by file system."""

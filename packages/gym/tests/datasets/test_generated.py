@@ -19,7 +19,7 @@ import intercode
 from intercode import datasets
 from intercode.cli.main import main
 from intercode.datasets.generated import KINDS, SPLITS, generated, task
-from intercode.datasets.generated.draw import _WORDS, Pool
+from intercode.datasets.generated.sampling import _WORDS, Pool
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode.task import LOOKS, Dataset, Task
 

@@ -15,7 +15,7 @@ from intercode.cli.main import main
 from intercode.datasets import load, nl2sh_alfa
 from intercode.datasets.files import read_rows
 from intercode.errors import TaskError
-from intercode.rewards.answer import Answer
+from intercode.rewards.answer_types import Answer
 from intercode.task import CANNOT, Dataset, Task
 
 from .layouts import write

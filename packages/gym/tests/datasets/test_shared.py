@@ -16,7 +16,7 @@ import pytest
 
 from forks import in_a_fork
 from intercode import Dataset, Task, TaskError, load_dataset, make
-from intercode.datasets import shared, splits
+from intercode.datasets import dataset_cache, splits
 from intercode.datasets.files import load_file
 
 ROWS = [{"task_id": str(n), "query": f"Do {n}.", "gold": "true", "of": ["x"]} for n in range(3)]
@@ -63,7 +63,7 @@ def test_a_changed_file_is_seen(tmp_path: Path, change: Callable[[Path], None], 
 def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
     file = write(tmp_path / "tasks.json")
 
-    @shared.cached_loader
+    @dataset_cache.cached_loader
     def load() -> Dataset:
         data = load_file(file)
         if data[1].query == "Do 1.":
@@ -100,7 +100,7 @@ def test_the_working_directory_counts(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_threads_load_once(tmp_path: Path) -> None:
     loads: list[int] = []
 
-    @shared.cached_loader
+    @dataset_cache.cached_loader
     def load() -> Dataset:
         loads.append(1)
         return load_file(file)
@@ -112,7 +112,7 @@ def test_threads_load_once(tmp_path: Path) -> None:
 
 
 def test_a_fork_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
-    @shared.cached_loader
+    @dataset_cache.cached_loader
     def load() -> Dataset:
         if not forked:
             forked.append(True)

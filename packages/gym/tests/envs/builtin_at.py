@@ -16,7 +16,7 @@ from typing import Any
 import intercode
 from intercode.agents.builtin import ScriptedAgent
 from intercode.evaluate import evaluate
-from intercode.evaluate.moved_clock import Move, action_for
+from intercode.evaluate.clock_checks import Move, action_for
 from intercode.task import Dataset
 
 SOLUTIONS = Path(__file__).parents[1] / "second_solutions"

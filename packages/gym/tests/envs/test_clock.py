@@ -15,7 +15,7 @@ import pytest
 from intercode.envs.bash import BashEnv
 from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError
-from intercode.evaluate.moved_clock import find_time_words
+from intercode.evaluate.clock_checks import find_time_words
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 from intercode_sandbox import get_provider

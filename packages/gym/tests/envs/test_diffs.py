@@ -8,7 +8,7 @@ import pytest
 
 import intercode
 from intercode.cli.main import main
-from intercode.envs.diffs import FILES
+from intercode.envs.file_changes import FILES
 from intercode.episode import Episode, TurnChanges
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits

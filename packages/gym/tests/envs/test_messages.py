@@ -9,7 +9,7 @@ import pytest
 
 import intercode
 from intercode.agents.parser import find_code
-from intercode.calls import ToolCall
+from intercode.tool_calls import ToolCall
 from intercode.envs.tools import read_action, read_call
 from intercode.envs.traits import PYTHON, SHELL, SQL
 from intercode.episode import NoAction

@@ -14,7 +14,7 @@ import pytest
 
 from cli.conftest import command
 from intercode import make
-from intercode.envs import programs
+from intercode.envs import program_checks
 from intercode.errors import ImageError, SandboxError
 from intercode.task import Dataset, Task
 from intercode_sandbox import SandboxBackend, get_provider
@@ -68,14 +68,14 @@ def image(tmp_path: Path) -> Path:
 def starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The programs that were tried, while no earlier trial counts."""
     tried: list[str] = []
-    flaw = programs._flaw
+    flaw = program_checks._flaw
 
     def counting(sandbox: SandboxBackend, program: str) -> str:
         tried.append(program)
         return flaw(sandbox, program)
 
-    monkeypatch.setattr(programs, "_working_programs", set())
-    monkeypatch.setattr(programs, "_flaw", counting)
+    monkeypatch.setattr(program_checks, "_working_programs", set())
+    monkeypatch.setattr(program_checks, "_flaw", counting)
     yield tried
 
 
@@ -128,13 +128,13 @@ def test_needs_of_each_environment() -> None:
 
 
 def test_a_program_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_SECONDS", 0.5)  # allow limit: it sleeps on
+    monkeypatch.setattr(program_checks, "_SECONDS", 0.5)  # allow limit: it sleeps on
     with closing(get_provider("native")) as provider, closing(provider.start()) as sandbox:
         sandbox.write_file("/tmp/bash", b"#!/bin/sh\nsleep 600\n", 0o755)
-        assert "does not end" in programs._flaw(sandbox, "/tmp/bash")
+        assert "does not end" in program_checks._flaw(sandbox, "/tmp/bash")
         sandbox.write_file("/tmp/bash", b"#!/bin/sh\necho no; exit 3\n", 0o755)
-        assert "fails with exit code 3: no" in programs._flaw(sandbox, "/tmp/bash")
-        assert programs._flaw(sandbox, "/bin/bash") == ""
+        assert "fails with exit code 3: no" in program_checks._flaw(sandbox, "/tmp/bash")
+        assert program_checks._flaw(sandbox, "/bin/bash") == ""
 
 
 @pytest.fixture

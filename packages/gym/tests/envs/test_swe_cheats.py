@@ -11,7 +11,7 @@ import pytest
 
 from intercode.envs.swe import SweEnv
 from intercode.episode import Score
-from intercode.rewards import swe_twins
+from intercode.rewards import mutated_tests
 from intercode.task import Dataset
 
 from .swe_tasks import GOLD, TEST_PATCH, make_repository, task
@@ -309,7 +309,7 @@ def test_who_passes_a_twin_has_tampered(
 ) -> None:
     runner, code = TAMPERS[cheat]
     with monkeypatch.context() as patch:
-        patch.setattr(swe_twins, "PAIRS", 0)
+        patch.setattr(mutated_tests, "PAIRS", 0)
         do(env, runner, append(code))
         assert env.step("submit")[1] == 1.0  # it fools whoever looks at the tests alone
     do(env, runner, append(code))
@@ -333,7 +333,7 @@ LATE_OUTCOMES = {
 def test_what_a_test_says_when_it_runs(
     env: SweEnv, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swe_twins, "PAIRS", 0)
+    monkeypatch.setattr(mutated_tests, "PAIRS", 0)
     runner, code = LATE_OUTCOMES[outcome]
     do(env, runner, append(code))
     *_, info = env.step("submit")

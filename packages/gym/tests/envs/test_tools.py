@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 
 import intercode
-from intercode.calls import Tool, Verb
+from intercode.tool_calls import Tool, Verb
 from intercode.envs.tools import list_tools, read_action
 from intercode.envs.traits import PYTHON, SHELL, SQL, Traits
 from intercode.errors import EnvironmentStateError, SandboxError
@@ -165,7 +165,7 @@ def test_an_environment_may_have_more_tools() -> None:
     assert env.call("peek", {"from": 3})[0] == "peek 3\n"
     _, look, _ = intercode.tools(env)
     assert look(4) == look(from_=4) == "peek 4\n"
-    said = read_action(intercode.calls.ToolCall("", "x", {}), traits)
+    said = read_action(intercode.tool_calls.ToolCall("", "x", {}), traits)
     assert said == "" and "'bash', 'peek' and 'submit'" in said.note  # type: ignore[attr-defined]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.episode import Episode, Turn
-from intercode.evaluate.loop import EpisodeEnv
+from intercode.evaluate.episode_loop import EpisodeEnv
 
 Make = Callable[[], EpisodeEnv]
 

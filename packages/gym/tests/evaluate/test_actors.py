@@ -10,7 +10,7 @@ import pytest
 from intercode.agents.builtin import ScriptedAgent
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
-from intercode.evaluate.actors import PROVIDERS, Actors, AgentProvider, actors, agent_provider
+from intercode.evaluate.agent_setup import PROVIDERS, Actors, AgentProvider, actors, agent_provider
 from intercode.records import read_manifest
 from intercode.spec import RunSpec
 

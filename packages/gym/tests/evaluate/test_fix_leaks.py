@@ -19,7 +19,7 @@ from envs.swe_tasks import git, write
 from envs.test_swe_history import FULL_CODE, GOLD, STUBS, make_past, past_task
 from intercode.cli.main import main
 from intercode.envs.swe import SweEnv
-from intercode.evaluate.leaks import Leak, leaks
+from intercode.evaluate.gold_leaks import Leak, leaks
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 from intercode_sandbox.images.base import SEARCH_PATH

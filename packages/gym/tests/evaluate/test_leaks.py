@@ -13,8 +13,8 @@ from hypothesis import given, strategies as st
 import intercode
 from intercode.episode import Turn
 from intercode.errors import RewardError
-from intercode.evaluate import leaks as module
-from intercode.evaluate.leaks import find_gold_form, leaks, telling_lines
+from intercode.evaluate import gold_leaks as module
+from intercode.evaluate.gold_leaks import find_gold_form, leaks, telling_lines
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 from waiting import PATIENCE

@@ -24,7 +24,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.evaluate import Progress, evaluate
-from intercode.evaluate.loop import episode_seed
+from intercode.evaluate.episode_loop import episode_seed
 from intercode.records import RecordWriter
 from intercode.report.runs import read_runs
 from intercode.report.tables import run_tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intercode.datasets import load
-from intercode.evaluate.steered import find_steered_assert
+from intercode.evaluate.steered_asserts import find_steered_assert
 
 STEERED = [
     "xs = [3, 1]\nassert f(xs) == sorted(xs)",

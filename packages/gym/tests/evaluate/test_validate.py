@@ -17,7 +17,7 @@ from intercode.envs.traits import detect_environment
 from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, Trial
-from intercode.evaluate.exclusion import Exclusion, read_exclusion
+from intercode.evaluate.task_selection import Exclusion, read_exclusion
 from intercode.evaluate.validate import Clock, Validation, validate
 from intercode.records import read_latest, read_manifest
 from intercode.task import Dataset, Task

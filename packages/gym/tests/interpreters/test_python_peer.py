@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.interpreters.inside.grader import alike, refresh
-from intercode.interpreters.inside.peer import Peer
+from intercode.interpreters.inside.object_proxy import Peer
 
 
 def moments(strategy: Any) -> Any:

@@ -15,7 +15,7 @@ import pytest
 from intercode import records
 from intercode.cli.main import main
 from intercode.episode import Episode, FileChange, Fork, Score, Turn, TurnChanges
-from intercode.report.live import Library
+from intercode.report.live_runs import Library
 from intercode.report.server import Viewer
 from report.test_view import append, begun
 from waiting import PATIENCE

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from intercode.report.live import Library
+from intercode.report.live_runs import Library
 from intercode.report.server import Viewer
 from report.test_browser import episode, hostile
 from report.test_view import append, begun

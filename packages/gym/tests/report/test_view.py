@@ -21,7 +21,7 @@ from intercode import records
 from intercode.episode import Episode, Fork, Score, Turn
 from intercode.errors import RecordError
 from intercode.evaluate.manifest import session
-from intercode.report.live import Library
+from intercode.report.live_runs import Library
 from intercode.report.server import Viewer
 from waiting import PATIENCE, eventually
 

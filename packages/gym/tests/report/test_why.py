@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from intercode.episode import Episode, Score, Status, Turn
-from intercode.report.why import explain_reward
+from intercode.report.reward_reasons import explain_reward
 
 JUDGE = {"model": "openai/m", "same": False, "by_execution": 0.5}
 

@@ -9,7 +9,7 @@ from foreign_sandbox import ForeignProvider
 from intercode.databases import Engine, get_engine
 from intercode.episode import Episode, Score, Status
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.command import CommandReward
+from intercode.rewards.verification import CommandReward
 from intercode.task import Task
 from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
 from waiting import PATIENCE

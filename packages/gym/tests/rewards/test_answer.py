@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from intercode.episode import Episode, Turn
 from intercode.errors import TaskError
-from intercode.rewards.answer import TYPES, Answer, last_output, normalise, similarity
+from intercode.rewards.answer_types import TYPES, Answer, last_output, normalise, similarity
 from intercode.task import Task
 
 QUERY = "The files below /a, or f.txt and g.txt."

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 import intercode
 from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import nl2bash
-from intercode.rewards.answer import Answer
+from intercode.rewards.answer_types import Answer
 from intercode.rewards.quantities import Question, parse_choice, parse_quantity
 from intercode.rewards.tool_messages import drop_complaints, is_message
 from intercode.task import CANNOT, Dataset, Task

@@ -11,7 +11,7 @@ import pytest
 from intercode.episode import Episode, Status
 from intercode.errors import OutputLimitError, SandboxError, TaskError
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.command import OPEN_PATHS, SYSTEM_PATHS, CommandReward
+from intercode.rewards.verification import OPEN_PATHS, SYSTEM_PATHS, CommandReward
 from intercode.task import Task
 from intercode_sandbox import Limits, SandboxBackend, get_provider
 from sandbox import rootfs

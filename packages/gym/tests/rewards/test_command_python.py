@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.rewards.command import _archive
+from intercode.rewards.verification import _archive
 from intercode.task import Task
 
 from .conftest import Grade

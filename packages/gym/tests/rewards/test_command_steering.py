@@ -14,7 +14,7 @@ import pytest
 from intercode.envs.bash import BashEnv
 from intercode.episode import Episode
 from intercode.evaluate.validate import validate
-from intercode.rewards.command import CommandReward
+from intercode.rewards.verification import CommandReward
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider
 from waiting import PATIENCE

@@ -11,7 +11,7 @@ from intercode import Dataset, InterCodeEnv, RewardError, SandboxError, Score, T
 from intercode.envs.bash import BashEnv
 from intercode.episode import Episode
 from intercode.registry import REWARDS
-from intercode.rewards.own import choose_reward
+from intercode.rewards.custom import choose_reward
 
 TASK = Task("t", "Make a file.", gold=("touch made",))
 EPISODE = Episode("t", "Make a file.", "bash")

@@ -15,7 +15,7 @@ from intercode.envs.swe import SweEnv
 from intercode.episode import Score
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
-from intercode.evaluate.exclusion import ungradable_tasks
+from intercode.evaluate.task_selection import ungradable_tasks
 from intercode.evaluate.validate import validate
 from intercode.records import read_manifest
 from intercode.task import Dataset

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.rewards.swe_twins import Edit, apply_edits, locate_test, make_edits
+from intercode.rewards.mutated_tests import Edit, apply_edits, locate_test, make_edits
 
 
 def made(source: str, *names: str, seed: int = 0) -> list[Edit]:

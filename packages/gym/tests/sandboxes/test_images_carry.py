@@ -15,7 +15,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.errors import ImageError
-from intercode_sandbox.images import list_images, pinned, resolve, transfer as carrying
+from intercode_sandbox.images import list_images, pinned_debian, resolve, transfer as carrying
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.tree import content_digest
 from sandbox.images import ROOT, make_tar
@@ -98,7 +98,7 @@ def test_what_has_other_files_than_it_says_is_refused(
     wrong = [
         altered(file, lambda facts: facts.update(tree="0" * 32)),
         # The digest by which everybody's `base` is found is for its own tree alone.
-        altered(file, lambda facts: facts.update(digest=next(iter(pinned.trees())))),
+        altered(file, lambda facts: facts.update(digest=next(iter(pinned_debian.trees())))),
     ]
     for one in wrong:
         assert main(["images", "import", str(one)]) == 1

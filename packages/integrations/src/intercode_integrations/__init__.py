@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import intercode
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.extensions import PACKAGES
-from intercode_sandbox.names import PROJECT_MODULES
+from intercode_sandbox.lazy_imports import PROJECT_MODULES
 from intercode_sandbox.origin import check_package
 
 if TYPE_CHECKING:
-    from intercode_integrations.asynchronous import AsyncEnv
+    from intercode_integrations.async_env import AsyncEnv
     from intercode_integrations.pool import SandboxPool
     from intercode_integrations.serve.client import connect, connect_vec
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from intercode.envs.elsewhere import Elsewhere, Reply
+from intercode.envs.remote import Elsewhere, Reply
 from intercode.envs.traits import Traits, language_traits
 from intercode.errors import ActionError, UsageError
 from intercode.task import Dataset, Task

@@ -24,7 +24,7 @@ import gymnasium
 
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
-from intercode_integrations.asynchronous import AsyncEnv
+from intercode_integrations.async_env import AsyncEnv
 from intercode_sandbox import AsyncSandbox, get_provider
 from intercode_sandbox.async_sandbox import closing_threads, threads
 from intercode_sandbox.base import SandboxBackend

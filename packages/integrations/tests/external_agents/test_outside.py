@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode.calls import ToolCall
+from intercode.tool_calls import ToolCall
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.episode import Episode
@@ -259,7 +259,7 @@ def test_dollars_end_the_calls_of_the_model(
 def test_a_program_that_goes_on_without_its_model_is_killed(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intercode_integrations.external_agents.play.GRACE", 0.1)
+    monkeypatch.setattr("intercode_integrations.external_agents.episode_runner.GRACE", 0.1)
     stubborn = "cli:bash -c 'python3 /opt/tiny.py x; exec sleep 1000'"
     episode = play("echo more", agent=stubborn, options=["--max-turns", "1"])
     assert episode.metadata["ended_by"] == "calls"

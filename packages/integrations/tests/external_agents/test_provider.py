@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intercode.errors import UsageError
-from intercode.evaluate.actors import actors, agent_provider
+from intercode.evaluate.agent_setup import actors, agent_provider
 from intercode.spec import RunSpec
 
 

@@ -33,7 +33,7 @@ from intercode.envs.bash import BashEnv
 from intercode.envs.options import SandboxOptions
 from intercode.envs.traits import Traits
 from intercode.envs.vector import ThreadVectorEnv
-from intercode.evaluate.actors import Actors, AgentProvider
+from intercode.evaluate.agent_setup import Actors, AgentProvider
 from intercode.evaluate.executor import Threads
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models import Answer, Usage

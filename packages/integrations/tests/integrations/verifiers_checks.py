@@ -18,7 +18,7 @@ from recorded import played
 from tiny_policy import Policy, PolicyServer, tokenizer
 
 import intercode
-from intercode.calls import ToolCall
+from intercode.tool_calls import ToolCall
 from intercode.models.base import Message
 from intercode_integrations.testing import Line, ScriptedServer, first, status
 from waiting import new_marker, sleepers

@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError, TaskError
-from intercode.guard import Guard
+from intercode.request_guard import Guard
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.metrics import ServerMetrics
 from intercode_integrations.serve.server import EnvironmentServer

@@ -12,7 +12,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from intercode.guard import Guard, is_loopback
+from intercode.request_guard import Guard, is_loopback
 from serve.served import Served, heard, refused, say, serving
 from serve.test_hostile import close_of, sleeping
 from waiting import PATIENCE, eventually, sleepers

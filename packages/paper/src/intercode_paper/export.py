@@ -14,7 +14,7 @@ from typing import Any
 from intercode.episode import Episode, Turn
 from intercode.errors import UsageError
 from intercode.records import Outcome, ending_action
-from intercode.talks import Talk, agent_talk
+from intercode.dialogues import Talk, agent_talk
 
 _TURNS = 10
 """The default number of turns of every environment of 2023."""

@@ -20,7 +20,7 @@ from intercode.cli.terminal import (
     tell,
 )
 from intercode.errors import TaskNotFoundError, UsageError
-from intercode.evaluate.prepare import find_provider
+from intercode.evaluate.run_setup import find_provider
 from intercode_sandbox.units import format_count
 
 if TYPE_CHECKING:

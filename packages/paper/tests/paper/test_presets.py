@@ -6,7 +6,7 @@ import intercode
 from intercode.agents import registry
 from intercode.cli.main import main
 from intercode.errors import UsageError
-from intercode.evaluate.actors import actors
+from intercode.evaluate.agent_setup import actors
 from intercode.spec import RunSpec, read_arguments
 from intercode_paper import presets
 from test_spec import parsed

@@ -62,7 +62,7 @@ def check_upper_package(name: str) -> None:
     A missing package passes: its import fails by itself.
 
     Args:
-        name: One of `intercode_sandbox.names.UPPER_PACKAGES`.
+        name: One of `intercode_sandbox.lazy_imports.UPPER_PACKAGES`.
 
     Raises:
         PackageError: The package has another origin or another version.

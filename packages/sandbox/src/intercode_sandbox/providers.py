@@ -9,7 +9,7 @@ from pathlib import Path
 
 from intercode_sandbox.base import Provider
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.names import Registry
+from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import absolute
 
 PROVIDERS = Registry(

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from intercode_sandbox.images import pinned
+from intercode_sandbox.images import pinned_debian
 from intercode_sandbox.images.packages import Package, fetch, open_package
 
 ROOT = Path(__file__).parents[4]
@@ -99,7 +99,7 @@ def make_machine(work: Path, arguments: str) -> tuple[Path, Path]:
     for folder in (tree, disk / "bin", disk / "root", packages):
         folder.mkdir(parents=True)
     tree.chmod(0o755)
-    pinned._unpack(pinned.parse_lock(pinned.lock_file("arm64").read_text("ascii")), tree, print)
+    pinned_debian._unpack(pinned_debian.parse_lock(pinned_debian.lock_file("arm64").read_text("ascii")), tree, print)
     fetch((KERNEL, BUSYBOX), SNAPSHOT, packages, print)
     extract(packages / KERNEL.sha256, KERNEL_PARTS, disk)
     extract(packages / BUSYBOX.sha256, {"busybox": r"\./(usr/)?bin/busybox"}, disk / "bin")
@@ -107,7 +107,7 @@ def make_machine(work: Path, arguments: str) -> tuple[Path, Path]:
     install(tree / "intercode", work / "wheels")
     shutil.copy(disk / "bin/busybox", tree / "intercode")
     (tree / "intercode/arguments").write_text(arguments)
-    finish = pinned.FINISH.replace("TIME", "0").replace("find / -xdev", ": find / -xdev")
+    finish = pinned_debian.FINISH.replace("TIME", "0").replace("find / -xdev", ": find / -xdev")
     (tree / "intercode/finish").write_text(finish)
     run("tar", "-cf", str(disk / "tree.tar"), "-C", str(tree), ".")
     shutil.rmtree(tree)

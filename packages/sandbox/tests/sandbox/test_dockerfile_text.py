@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.images.dockerfile.copying import Ignore, glob
+from intercode_sandbox.images.dockerfile.copy_files import Ignore, glob
 from intercode_sandbox.images.dockerfile.instructions import Instruction, instructions
 from intercode_sandbox.images.dockerfile.parse import expand, read
 

@@ -13,7 +13,7 @@ from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, UsageError
 
 if TYPE_CHECKING:
-    from intercode.agents.held import HeldEnv
+    from intercode.agents.guarded_env import HeldEnv
     from intercode.task import Task
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from intercode.agents.base import Agent, EpisodeAgent
 from intercode.agents.examples import find_examples
 from intercode.agents.parser import find_code
-from intercode.agents.talk import (
+from intercode.agents.conversation import (
     Clip,
     Dialogue,
     Prompt,

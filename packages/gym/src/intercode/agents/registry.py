@@ -9,7 +9,7 @@ from typing import Any, cast
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
 from intercode.registry import INTEGRATIONS
-from intercode_sandbox.names import Registry
+from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import digest
 
 __all__ = ["AGENTS", "digest", "get"]

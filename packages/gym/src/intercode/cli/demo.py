@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.agents.base import AgentFactory
-from intercode.agents.stand_in import NAME, ScriptedAgents
+from intercode.agents.scripted import NAME, ScriptedAgents
 from intercode.cli import results
 from intercode.cli.demo_model import demonstrate
 from intercode.cli.episodes import render
@@ -23,8 +23,8 @@ from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
-from intercode.evaluate.exclusion import select_tasks
-from intercode.evaluate.prepare import Plan, find_secret, load, narrow_dataset, setting
+from intercode.evaluate.task_selection import select_tasks
+from intercode.evaluate.run_setup import Plan, find_secret, load, narrow_dataset, setting
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import by_turn
 from intercode.models import keys

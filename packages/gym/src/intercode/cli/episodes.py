@@ -21,8 +21,8 @@ from intercode.envs.traits import find_prompt
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
 from intercode.records import JudgeSummary, ending_action
-from intercode.report.why import explain_reward
-from intercode.talks import Call, RecordedMessage, Talk, agent_talk, find_branch
+from intercode.report.reward_reasons import explain_reward
+from intercode.dialogues import Call, RecordedMessage, Talk, agent_talk, find_branch
 from intercode_sandbox.units import format_count
 
 

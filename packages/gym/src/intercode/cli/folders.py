@@ -11,7 +11,7 @@ from intercode.cli.terminal import LiveLine, one_line, print_json, safe
 from intercode.cli.validate import make_spec
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
-from intercode.evaluate.prepare import plan, setting
+from intercode.evaluate.run_setup import plan, setting
 from intercode.registry import TASK_EXPORTERS
 from intercode_sandbox.units import format_count
 

@@ -41,7 +41,7 @@ from intercode_sandbox.images import (
 from intercode_sandbox.images.base import ARCHIVES
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.debian import RECIPES
-from intercode_sandbox.images.pinned import SPEC as BASE, trees
+from intercode_sandbox.images.pinned_debian import SPEC as BASE, trees
 from intercode_sandbox.images.resolve import admit, check
 from intercode_sandbox.images.transfer import export_image, import_image
 from intercode_sandbox.units import format_count

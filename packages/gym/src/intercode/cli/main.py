@@ -33,7 +33,7 @@ from intercode.errors import (
 )
 from intercode.registry import INTEGRATIONS, PAPER
 from intercode_console import INTERRUPT_EXIT_CODE, allow_interrupts
-from intercode_sandbox.names import Registry
+from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import describe_error, is_reference
 
 _DESCRIPTIONS = {

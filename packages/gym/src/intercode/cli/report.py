@@ -12,7 +12,7 @@ from intercode.cli import results
 from intercode.cli.results import charts_by_environment
 from intercode.cli.terminal import print_json, safe, tell
 from intercode.errors import UsageError
-from intercode.evaluate.drift import Difference
+from intercode.evaluate.run_differences import Difference
 from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending_by_outcome
 from intercode.records import read_manifest, run_folders
 from intercode.registry import TABLES

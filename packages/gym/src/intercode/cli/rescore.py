@@ -15,15 +15,15 @@ from typing import Any
 
 from intercode.agents.registry import is_profile
 from intercode.cli import results
-from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
+from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
-from intercode.evaluate.budget_spent import make_budget
-from intercode.evaluate.drift import DriftError
-from intercode.evaluate.prepare import REQUESTABLE_OPTIONS, Setting, plan, run_folder, setting
+from intercode.evaluate.spending import make_budget
+from intercode.evaluate.run_differences import DriftError
+from intercode.evaluate.run_setup import REQUESTABLE_OPTIONS, Setting, plan, run_folder, setting
 from intercode.evaluate.rescore import DEFAULT, RescoreResult, Result, rescore
-from intercode.evaluate.rewards import SHARED_MODEL_OPTIONS, ModelReward
+from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
 from intercode.evaluate.summary import summarize
 from intercode.records import MANIFEST, read_manifest
 from intercode.report.runs import (

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from intercode.cli import run
-from intercode.cli.recorded import recorded_spec
+from intercode.cli.recorded_spec import recorded_spec
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.prepare import plan, run_folder
+from intercode.evaluate.run_setup import plan, run_folder
 from intercode.records import Outcome, RecordWriter, read_latest, read_manifest
 from intercode.spec import read_arguments
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode.cli import results
-from intercode.cli.recorded import recorded_spec, repeated_options
+from intercode.cli.recorded_spec import recorded_spec, repeated_options
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.drift import DriftError
-from intercode.evaluate.prepare import Plan, plan, run_folder
+from intercode.evaluate.run_differences import DriftError
+from intercode.evaluate.run_setup import Plan, plan, run_folder
 from intercode.evaluate.runner import run
 from intercode.records import MANIFEST, read_manifest
 from intercode.report.runs import find_judge, rate_name

@@ -16,9 +16,9 @@ from intercode.cli import results as results_module, run
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.actors import actors, agent_provider, unused_model_options
-from intercode.evaluate.budget_spent import make_budget
-from intercode.evaluate.prepare import Plan, check_tasks, find_secret, plan
+from intercode.evaluate.agent_setup import actors, agent_provider, unused_model_options
+from intercode.evaluate.spending import make_budget
+from intercode.evaluate.run_setup import Plan, check_tasks, find_secret, plan
 from intercode.report.runs import PairedComparison, Run, compare, read_runs
 from intercode.report.tables import pair_tables, side_by_side_tables
 from intercode.spec import RunSpec, read_arguments

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""
-    from intercode.report.live import Library
+    from intercode.report.live_runs import Library
     from intercode.report.server import LOOPBACK, Viewer
 
     folders = args.run or [Path("runs")]

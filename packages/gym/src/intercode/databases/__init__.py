@@ -21,7 +21,7 @@ from intercode.databases.base import (
 )
 from intercode.databases.source import Source, find
 from intercode.errors import UsageError
-from intercode_sandbox.names import Registry
+from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import absolute, is_reference
 
 __all__ = [

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_rows
-from intercode.datasets.shared import cached_loader, track_file
+from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.syntax import parse
 from intercode.task import Dataset, Task

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_tables, read_tasks
-from intercode.datasets.shared import cached_loader
+from intercode.datasets.dataset_cache import cached_loader
 from intercode.errors import TaskError
 from intercode.task import Dataset
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from intercode.datasets.files import load_file
-from intercode.datasets.shared import cached_loader, track_file
+from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.task import Dataset, Task
 
 PREFIX = "builtin:"

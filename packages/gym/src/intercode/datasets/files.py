@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.shared import cached_loader, track_file
+from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.plain_data import build_object, check_plain, read_yaml
 from intercode.task import CANNOT, FIELDS, Dataset, Task, freeze

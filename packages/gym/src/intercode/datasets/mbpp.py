@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import apply, locate, read_tasks, reviews
-from intercode.datasets.shared import cached_loader
+from intercode.datasets.dataset_cache import cached_loader
 from intercode.errors import TaskError
 from intercode.task import Dataset
 

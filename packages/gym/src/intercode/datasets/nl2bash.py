@@ -7,7 +7,7 @@ image ``nl2bash``, which has the tools of the paper's own.
 
 Many golds are one author's command for a sentence that has several, and some do not do what the
 sentence asks. Our own review, `REVIEW`, states for each task whether gold is right, which other
-golds are, the type of the answer (`intercode.rewards.answer`), or why it cannot be graded. It is
+golds are, the type of the answer (`intercode.rewards.answer_types`), or why it cannot be graded. It is
 applied on request.
 
 Tasks whose words depend on the clock ("modified more than 7 days ago") are marked: their files have
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import apply, load_file, locate, read_rows
-from intercode.datasets.shared import cached_loader, track_file
+from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.task import CANNOT, CLOCK, Dataset, Task
 

@@ -2,7 +2,7 @@
 
 A corrected successor of NL2Bash, from the package ``icalfa`` where that is installed, or a checkout
 of westenfelder/InterCode-ALFA. Nothing of it is bundled but our own `TYPES`: the type of each
-task's answer (`intercode.rewards.answer`).
+task's answer (`intercode.rewards.answer_types`).
 
 The authors run it in containers of Ubuntu 24.04 and, for the fifth file system, of Alpine. Here the
 image ``nl2bash`` stands in for both: Debian 11, with GNU's tools and Bash for busybox's. The script
@@ -19,7 +19,7 @@ from typing import Any
 
 from intercode.datasets.files import find_installed, home, locate, read_rows, read_tasks
 from intercode.datasets.nl2bash import BASE_IMAGE
-from intercode.datasets.shared import cached_loader, track_file
+from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 

@@ -25,7 +25,7 @@ import sqlglot
 from sqlglot import exp
 
 from intercode.datasets.files import apply, load_file, locate, read_tables, read_tasks, reviews
-from intercode.datasets.shared import cached_loader
+from intercode.datasets.dataset_cache import cached_loader
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 

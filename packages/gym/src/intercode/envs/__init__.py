@@ -7,6 +7,6 @@ is a folder with an ``intercode.toml`` (see `intercode.project`), which also mak
 name.
 """
 
-from intercode.moved import getter
+from intercode.legacy_names import getter
 
 __getattr__ = getter(__name__)

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, Self, cast
 
 from intercode.datasets import load
-from intercode.envs.diffs import FileChangeTracker, SupportsFileChanges
+from intercode.envs.file_changes import FileChangeTracker, SupportsFileChanges
 from intercode.envs.episode_state import VALUES, EpisodeEnv, choices
-from intercode.envs.keys import add_keys_tool
+from intercode.envs.terminal_keys import add_keys_tool
 from intercode.envs.options import EnvOptions, SandboxOptions
-from intercode.envs.outcome import GoldOutcome, play_gold
+from intercode.envs.gold_outcome import GoldOutcome, play_gold
 from intercode.envs.snapshots import (
     HOWS,
     EpisodeSnapshot,
@@ -64,10 +64,10 @@ from intercode.interpreters.base import (
     record_turn,
 )
 from intercode.rewards.base import Reward
-from intercode.rewards.own import Function, choose_reward
+from intercode.rewards.custom import Function, choose_reward
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.images import hide
-from intercode_sandbox.names import Registry
+from intercode_sandbox.lazy_imports import Registry
 
 SETTING_LENGTH = 200
 """Characters of a setting's name that are kept: an image may say anything of itself."""
@@ -103,7 +103,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             another order when all have been taken.
         stage: Makes the places where they are tried; None: sandboxes, as the options say.
         interpreter: Opens an interpreter in such a place; ``"bash"`` or ``"python"``.
-        reward: Scores an episode: a function, or ``reward.py:score`` (see `intercode.rewards.own`).
+        reward: Scores an episode: a function, or ``reward.py:score`` (see `intercode.rewards.custom`).
         options: The options, as one value.
         **changes: Single options by their names, which come before those: of `SandboxOptions`, or
             of the class that the subclass names in `Options`.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from intercode.calls import Tool, ToolCall
+from intercode.tool_calls import Tool, ToolCall
 from intercode.envs.options import EnvOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.tools import list_tools, read_action
@@ -65,7 +65,7 @@ class EpisodeState:
     """The state of an environment's episode: its task, its record, its clock and its end.
 
     An `InterCodeEnv` holds one, and so does an environment whose episodes take place elsewhere
-    (`intercode.envs.elsewhere`). Sandboxes and interpreters are not part of it.
+    (`intercode.envs.remote`). Sandboxes and interpreters are not part of it.
 
     Args:
         options: The environment's options.

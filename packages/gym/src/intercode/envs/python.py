@@ -17,8 +17,8 @@ from intercode.envs.traits import PYTHON, Guess, Traits, constant_actions, pytho
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
-from intercode.rewards.command import CommandReward
-from intercode.rewards.own import choose_reward
+from intercode.rewards.verification import CommandReward
+from intercode.rewards.custom import choose_reward
 from intercode.rewards.python import PythonReward
 from intercode.rewards.python_plan import has_tests, stdio_cases
 from intercode.syntax import parse

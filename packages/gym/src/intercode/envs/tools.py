@@ -1,7 +1,7 @@
 """An environment's actions as tools: for models that call functions, and for agents' frameworks.
 
 Of every environment there are two: one runs code in its language, ``submit`` ends the episode. Its
-traits say more of them, and may name further ones (`intercode.calls.Verb`).
+traits say more of them, and may name further ones (`intercode.tool_calls.Verb`).
 
 `tools` makes typed and documented Python functions of them, for frameworks that read a function's
 signature and docstring.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, overload
 
-from intercode.calls import Tool, ToolCall, Verb
+from intercode.tool_calls import Tool, ToolCall, Verb
 from intercode.envs.traits import Traits, resolve_traits
 from intercode.episode import NoAction
 

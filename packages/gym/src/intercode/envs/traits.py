@@ -19,9 +19,9 @@ from intercode.registry import ENVS, SOURCES, environment
 from intercode_sandbox import Provider, get_provider
 
 if TYPE_CHECKING:
-    from intercode.calls import Verb
+    from intercode.tool_calls import Verb
     from intercode.rewards.base import Reward
-    from intercode.rewards.own import Function
+    from intercode.rewards.custom import Function
     from intercode.task import Task
 
 Dice = random.Random

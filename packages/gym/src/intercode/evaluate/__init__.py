@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from intercode.evaluate.loop import run_episode
+    from intercode.evaluate.episode_loop import run_episode
     from intercode.evaluate.progress import Progress
     from intercode.evaluate.runner import RunResult, evaluate
     from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize

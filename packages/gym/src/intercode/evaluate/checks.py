@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.envs.traits import Guess, constant_actions, detect_environment, find_traits
-from intercode.evaluate.moved_clock import (
+from intercode.evaluate.clock_checks import (
     TIMES,
     UNCHANGED_CLOCK,
     ZONE,
@@ -25,8 +25,8 @@ from intercode.evaluate.moved_clock import (
     clock_guesses,
     find_time_words,
 )
-from intercode.evaluate.steered import find_steered_assert
-from intercode.evaluate.tricks import NO_PROGRAM, alternatives, tricks
+from intercode.evaluate.steered_asserts import find_steered_assert
+from intercode.evaluate.wrong_answers import NO_PROGRAM, alternatives, tricks
 from intercode.rewards.swe_plan import APPLY, make_plan
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Trial:
     """Seconds that no action took: to begin and to score."""
     timed_out: bool
     without_twin: tuple[str, ...] = ()
-    """Tests that have passed and have no known twins (`intercode.rewards.swe_twins`)."""
+    """Tests that have passed and have no known twins (`intercode.rewards.mutated_tests`)."""
     guess: Guess | None = None
     """The guess that was tried; None: gold."""
     no_rows: bool = False

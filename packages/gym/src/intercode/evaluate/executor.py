@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from intercode.evaluate.loop import (
+from intercode.evaluate.episode_loop import (
     Semaphore,
     Shared,
     default_sandboxes,
@@ -18,8 +18,8 @@ from intercode.registry import EXECUTORS
 from intercode_sandbox.user_code import split
 
 if TYPE_CHECKING:
-    from intercode.evaluate.actors import Actors
-    from intercode.evaluate.prepare import Plan, Setting
+    from intercode.evaluate.agent_setup import Actors
+    from intercode.evaluate.run_setup import Plan, Setting
     from intercode.evaluate.progress import Progress
     from intercode.models import Budget
     from intercode.spec import RunSpec

@@ -13,8 +13,8 @@ from intercode.agents.language import EpisodeLimits, LanguageAgents, Options, Se
 from intercode.agents.skills import Skill
 from intercode.envs.traits import find_traits
 from intercode.errors import UsageError
-from intercode.evaluate.actors import Actors, AgentProvider, max_concurrent_calls, takes_layers
-from intercode.evaluate.budget_spent import make_budget, retry_policy
+from intercode.evaluate.agent_setup import Actors, AgentProvider, max_concurrent_calls, takes_layers
+from intercode.evaluate.spending import make_budget, retry_policy
 from intercode.models import Settings, get_model
 from intercode.spec import RunSpec
 from intercode_sandbox.user_code import is_reference, split

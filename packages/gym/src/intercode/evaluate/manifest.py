@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from intercode import __version__
-from intercode.manifest_types import FORMAT
+from intercode.manifest import FORMAT
 from intercode.task import Dataset
-from intercode_sandbox.names import PROJECT_MODULES
+from intercode_sandbox.lazy_imports import PROJECT_MODULES
 
 DISTRIBUTION = "intercode-gym"
 _PACKAGES = tuple(

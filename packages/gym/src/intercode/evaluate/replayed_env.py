@@ -10,7 +10,7 @@ from intercode.agents.builtin import ScriptedAgent
 from intercode.envs.snapshots import difference
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
-from intercode.evaluate.loop import EpisodeEnv, Shared, Step, WrappedEnv, run_episode
+from intercode.evaluate.episode_loop import EpisodeEnv, Shared, Step, WrappedEnv, run_episode
 from intercode.records import ending_action, turn_action
 from intercode.rewards.base import Reward
 from intercode_sandbox.units import format_count

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
-from intercode.evaluate import drift, manifest, versions
-from intercode.evaluate.loop import EpisodeEnv, Semaphore, Shared, default_sandboxes
+from intercode.evaluate import run_differences, manifest, versions
+from intercode.evaluate.episode_loop import EpisodeEnv, Semaphore, Shared, default_sandboxes
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.replayed_env import (
     NeedsSandboxError,
@@ -38,7 +38,7 @@ from intercode.records import (
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.judge import Judge
-from intercode.rewards.own import CustomReward, Function, choose_reward
+from intercode.rewards.custom import CustomReward, Function, choose_reward
 from intercode.spec import add_identity
 from intercode_sandbox.user_code import digest, is_reference
 
@@ -146,7 +146,7 @@ def rescore(
         progress: Observes the work.
         max_retries: The number of new attempts at an episode after the sandbox failed.
         context: Gives more facts for the new record (``sandbox``, ``tools``), likewise.
-        accept: Names of facts that may differ from the record; see `intercode.evaluate.drift`.
+        accept: Names of facts that may differ from the record; see `intercode.evaluate.run_differences`.
         trust: Whether the record may name an environment of an installed package whose module is
             not imported yet; nothing else of it acts.
 
@@ -249,7 +249,7 @@ class _RescoreWork:
         if folder is None or not (folder / MANIFEST).exists():
             return current_manifest
         rescored_manifest = read_manifest(folder)
-        drift.refuse_other_run(rescored_manifest, current_manifest, folder)
+        run_differences.refuse_other_run(rescored_manifest, current_manifest, folder)
         earlier_results = read_latest(
             folder, lambda episode: (Outcome.of(episode), _read_way(episode))
         )
@@ -365,7 +365,7 @@ class _Setting:
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
     ) -> None:
-        self._recorded_facts = {name: add_identity(record.manifest).get(name) for name in drift.RUN}
+        self._recorded_facts = {name: add_identity(record.manifest).get(name) for name in run_differences.RUN}
         self._lock_facts = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
         # For episodes that are scored from the record, the recorded sandbox and tools count.
         last_session = (record.manifest.get("sessions") or [{}])[-1]
@@ -412,10 +412,10 @@ class _Setting:
         """
         current_facts = {**self._recorded_facts, name: {**now}}
         reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, versions.FIELD)]
-        drift.refuse_differences(
+        run_differences.refuse_differences(
             self._recorded_facts, current_facts, [*self._lock_facts["accepted"], *reward_facts]
         )
-        differences = drift.differences(self._recorded_facts, current_facts, reward_facts)
+        differences = run_differences.differences(self._recorded_facts, current_facts, reward_facts)
         self._differing_facts |= {difference.what: difference.now for difference in differences}
 
     def facts(self) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, SupportsFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate.actors import Actors, actors
-from intercode.evaluate.budget_spent import make_budget
-from intercode.evaluate.drift import (
+from intercode.evaluate.agent_setup import Actors, actors
+from intercode.evaluate.spending import make_budget
+from intercode.evaluate.run_differences import (
     DriftError,
     describe_changes,
     differences,
@@ -24,11 +24,11 @@ from intercode.evaluate.drift import (
     session_differences,
     warning,
 )
-from intercode.evaluate.exclusion import select_tasks, ungradable_tasks
+from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
 from intercode.evaluate.executor import Executor, Threads, Work, resolve_executor
-from intercode.evaluate.loop import EpisodeEnv
+from intercode.evaluate.episode_loop import EpisodeEnv
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
-from intercode.evaluate.prepare import Plan, Setting, check, check_tasks, plan, setting
+from intercode.evaluate.run_setup import Plan, Setting, check, check_tasks, plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.versions import rule_versions
@@ -122,7 +122,7 @@ class Options(TypedDict, total=False):
         context: More that the record is to say of this session (``sandbox``, ``tools``…).
         locked: The ``run.json`` of a run that this one must be made of the same as; if it is that
             of `out` itself, what is accepted may differ from session to session.
-        accept: What may differ from it all the same; see `intercode.evaluate.drift`.
+        accept: What may differ from it all the same; see `intercode.evaluate.run_differences`.
     """
 
     workers: int
@@ -242,7 +242,7 @@ def run(
     """Carry out what is asked for.
 
     Args:
-        spec_or_plan: A spec, or what `intercode.evaluate.prepare.plan` has made of one.
+        spec_or_plan: A spec, or what `intercode.evaluate.run_setup.plan` has made of one.
         progress: Is told how it goes.
         budget: One that several runs share; default: the run's own.
         executor: As for `evaluate`.

@@ -24,7 +24,7 @@ from intercode.errors import (
     SandboxUnavailableError,
     UsageError,
 )
-from intercode.evaluate.loop import (
+from intercode.evaluate.episode_loop import (
     EpisodeEnv,
     Shared,
     Stopped,

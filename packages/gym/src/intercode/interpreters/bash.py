@@ -33,7 +33,7 @@ from intercode.interpreters.base import (
     is_cancelled,
     mark_interrupt,
 )
-from intercode.interpreters.carry import (
+from intercode.interpreters.shell_state import (
     CARRIED,
     QUESTION,
     UnreportedState,

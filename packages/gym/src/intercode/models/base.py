@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from intercode.calls import Tool as Tool, ToolCall as ToolCall
+from intercode.tool_calls import Tool as Tool, ToolCall as ToolCall
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "tool_calls", "filter"]

@@ -9,7 +9,7 @@ import os
 from urllib.parse import urlsplit
 
 from intercode.errors import UsageError
-from intercode.known_secrets import FILE, dotenv
+from intercode.secrets import FILE, dotenv
 
 
 def find(name: str) -> str | None:

@@ -232,7 +232,7 @@ class Budget:
         Args:
             max_cost: US dollars.
             max_tokens: Input and output tokens.
-            before: Earlier spending; see `intercode.evaluate.budget_spent`.
+            before: Earlier spending; see `intercode.evaluate.spending`.
 
         Raises:
             UsageError: A limit is not a positive number.

@@ -16,7 +16,7 @@ from typing import Any
 
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
 from intercode.json_limits import is_flat
-from intercode.known_secrets import FILE, hide, hide_in
+from intercode.secrets import FILE, hide, hide_in
 from intercode.models.base import AttemptError, Finish, Usage
 from intercode.models.keys import find
 

@@ -23,7 +23,7 @@ from intercode.evaluate.summary import Statistics, by_attempts, summarize
 from intercode.records import Outcome, ending_action
 from intercode.report.export import escape_values
 from intercode.report.runs import Coverage, compute_coverage, find_judge, rate_name
-from intercode.talks import Talk, agent_talk, all_agent_talks
+from intercode.dialogues import Talk, agent_talk, all_agent_talks
 from intercode_sandbox.files import sha256
 
 VERSION = 2

@@ -1,7 +1,7 @@
 """The server of ``intercode view``: one page, and what is read from the run folders for it.
 
 It listens on this machine only. Each address begins with a token, and the names by which and from
-where it is called are checked (`intercode.guard`): no page of another site, and no other user of
+where it is called are checked (`intercode.request_guard`): no page of another site, and no other user of
 this machine, can read a run.
 """
 
@@ -23,9 +23,9 @@ from urllib.parse import parse_qs
 
 from intercode.admission import Admission
 from intercode.errors import RecordError
-from intercode.guard import Guard
+from intercode.request_guard import Guard
 from intercode.report.episodes import columns
-from intercode.report.live import Library
+from intercode.report.live_runs import Library
 from intercode.report.page import page, policy
 
 LOOPBACK = "127.0.0.1"

@@ -14,7 +14,7 @@ owner, content), nothing else was changed, and the last executed action printed 
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
 - A gold that neither changes nor prints anything asks for an action that prints nothing.
 - Where a task says of which type its answer is (``metadata.answer``), outputs are compared by what
-  they say in that type (`intercode.rewards.answer`), and archives by what is in them.
+  they say in that type (`intercode.rewards.answer_types`), and archives by what is in them.
 - Paths that the task expects an answer to change (`may_change`) are not compared.
 - With a judge (`intercode.rewards.judge`), outputs that are not equal may still answer alike.
 
@@ -32,10 +32,10 @@ from typing import Any
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
 from intercode.rewards.aliases import TEMPORARY_FOLDERS, is_within_any
-from intercode.rewards.answer import Answer, last_output, normalise, similarity
+from intercode.rewards.answer_types import Answer, last_output, normalise, similarity
 from intercode.rewards.gold import GoldResult, GoldRunner, archive_digest, differing_paths
 from intercode.rewards.judge import Judge
-from intercode.rewards.words import is_named, temporary_names
+from intercode.rewards.instruction_words import is_named, temporary_names
 from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
 

@@ -20,7 +20,7 @@ from intercode.episode import decode, encode
 from intercode.errors import CausedInsideError, OutputLimitError, RewardError, SandboxError
 from intercode.interpreters.base import Interpreter
 from intercode.rewards import archive
-from intercode.rewards.answer import Answer, normalise
+from intercode.rewards.answer_types import Answer, normalise
 from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.interruption import is_callers

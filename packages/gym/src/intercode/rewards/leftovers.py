@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from posixpath import basename
 
-from intercode.rewards import words
+from intercode.rewards import instruction_words
 from intercode.rewards.aliases import (
     PATHS_PROLOGUE,
     TEMPORARY_FOLDERS,
@@ -110,12 +110,12 @@ def temporary_paths(
         sandbox: The sandbox.
         agent_changes: The agent's changes, by path.
     """
-    names = words.temporary_names(task, sandbox)
+    names = instruction_words.temporary_names(task, sandbox)
     return {
         path
         for path in agent_changes
         if is_within_any(path, TEMPORARY_FOLDERS)
-        and (path in TEMPORARY_FOLDERS or not words.is_named(path, names))
+        and (path in TEMPORARY_FOLDERS or not instruction_words.is_named(path, names))
     }
 
 
@@ -203,7 +203,7 @@ class Leftovers:
         }
         paths = [path for path, entry in present_changes.items() if entry.type == "symlink"]
         links = resolve_links(sandbox, paths, env)
-        written_paths = words.written_paths(task, sandbox)
+        written_paths = instruction_words.written_paths(task, sandbox)
         candidates = [
             *_special_files(task, present_changes),
             *_obstructing_paths(written_paths, present_changes),
@@ -212,7 +212,7 @@ class Leftovers:
         suspects = {path for path in candidates if not task.expects(path)}
         suspects.update(paths if links is None else _suspects(task, links, setup_changes))
         unrequested_links = [
-            entry for entry in links or () if not words.is_link_requested(task, entry)
+            entry for entry in links or () if not instruction_words.is_link_requested(task, entry)
         ]
         files = [path for path, entry in present_changes.items() if entry.type == "file"]
         return cls(
@@ -264,7 +264,7 @@ class Leftovers:
             for link in self.links
             if any(is_within(path, link.end) for path in written_paths)
         }
-        for names in self.groups if not words.mentions_links(self.task) else ():
+        for names in self.groups if not instruction_words.mentions_links(self.task) else ():
             if names & written_paths:
                 written_links |= names & self.agent_changes.keys()
         return written_links - self.restored_paths - self.moved_links.keys()
@@ -324,7 +324,7 @@ def _suspects(
     """
     text = f"{task.query}\n{task.verification}"
     for link in links:
-        path, is_asked_for = link.path, words.is_link_requested(task, link)
+        path, is_asked_for = link.path, instruction_words.is_link_requested(task, link)
         if link.escapes or not link.has_end:
             if not (is_asked_for and link.target in text):
                 yield path
@@ -346,7 +346,7 @@ def _is_replacement(
 
 
 def _special_files(task: Task, agent_changes: Mapping[str, Change]) -> Iterator[str]:
-    if not words.mentions_pipes(task):
+    if not instruction_words.mentions_pipes(task):
         yield from (
             path
             for path, change in agent_changes.items()
@@ -379,7 +379,7 @@ def _option_like_paths(
 
 def _closed_paths(task: Task, agent_changes: Mapping[str, Change]) -> list[str]:
     """Return what the agent has made unreadable or not writable, folders first."""
-    if words.mentions_modes(task):
+    if instruction_words.mentions_modes(task):
         return []
 
     def is_closed(change: Change) -> bool:

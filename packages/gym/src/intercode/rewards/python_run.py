@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 from intercode.errors import CausedInsideError, ImageError, RewardError
 from intercode.interpreters.inside.grader import OPEN, TEST
-from intercode.interpreters.inside.peer import ANSWER, ASK
+from intercode.interpreters.inside.object_proxy import ANSWER, ASK
 from intercode.interpreters.inside.program import EXIT_CAUSE, RUN
-from intercode.interpreters.inside.subject import LOAD
+from intercode.interpreters.inside.submission import LOAD
 from intercode.interpreters.python_start import GRADER, PROGRAM, SUBJECT, PythonProcess, start
 from intercode.rewards.python_plan import Submission
 from intercode_sandbox.base import SandboxBackend

@@ -92,7 +92,7 @@ def execute(args: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
-    from intercode.guard import Guard, is_loopback
+    from intercode.request_guard import Guard, is_loopback
     from intercode_integrations.serve.catalog import EnvironmentEntry, index_entries
     from intercode_integrations.serve.session import SessionLimits
     from intercode_integrations.serve.workers import listen, run

@@ -35,7 +35,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from intercode.errors import FetchError, ImageError, UsageError
-from intercode_integrations.external_agents import pythons
+from intercode_integrations.external_agents import python_runtimes
 from intercode_integrations.external_agents.profile import (
     SYSTEM,
     Install,
@@ -274,7 +274,7 @@ def _policy(index: str) -> Policy:
 
 def _check_tools(recipe: Recipe) -> None:
     if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
-        pythons.find_python(recipe.install.python, recipe.name)
+        python_runtimes.find_python(recipe.install.python, recipe.name)
         return
     npm = recipe.install.source == "npm"
     program, package = ("npm", "npm") if npm else ("python3", "python3-pip")
@@ -456,8 +456,8 @@ def _pypi(
     home = f"{PREFIX}/{recipe.name}"
     python, pip, checksums = "python3", "python3", dict[str, str]()
     if recipe.install.python != SYSTEM:
-        local_python = pythons.find_python(recipe.install.python, recipe.name)
-        python_archive = pythons.pack_python(local_python, f"{home}/python")
+        local_python = python_runtimes.find_python(recipe.install.python, recipe.name)
+        python_archive = python_runtimes.pack_python(local_python, f"{home}/python")
         sandbox.write_file(_PYTHON_ARCHIVE, python_archive)
         run("tar", "-C", "/", "-xf", _PYTHON_ARCHIVE)
         python, pip = f"{home}/python/bin/python{local_python.release}", f"{_PIP}/bin/python"

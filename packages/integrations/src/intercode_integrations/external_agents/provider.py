@@ -9,7 +9,7 @@ from intercode.agents import skills
 from intercode.agents.registry import is_external
 from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
-from intercode.evaluate.actors import AGENT_OPTIONS, Actors, AgentProvider, max_concurrent_calls
+from intercode.evaluate.agent_setup import AGENT_OPTIONS, Actors, AgentProvider, max_concurrent_calls
 from intercode.registry import environment
 from intercode.spec import RunSpec
 from intercode_integrations.external_agents.profile import ALL_SKILLS, NO_MODEL, find_profile
@@ -43,12 +43,12 @@ class ExternalAgentProvider(AgentProvider):
     def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
         """Make the agent that a spec names: see `AgentProvider.make`."""
         from intercode.agents.language import EpisodeLimits
-        from intercode.evaluate.budget_spent import make_budget, retry_policy
+        from intercode.evaluate.spending import make_budget, retry_policy
         from intercode.models.limits import RateLimit
         from intercode.models.prices import Prices
         from intercode.models.remote import Around
         from intercode.models.upstream import serve_upstream
-        from intercode_integrations.external_agents import play
+        from intercode_integrations.external_agents import episode_runner
         from intercode_integrations.external_agents.layers import find_layer
         from intercode_integrations.gateway import Gateway
 
@@ -71,7 +71,7 @@ class ExternalAgentProvider(AgentProvider):
             )
         _check_environment(spec)
         agent_skills = skills.read_all(spec.agent.skill)
-        calls = spec.env.options.get("max_turns", play.CALLS)
+        calls = spec.env.options.get("max_turns", episode_runner.CALLS)
         gateway, stack = None, ExitStack()
         if has_model:
             prices = Prices(spec.model.prices)
@@ -93,7 +93,7 @@ class ExternalAgentProvider(AgentProvider):
         offer = ""
         if profile.home_of_skills is None:  # else it finds them by itself
             offer = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
-        agents = play.ExternalAgents(profile, gateway, spec.model.name, limits, calls, offer)
+        agents = episode_runner.ExternalAgents(profile, gateway, spec.model.name, limits, calls, offer)
         env_settings: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
         if needs := profile.limits.to_dict():
             env_settings["limits"] = needs

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.parser import find_code
-from intercode.calls import ToolCall
+from intercode.tool_calls import ToolCall
 from intercode.episode import Turn
 from intercode.errors import ModelError
 from intercode.models.base import Finish, Message, Reply, Settings, Tool, Trace

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUnavailableError
-from intercode.known_secrets import hide_in
+from intercode.secrets import hide_in
 from intercode.models import wire
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
 from intercode.models.cache import Cache, digest, is_unseeded_sampling

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from intercode.errors import (
     UsageError,
 )
-from intercode.guard import Guard
+from intercode.request_guard import Guard
 from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from intercode.known_secrets import MIN_SECRET_LENGTH, hide_in
+from intercode.secrets import MIN_SECRET_LENGTH, hide_in
 from intercode_integrations.gateway.streams import Event, encode_event
 
 REPLACEMENT = "[key]"

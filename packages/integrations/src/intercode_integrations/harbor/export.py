@@ -15,7 +15,7 @@ from typing import Any
 
 from intercode.databases.convert.build import as_sqlite
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.recipe import Recipe, Start, Writer
+from intercode.envs.dockerfile_export import Recipe, Start, Writer
 from intercode.envs.stage import SandboxStage
 from intercode.episode import encode
 from intercode.errors import TaskError, UsageError

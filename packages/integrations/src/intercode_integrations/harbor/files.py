@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.outcome import GoldOutcome
+from intercode.envs.gold_outcome import GoldOutcome
 from intercode.episode import decode, encode
 from intercode.errors import SandboxError, TaskError
-from intercode.rewards.answer import Answer, normalise
+from intercode.rewards.answer_types import Answer, normalise
 from intercode.task import Task
 from intercode_integrations.harbor.writer import ANSWER, TESTS, TaskChecks, read_check
 from intercode_sandbox.base import Change, SandboxBackend

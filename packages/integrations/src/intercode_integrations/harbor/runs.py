@@ -16,7 +16,7 @@ from intercode.envs.traits import SHELL, Traits
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.own import choose_reward
+from intercode.rewards.custom import choose_reward
 from intercode.task import Dataset
 from intercode_integrations.harbor.folders import load
 from intercode_integrations.harbor.stage import HarborStage, home_variables

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intercode.envs.recipe import Recipe
+from intercode.envs.dockerfile_export import Recipe
 from intercode.errors import TaskError, UsageError
 from intercode.task import Task
 from intercode_sandbox.files import sha256

@@ -24,10 +24,10 @@ from inspect_ai.util import (
 from pydantic import BaseModel
 
 import intercode
-from intercode.calls import Tool as ToolDescription
+from intercode.tool_calls import Tool as ToolDescription
 from intercode.episode import NoAction
 from intercode.errors import RewardError, UsageError
-from intercode.evaluate.exclusion import ungradable_tasks
+from intercode.evaluate.task_selection import ungradable_tasks
 from intercode_integrations.inspect.sandbox import InterCodeSandbox, run_in_thread
 
 if TYPE_CHECKING:

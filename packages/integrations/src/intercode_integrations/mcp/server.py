@@ -24,11 +24,11 @@ from intercode import __version__
 from intercode.admission import Admission
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
-from intercode.guard import is_loopback, token_refusal
+from intercode.request_guard import is_loopback, token_refusal
 from intercode.json_limits import count_tokens
 
 if TYPE_CHECKING:
-    from intercode.calls import Tool
+    from intercode.tool_calls import Tool
     from intercode_integrations.mcp.sessions import Answer, EpisodeSession, EpisodeSessions
 
 log = logging.getLogger(__name__)

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.envs.tools import ALREADY_ENDED, ENDED, TURN_LIMIT, sendable
 from intercode.errors import ModelError
-from intercode.evaluate.loop import Stopped
+from intercode.evaluate.episode_loop import Stopped
 from intercode.interpreters.base import CANCELLATION, Cancellation
 from intercode.records import Key, episode_key
 
 if TYPE_CHECKING:
     from intercode.agents.base import Surroundings
-    from intercode.agents.held import HeldEnv
-    from intercode.calls import Tool
+    from intercode.agents.guarded_env import HeldEnv
+    from intercode.tool_calls import Tool
     from intercode.episode import Episode
     from intercode.task import Task
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from intercode.evaluate.loop import Semaphore
+from intercode.evaluate.episode_loop import Semaphore
 from intercode.models.drain import Drain, current_drain
 from intercode.models.limits import Budget, Hold, RateLimit, Spending
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from intercode.envs.elsewhere import StandIn
+from intercode.envs.remote import StandIn
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import (

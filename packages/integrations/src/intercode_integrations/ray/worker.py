@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.episode import Episode
 from intercode.errors import InterCodeError
-from intercode.evaluate.actors import actors
+from intercode.evaluate.agent_setup import actors
 from intercode.evaluate.executor import Work
-from intercode.evaluate.loop import Semaphore, Shared, Stopped, default_sandboxes
+from intercode.evaluate.episode_loop import Semaphore, Shared, Stopped, default_sandboxes
 from intercode.evaluate.manifest import package_versions
-from intercode.evaluate.prepare import Plan, setting
+from intercode.evaluate.run_setup import Plan, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.models.drain import run_drain
@@ -31,8 +31,8 @@ from intercode_sandbox.images.resolve import carried
 from intercode_sandbox.images.transfer import import_image
 
 if TYPE_CHECKING:
-    from intercode.evaluate.actors import Actors
-    from intercode.evaluate.prepare import Setting
+    from intercode.evaluate.agent_setup import Actors
+    from intercode.evaluate.run_setup import Setting
 
 ErrorText = tuple[str, str]
 """The name of an error's class, and its message: errors are not pickled, as theirs may not be."""

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 import intercode.errors as errors
-from intercode.envs.elsewhere import Elsewhere, Reply
+from intercode.envs.remote import Elsewhere, Reply
 from intercode.envs.episode_state import SHOWN
 from intercode.envs.traits import find_traits, language_traits
 from intercode.episode import ENDED, exact, plain
@@ -67,7 +67,7 @@ class RemoteServer:
             raise UsageError(
                 f"{url} needs the package websockets: pip install 'intercode-gym[serve]'"
             )
-        from intercode.guard import is_loopback
+        from intercode.request_guard import is_loopback
 
         parts = urlsplit(url)
         scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)

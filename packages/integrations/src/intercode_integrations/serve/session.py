@@ -15,7 +15,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
-from intercode_integrations.asynchronous import AsyncEnv
+from intercode_integrations.async_env import AsyncEnv
 from intercode_integrations.serve import wire
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.log import log

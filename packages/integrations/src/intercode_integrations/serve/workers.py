@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
-from intercode.guard import Guard
+from intercode.request_guard import Guard
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics

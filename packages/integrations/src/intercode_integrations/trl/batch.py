@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from intercode.agents.talk import find_action
+from intercode.agents.conversation import find_action
 from intercode.envs.traits import resolve_traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
-from intercode.talks import Call
+from intercode.dialogues import Call
 from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, pieces
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"

@@ -16,7 +16,7 @@ from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents import retelling
+from intercode.agents import transcripts
 from intercode.envs.tools import Function, Tools
 from intercode.episode import Episode
 from intercode.errors import UsageError
@@ -73,7 +73,7 @@ class Environments:
 
     def rows(self) -> list[dict[str, Any]]:
         """List the tasks as rows; TRL adds the text of `reset` to the last message of a prompt."""
-        task_dialogues = dialogues(self._template, retelling.tools)
+        task_dialogues = dialogues(self._template, transcripts.tools)
         return [
             {"prompt": [system, {**user, "content": ""}], "task_id": task.task_id}
             for task, (system, user) in task_dialogues

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from intercode.agents import retelling
+from intercode.agents import transcripts
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.project import create, create_vec
 from intercode_integrations.trl.batch import Attempt, Batch
 from intercode_integrations.trl.environments import warn_of_loss
-from intercode_integrations.trl.log import Log
+from intercode_integrations.trl.attempt_log import Log
 from intercode_integrations.trl.rows import as_dataset, dialogues
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Rollouts:
         """List the tasks as rows. The last message of a prompt names its task."""
         return [
             {"prompt": [system, {**user, "task_id": task.task_id}]}
-            for task, (system, user) in dialogues(self._template, retelling.chat)
+            for task, (system, user) in dialogues(self._template, transcripts.chat)
         ]
 
     def dataset(self) -> datasets.Dataset:

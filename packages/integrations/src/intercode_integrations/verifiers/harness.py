@@ -14,12 +14,12 @@ import verifiers.v1 as vf
 
 import intercode
 from intercode.agents.strategies import NO_CALL
-from intercode.agents.talk import CUT_OFF, Clip
+from intercode.agents.conversation import CUT_OFF, Clip
 from intercode.envs.tools import sendable
 from intercode.episode import NoAction
 from intercode.models.base import tool_as_openai
 from intercode.models.wire import arguments
-from intercode_integrations.asynchronous import AsyncEnv
+from intercode_integrations.async_env import AsyncEnv
 from intercode_integrations.verifiers.tasks import InterCodeData, failures
 
 

@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 from verifiers.v1.state import state_cls
 from verifiers.v1.utils.loaders import environment_class, load_taskset, taskset_config_type
 
-from intercode.envs.elsewhere import Elsewhere, Reply
+from intercode.envs.remote import Elsewhere, Reply
 from intercode.envs.traits import Traits
 from intercode.errors import RewardError, UsageError
 from intercode.task import Dataset, Task

@@ -10,10 +10,10 @@ import verifiers.v1 as vf
 from pydantic import BaseModel, ConfigDict, Field
 
 import intercode
-from intercode.agents.talk import Prompt, Scene
+from intercode.agents.conversation import Prompt, Scene
 from intercode.episode import Score
 from intercode.outcomes import failure_kind
-from intercode_integrations.asynchronous import AsyncEnv
+from intercode_integrations.async_env import AsyncEnv
 
 
 class Source(BaseModel):

@@ -20,7 +20,7 @@ from intercode.episode import Episode
 from intercode.models import Message
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
-from intercode.talks import agent_talk
+from intercode.dialogues import agent_talk
 from intercode_integrations.testing import ScriptedServer
 from soak.killed import intercode as command, kill
 from waiting import PATIENCE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
-from intercode.evaluate.budget_spent import read_spending
+from intercode.evaluate.spending import read_spending
 from intercode.models.prices import Price
 from intercode_integrations.testing import ScriptedServer, status
 from rewards.judges import judged_by, numbers

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
-from intercode.evaluate.budget_spent import read_spending
+from intercode.evaluate.spending import read_spending
 from intercode.models import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.scripted import Line

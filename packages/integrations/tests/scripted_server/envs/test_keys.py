@@ -14,7 +14,7 @@ import pytest
 import intercode
 from intercode.cli.main import main
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.keys import encode_keys
+from intercode.envs.terminal_keys import encode_keys
 from intercode.errors import ActionError, ForkError, UsageError
 from intercode.interpreters.terminal import ROWS, Screen
 from intercode.models.scripted import Line
@@ -185,16 +185,16 @@ def test_a_model_that_calls_tools_types(tmp_path: Path) -> None:
     data.write_text('[{"task_id": "n", "query": "Q", "verification": "test -s /root/n"}]')
     lines = iter(
         [
-            Line("", (intercode.calls.ToolCall("1", "keys", {"keys": '"echo x >/root/n" Enter'}),)),
+            Line("", (intercode.tool_calls.ToolCall("1", "keys", {"keys": '"echo x >/root/n" Enter'}),)),
             Line(
                 "",
                 (
-                    intercode.calls.ToolCall(
+                    intercode.tool_calls.ToolCall(
                         "2", "bash", {"command": "until [ -s /root/n ]; do :; done"}
                     ),
                 ),
             ),
-            Line("", (intercode.calls.ToolCall("3", "submit", {}),)),
+            Line("", (intercode.tool_calls.ToolCall("3", "submit", {}),)),
         ]
     )
     prompts: list[str] = []

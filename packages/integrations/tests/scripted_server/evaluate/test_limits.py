@@ -21,7 +21,7 @@ from intercode.agents.language import EpisodeLimits
 from intercode.episode import Turn
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate, run_episode
-from intercode.evaluate.loop import Semaphore, Shared, Stopped
+from intercode.evaluate.episode_loop import Semaphore, Shared, Stopped
 from intercode.models import Message, Reply, Settings, get_model
 from intercode.models.scripted import Line
 from intercode.task import Task

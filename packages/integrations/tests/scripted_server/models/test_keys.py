@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.errors import ModelError, UsageError
-from intercode.known_secrets import hide, parse_variables
+from intercode.secrets import hide, parse_variables
 from intercode.models import ToolCall, get_model
 from intercode.models.keys import check_url, find
 from intercode.models.scripted import Line

@@ -29,7 +29,7 @@ from intercode_sandbox.images import Command, Image, Progress, hidden_places, re
 from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import cgroup, frozen_layers, wire
-from intercode_sandbox.native.endings import LEDGERS, open_ledger
+from intercode_sandbox.native.exit_ledger import LEDGERS, open_ledger
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.native.identity import ID_COUNT
 from intercode_sandbox.native.pipes import close_all

@@ -20,7 +20,7 @@ from intercode_sandbox.images.base import SCRIPT
 from intercode_sandbox.native import archive
 from intercode_sandbox.native.archive import SHARED_MEMORY
 from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
-from intercode_sandbox.native.endings import LEDGERS, Ending, read_ledgers
+from intercode_sandbox.native.exit_ledger import LEDGERS, Ending, read_ledgers
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, register_finalizer
 from intercode_sandbox.privileges import hand_over, is_root, make_private

@@ -19,7 +19,7 @@ from typing import Any
 
 from intercode_sandbox.native import cgroup, syscalls as sc, wire
 from intercode_sandbox.native.child import Child
-from intercode_sandbox.native.endings import write_ledger
+from intercode_sandbox.native.exit_ledger import write_ledger
 from intercode_sandbox.native.frozen_mounts import FrozenMounts
 from intercode_sandbox.native.identity import OWN_THREADS, Identities, write_maps
 from intercode_sandbox.native.process_start import Workers

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.images import Image, pinned, resolve
+from intercode_sandbox.images import Image, pinned_debian, resolve
 from intercode_sandbox.images.base import Command, Context
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.packages import Package, fetch
-from intercode_sandbox.images.pinned import Lock, make_locked, parse_lock
+from intercode_sandbox.images.pinned_debian import Lock, make_locked, parse_lock
 from intercode_sandbox.images.tree import content_digest
 from sources import ROOT as REPOSITORY
 
@@ -30,8 +30,8 @@ POOL = "pool/main/h/hello"
 
 
 def test_every_lock_is_complete() -> None:
-    files = sorted(Path(pinned.__file__).parent.glob("*.lock"))
-    assert Path(pinned.__file__).with_name("base-amd64.lock") in files
+    files = sorted(Path(pinned_debian.__file__).parent.glob("*.lock"))
+    assert Path(pinned_debian.__file__).with_name("base-amd64.lock") in files
     guide = (REPOSITORY / "docs/how-to/images.md").read_text(encoding="utf-8")
     for file in files:
         lock = parse_lock(file.read_text(encoding="ascii"))
@@ -41,7 +41,7 @@ def test_every_lock_is_complete() -> None:
             assert len(package.sha256) == 64 and int(package.sha256, 16)
             assert package.path.startswith("pool/main/") and package.size > 1000
             assert package.path.endswith((f"_{file.stem[5:]}.deb", "_all.deb"))
-        assert pinned._seconds(lock.snapshot) > 1_700_000_000
+        assert pinned_debian._seconds(lock.snapshot) > 1_700_000_000
         assert not lock.tree or len(lock.tree) == 32
         assert f" Debian 12 ({lock.release}, " in guide
 
@@ -237,7 +237,7 @@ def test_a_package_is_laid_into_a_merged_tree(lock: Lock, tmp_path: Path) -> Non
     database = layer / "var/lib/dpkg"
     assert "Status: install ok installed\nVersion: 1\n" in (database / "status").read_text()
     assert "\n/bin/hello\n" in (database / "info/hello:all.list").read_text()
-    assert (layer / "etc/hosts").stat().st_mtime == pinned._seconds(TIME)
+    assert (layer / "etc/hosts").stat().st_mtime == pinned_debian._seconds(TIME)
     assert not (layer.parent / "packages").exists()
     assert [path.name for path in image.layers[1].iterdir()] == ["finished"]
     assert ImageCache(tmp_path / "cache").read(image.digest)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli.recorded import AGENT_OPTIONS, JUDGE_OPTIONS, add_recorded_options
+from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, add_recorded_options
 from intercode.spec import (
     EnvSpec,
     How,

@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli.recorded import add_recorded_options
+from intercode.cli.recorded_spec import add_recorded_options
 from intercode.spec import How, ModelSpec, RunSpec, add_options, list_part_options
 
 

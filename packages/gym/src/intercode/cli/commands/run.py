@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import argparse
 
-from intercode.cli.recorded import add_trust
+from intercode.cli.recorded_spec import add_trust
 from intercode.spec import (
     AgentSpec,
     EnvSpec,

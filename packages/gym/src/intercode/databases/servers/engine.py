@@ -30,7 +30,7 @@ from intercode.databases.servers.session import (
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, TaskError, UsageError
-from intercode.known_secrets import variables
+from intercode.secrets import variables
 from intercode_sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0

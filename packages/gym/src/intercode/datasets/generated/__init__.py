@@ -22,7 +22,7 @@ from numbers import Integral
 from typing import Any
 
 from intercode.datasets.generated import bash as bash_tasks, python as python_tasks
-from intercode.datasets.generated.draw import (
+from intercode.datasets.generated.sampling import (
     SPLITS,
     Draft,
     Family,

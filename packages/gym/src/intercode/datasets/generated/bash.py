@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from intercode.datasets.generated.draw import Draft, OperationFilter, Pool, TaskDraw, join_steps
+from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw, join_steps
 
 Lines = list[str]
 _KEY = ".key"

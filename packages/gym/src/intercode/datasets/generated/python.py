@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from intercode.datasets.generated.draw import Draft, OperationFilter, Pool, TaskDraw, join_steps
+from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw, join_steps
 
 _KEY = ".key"
 _INPUTS = 4

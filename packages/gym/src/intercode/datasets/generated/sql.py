@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
 
-from intercode.datasets.generated.draw import Draft, OperationFilter, Pool, TaskDraw
+from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw
 
 DATABASES = 64
 """The number of databases of a seed and split."""

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable
 from functools import lru_cache
 
-from intercode.datasets.puzzles import crypto, encodings, forensics, hunts, reversing, services
+from intercode.datasets.puzzles import crypto, encodings, forensics, searches, reversing, services
 from intercode.datasets.puzzles.base import Draw, Puzzle
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
@@ -38,9 +38,9 @@ PUZZLES: dict[str, Callable[[Draw], Puzzle]] = {
         forensics.deleted,
         forensics.ledger,
         forensics.pixels,
-        hunts.log,
-        hunts.history,
-        hunts.capture,
+        searches.log,
+        searches.history,
+        searches.capture,
         reversing.checker,
         reversing.door,
         services.hosts,

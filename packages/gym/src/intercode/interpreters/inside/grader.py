@@ -21,7 +21,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.peer import NO_DATA, Peer
+from intercode.interpreters.inside.object_proxy import NO_DATA, Peer
 from intercode.interpreters.inside.wire import STARTED
 
 if TYPE_CHECKING:

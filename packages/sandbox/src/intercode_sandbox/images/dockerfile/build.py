@@ -22,7 +22,7 @@ from intercode_sandbox.images.base import (
     parse,
 )
 from intercode_sandbox.images.debian import RECIPES
-from intercode_sandbox.images.dockerfile.copying import find_ignore
+from intercode_sandbox.images.dockerfile.copy_files import find_ignore
 from intercode_sandbox.images.dockerfile.evaluate import (
     PROXIES,
     Arguments,

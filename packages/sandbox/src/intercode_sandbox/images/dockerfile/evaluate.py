@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
-from intercode_sandbox.images.dockerfile.copying import (
+from intercode_sandbox.images.dockerfile.copy_files import (
     Item,
     Writer,
     digest as copy_digest,

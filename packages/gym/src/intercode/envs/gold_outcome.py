@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from intercode.envs.diffs import presence
+from intercode.envs.file_changes import presence
 from intercode.episode import ENDED, decode, encode
 from intercode.errors import RewardError, TaskError
-from intercode.rewards.answer import last_output
+from intercode.rewards.answer_types import last_output
 from intercode.rewards.gold import TROUBLES, differing_paths
 from intercode.task import Task
 from intercode_sandbox.base import Change, FileType, SandboxBackend
@@ -36,7 +36,7 @@ class GoldOutcome:
     """By path, the content of each regular file and the target of each symlink among them."""
     output: str
     """The output of its last action, exactly; empty if there was none. Rewards compare it as they
-    say: `intercode.rewards.answer.normalise` makes two outputs comparable."""
+    say: `intercode.rewards.answer_types.normalise` makes two outputs comparable."""
     answer: str | None = None
     """The answer that it submits, for instance a flag."""
 

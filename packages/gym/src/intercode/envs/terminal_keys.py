@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from intercode.calls import Tool, Verb
+from intercode.tool_calls import Tool, Verb
 from intercode.envs.tools import schema
 from intercode.envs.traits import Traits
 from intercode.episode import NoAction

@@ -38,7 +38,7 @@ from intercode_sandbox.forwarding import Forwards
 
 if TYPE_CHECKING:
     from intercode.agents.base import Surroundings
-    from intercode.agents.held import HeldEnv
+    from intercode.agents.guarded_env import HeldEnv
     from intercode.task import Task
     from intercode_integrations.gateway import Call, Gateway, GatewaySession
     from intercode_sandbox import SandboxBackend

@@ -12,7 +12,7 @@ from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
 from intercode.records import MANIFEST, RecordWriter
-from intercode.talks import Talk
+from intercode.dialogues import Talk
 from intercode_integrations.trl.batch import Attempt
 
 _AGENT = "trl"

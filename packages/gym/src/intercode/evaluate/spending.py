@@ -12,7 +12,7 @@ from intercode.models.prices import Price, Prices
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes
 from intercode.rewards.judge import REPLY_TOKENS
-from intercode.talks import Call, Talk, all_agent_talks, judge_talks
+from intercode.dialogues import Call, Talk, all_agent_talks, judge_talks
 
 if TYPE_CHECKING:
     from intercode.spec import RunSpec

@@ -18,10 +18,10 @@ from intercode.agents.base import AgentFactory
 from intercode.agents.skills import Skill
 from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
-from intercode.evaluate.rewards import model_options
+from intercode.evaluate.model_rewards import model_options
 from intercode.registry import INTEGRATIONS, environment
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, list_part_options
-from intercode_sandbox.names import Registry, missing_package_error
+from intercode_sandbox.lazy_imports import Registry, missing_package_error
 from intercode_sandbox.user_code import is_reference, split
 
 if TYPE_CHECKING:

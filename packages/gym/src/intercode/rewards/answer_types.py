@@ -29,7 +29,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
-from intercode.rewards.answer_reading import READINGS, Column, Form, collapse_blanks
+from intercode.rewards.answer_parsing import READINGS, Column, Form, collapse_blanks
 from intercode.rewards.archive import KINDS
 from intercode.rewards.quantities import Question
 from intercode.rewards.tool_messages import drop_complaints, is_message

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from intercode.calls import Tool, ToolCall
+from intercode.tool_calls import Tool, ToolCall
 from intercode.envs.snapshots import EpisodeSnapshot
 from intercode.envs.tools import list_tools, read_action
 from intercode.envs.traits import Traits, resolve_traits

@@ -17,7 +17,7 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.peer import ASK, Peer
+from intercode.interpreters.inside.object_proxy import ASK, Peer
 from intercode.interpreters.inside.session import PythonSession
 from intercode.interpreters.inside.wire import STARTED
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from intercode.episode import encode
 from intercode.errors import ImageError, OutputLimitError
-from intercode.evaluate.fix_leaks import fix_leaks, is_repository_task
+from intercode.evaluate.leak_fixes import fix_leaks, is_repository_task
 from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.images import Image
 from intercode_sandbox.images.base import parse

@@ -25,7 +25,7 @@ from intercode.agents.base import (
     SupportsWaitExclusion,
     make,
 )
-from intercode.agents.held import AttemptContext, HeldEnv, defer_scores, free_forks, settle
+from intercode.agents.guarded_env import AttemptContext, HeldEnv, defer_scores, free_forks, settle
 from intercode.episode import Episode, Turn, not_json
 from intercode.errors import (
     ImageError,

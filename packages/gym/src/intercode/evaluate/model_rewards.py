@@ -42,7 +42,7 @@ def model_reward(spec: RunSpec, budget: Budget | None = None) -> ModelReward | N
         return None
     if model is None:
         raise UsageError("--reward judge needs --judge-model PROVIDER/NAME")
-    from intercode.evaluate.budget_spent import retry_policy
+    from intercode.evaluate.spending import retry_policy
     from intercode.models import get_model
 
     judge_model = get_model(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from intercode.agents.talk import Clip, Prompt, Scene, fence_action, turn_values
-from intercode.calls import ToolCall
+from intercode.agents.conversation import Clip, Prompt, Scene, fence_action, turn_values
+from intercode.tool_calls import ToolCall
 from intercode.envs.tools import read_call, sendable
 from intercode.episode import Episode, Turn
 from intercode.models.base import Message, as_openai
