@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import fmean
 
 from intercode import Episode, load_dataset
-from intercode.evaluate.task_selection import ungradable_tasks
 from intercode.evaluate.statistics import wilson
+from intercode.evaluate.task_selection import ungradable_tasks
 from intercode.failure_modes import is_repeat
 from intercode.report.runs import read_runs
 

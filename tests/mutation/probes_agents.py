@@ -17,7 +17,7 @@ from intercode.agents.language import EpisodeLimits
 from intercode.errors import AgentStartError, BudgetError, ImageError
 from intercode.rewards.bash import _is_scratch, _scratch_pattern
 from intercode.rewards.gold import GoldResult
-from intercode_integrations.external_agents import layers, episode_runner
+from intercode_integrations.external_agents import episode_runner, layers
 from intercode_integrations.external_agents.profile import find_profile
 from intercode_integrations.gateway import Call, Gateway, Upstream
 from intercode_sandbox import Completed
@@ -186,7 +186,9 @@ def _played(command: str, seconds: float) -> tuple[Any, episode_runner.ExternalA
     )
     with _gateway() as gateway:
         limits = EpisodeLimits(seconds=seconds)
-        agents = episode_runner.ExternalAgents(find_profile(f"cli:{command}"), gateway, "x/y", limits)
+        agents = episode_runner.ExternalAgents(
+            find_profile(f"cli:{command}"), gateway, "x/y", limits
+        )
         player = episode_runner.ExternalAgent(agents)
         with suppress(AgentStartError):  # the program asks no model
             player.run(cast(Any, env))

@@ -28,9 +28,9 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.interpreters.python_start import PRELOAD
 from intercode.interpreters.shell import FrameReader
 from intercode.models import Message, Reply, Settings
-from intercode.rewards.verification import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
+from intercode.rewards.verification import CommandReward
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, SandboxBackend, get_provider
 from intercode_sandbox.native.provider import NativeProvider

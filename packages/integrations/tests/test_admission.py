@@ -17,10 +17,10 @@ import pytest
 
 from gateway.doors import BODIES, KEY, said
 from intercode.admission import Admission
-from intercode.request_guard import Guard
 from intercode.models.scripted import Line, Rule, script
 from intercode.report.live_runs import Library
 from intercode.report.server import Viewer
+from intercode.request_guard import Guard
 from intercode_integrations.gateway import Gateway, Upstream
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.metrics import ServerMetrics

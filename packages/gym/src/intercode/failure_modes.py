@@ -9,8 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 
-from intercode.episode import Episode, Turn
 from intercode.dialogues import Call
+from intercode.episode import Episode, Turn
 
 FAILURE_MODES: Mapping[str, str] = {
     "repeats one action": "the same action, word for word, three times in a row",

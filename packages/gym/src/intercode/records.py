@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from intercode.dialogues import all_agent_talks, count_calls, judge_talks, sum_costs, sum_tokens
 from intercode.episode import Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RecordWriteError, RunLockedError
 from intercode.failure_modes import failure_modes
@@ -29,7 +30,6 @@ from intercode.json_limits import load_record
 from intercode.manifest import check_manifest
 from intercode.outcomes import UNSCORED, OutcomeKind
 from intercode.redaction import Redactor
-from intercode.dialogues import all_agent_talks, count_calls, judge_talks, sum_costs, sum_tokens
 from intercode_sandbox.files import sync_folder, write_atomically
 
 MANIFEST = "run.json"

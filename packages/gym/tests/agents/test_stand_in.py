@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from hypothesis import given, strategies as st
 
+from intercode.agents.conversation import Scene
 from intercode.agents.parser import find_code
 from intercode.agents.scripted import NAME, ScriptedAgents, plan, replies
-from intercode.agents.conversation import Scene
 from intercode.datasets import load_seeded
 from intercode.envs.swe import apply_patch
 from intercode.envs.traits import find_traits

@@ -12,8 +12,8 @@ import pytest
 
 import intercode
 from intercode.cli.main import main
-from intercode.envs.remote import Elsewhere, Reply
 from intercode.envs.episode_state import EpisodeState
+from intercode.envs.remote import Elsewhere, Reply
 from intercode.envs.traits import SHELL, Traits
 from intercode.registry import SOURCES
 

@@ -9,11 +9,11 @@ import pytest
 
 import intercode
 from intercode.agents.parser import find_code
-from intercode.tool_calls import ToolCall
 from intercode.envs.tools import read_action, read_call
 from intercode.envs.traits import PYTHON, SHELL, SQL
 from intercode.episode import NoAction
 from intercode.errors import EnvironmentStateError, UsageError
+from intercode.tool_calls import ToolCall
 
 from .conftest import MakeEnv
 from .test_tools import FLAG

@@ -12,10 +12,10 @@ import gymnasium
 import pytest
 
 import intercode
-from intercode.tool_calls import Tool, Verb
 from intercode.envs.tools import list_tools, read_action
 from intercode.envs.traits import PYTHON, SHELL, SQL, Traits
 from intercode.errors import EnvironmentStateError, SandboxError
+from intercode.tool_calls import Tool, Verb
 from waiting import PATIENCE
 
 from .conftest import MakeEnv, kill_sandbox

@@ -17,10 +17,10 @@ import intercode
 from intercode.episode import Episode, NoAction, Score, Turn
 from intercode.errors import InterCodeError, RecordError, TaskNotFoundError, UsageError
 from intercode.evaluate import Progress, evaluate
-from intercode.evaluate.run_differences import DriftError
 from intercode.evaluate.episode_loop import EpisodeEnv
 from intercode.evaluate.replayed_env import NotReproducibleError, difference
 from intercode.evaluate.rescore import rescore
+from intercode.evaluate.run_differences import DriftError
 from intercode.records import Outcome, read_manifest
 from intercode.report.runs import compare, read_runs
 from intercode.task import Dataset, Task

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode.tool_calls import ToolCall
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.episode import Episode
@@ -22,6 +21,7 @@ from intercode.models import Message
 from intercode.models.prices import Prices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
+from intercode.tool_calls import ToolCall
 from intercode_integrations.external_agents.profile import NO_MODEL, Record, find_profile
 from intercode_integrations.external_agents.turns import read_action, rebuild_turns
 from intercode_integrations.gateway import Call

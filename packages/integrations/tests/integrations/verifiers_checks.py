@@ -18,8 +18,8 @@ from recorded import played
 from tiny_policy import Policy, PolicyServer, tokenizer
 
 import intercode
-from intercode.tool_calls import ToolCall
 from intercode.models.base import Message
+from intercode.tool_calls import ToolCall
 from intercode_integrations.testing import Line, ScriptedServer, first, status
 from waiting import new_marker, sleepers
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from intercode.dialogues import Talk, agent_talk
 from intercode.episode import Episode, Turn
 from intercode.errors import UsageError
 from intercode.records import Outcome, ending_action
-from intercode.dialogues import Talk, agent_talk
 
 _TURNS = 10
 """The default number of turns of every environment of 2023."""

@@ -99,7 +99,9 @@ def make_machine(work: Path, arguments: str) -> tuple[Path, Path]:
     for folder in (tree, disk / "bin", disk / "root", packages):
         folder.mkdir(parents=True)
     tree.chmod(0o755)
-    pinned_debian._unpack(pinned_debian.parse_lock(pinned_debian.lock_file("arm64").read_text("ascii")), tree, print)
+    pinned_debian._unpack(
+        pinned_debian.parse_lock(pinned_debian.lock_file("arm64").read_text("ascii")), tree, print
+    )
     fetch((KERNEL, BUSYBOX), SNAPSHOT, packages, print)
     extract(packages / KERNEL.sha256, KERNEL_PARTS, disk)
     extract(packages / BUSYBOX.sha256, {"busybox": r"\./(usr/)?bin/busybox"}, disk / "bin")

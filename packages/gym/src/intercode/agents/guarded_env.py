@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from intercode.tool_calls import Tool, ToolCall
 from intercode.envs.snapshots import EpisodeSnapshot
 from intercode.envs.tools import list_tools, read_action
 from intercode.envs.traits import Traits, resolve_traits
 from intercode.episode import Episode
 from intercode.errors import ActionError, EnvironmentStateError, ForkError, UsageError
+from intercode.tool_calls import Tool, ToolCall
 
 T = TypeVar("T")
 Result = tuple[str, float, bool, bool, dict[str, Any]]

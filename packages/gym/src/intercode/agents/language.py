@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intercode.agents.base import Agent, EpisodeAgent
-from intercode.agents.examples import find_examples
-from intercode.agents.parser import find_code
 from intercode.agents.conversation import (
     Clip,
     Dialogue,
@@ -30,6 +28,8 @@ from intercode.agents.conversation import (
     find_setting,
     read_overview,
 )
+from intercode.agents.examples import find_examples
+from intercode.agents.parser import find_code
 from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models.base import Message, Model, Reply, Settings, Tool

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from intercode.agents.base import Agent
+from intercode.agents.conversation import Scene, fence_action
 from intercode.agents.language import LanguageAgents
 from intercode.agents.strategies import TRY_AGAIN
-from intercode.agents.conversation import Scene, fence_action
 from intercode.envs.traits import SHELL
 from intercode.models.base import Message
 from intercode.models.prices import Price

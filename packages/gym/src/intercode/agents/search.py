@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from intercode.agents.conversation import Prompt, Talk
 from intercode.agents.guarded_env import HeldEnv
 from intercode.agents.language import Allowance, LanguageAgents, Options, Search, Strategy
 from intercode.agents.strategies import React
-from intercode.agents.conversation import Prompt, Talk
 from intercode.episode import Episode
 from intercode.errors import ContextLengthError, ForkError, UsageError
 from intercode.models.base import Message, Model, Settings

@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 
+from intercode.agents.conversation import CUT_OFF, Talk, fence_action, turn_values
 from intercode.agents.examples import Step
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, strip_thoughts
-from intercode.agents.conversation import CUT_OFF, Talk, fence_action, turn_values
-from intercode.tool_calls import ToolCall
 from intercode.envs.tools import list_tools, read_action
 from intercode.episode import NoAction, Turn
 from intercode.failure_modes import changes_nothing
 from intercode.models.base import Reply
+from intercode.tool_calls import ToolCall
 
 
 def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from intercode.agents.conversation import Clip, Prompt, Scene, fence_action, turn_values
-from intercode.tool_calls import ToolCall
 from intercode.envs.tools import read_call, sendable
 from intercode.episode import Episode, Turn
 from intercode.models.base import Message, as_openai
 from intercode.records import ending_action
 from intercode.task import Task
+from intercode.tool_calls import ToolCall
 
 _ENDED = ("submitted", "skipped")
 

@@ -23,10 +23,10 @@ from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
-from intercode.evaluate.task_selection import select_tasks
 from intercode.evaluate.run_setup import Plan, find_secret, load, narrow_dataset, setting
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import by_turn
+from intercode.evaluate.task_selection import select_tasks
 from intercode.models import keys
 from intercode.report.page import Episodes, write_page
 from intercode.report.runs import Run, read_runs

@@ -17,12 +17,12 @@ from intercode.cli.terminal import (
     shorten,
     size,
 )
+from intercode.dialogues import Call, RecordedMessage, Talk, agent_talk, find_branch
 from intercode.envs.traits import find_prompt
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
 from intercode.records import JudgeSummary, ending_action
 from intercode.report.reward_reasons import explain_reward
-from intercode.dialogues import Call, RecordedMessage, Talk, agent_talk, find_branch
 from intercode_sandbox.units import format_count
 
 

@@ -13,9 +13,9 @@ from intercode.cli.terminal import DelayedMessages, print_json
 from intercode.envs.traits import resolve_traits
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
-from intercode.evaluate.task_selection import select_tasks
 from intercode.evaluate.episode_loop import EpisodeEnv
 from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, setting
+from intercode.evaluate.task_selection import select_tasks
 from intercode.interpreters.base import IS_INTERACTIVE
 from intercode.spec import (
     RunSpec,

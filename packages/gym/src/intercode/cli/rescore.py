@@ -19,11 +19,11 @@ from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_s
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
-from intercode.evaluate.spending import make_budget
+from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
+from intercode.evaluate.rescore import DEFAULT, RescoreResult, Result, rescore
 from intercode.evaluate.run_differences import DriftError
 from intercode.evaluate.run_setup import REQUESTABLE_OPTIONS, Setting, plan, run_folder, setting
-from intercode.evaluate.rescore import DEFAULT, RescoreResult, Result, rescore
-from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
+from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import summarize
 from intercode.records import MANIFEST, read_manifest
 from intercode.report.runs import (

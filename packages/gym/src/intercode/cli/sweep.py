@@ -17,8 +17,8 @@ from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.agent_setup import actors, agent_provider, unused_model_options
-from intercode.evaluate.spending import make_budget
 from intercode.evaluate.run_setup import Plan, check_tasks, find_secret, plan
+from intercode.evaluate.spending import make_budget
 from intercode.report.runs import PairedComparison, Run, compare, read_runs
 from intercode.report.tables import pair_tables, side_by_side_tables
 from intercode.spec import RunSpec, read_arguments

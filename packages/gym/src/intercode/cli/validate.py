@@ -18,8 +18,8 @@ from intercode.envs.traits import Guess, detect_environment
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate.checks import GARBAGE, GOLD, NOOP, guesses
-from intercode.evaluate.task_selection import Exclusion, select_tasks, ungradable_tasks
 from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, setting
+from intercode.evaluate.task_selection import Exclusion, select_tasks, ungradable_tasks
 from intercode.evaluate.validate import Validation, validate as run
 from intercode.registry import DATASETS, parse_scheme
 from intercode.spec import (

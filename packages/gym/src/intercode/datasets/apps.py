@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import locate, read_rows
 from intercode.datasets.dataset_cache import cached_loader, track_file
+from intercode.datasets.files import locate, read_rows
 from intercode.errors import TaskError
 from intercode.syntax import parse
 from intercode.task import Dataset, Task

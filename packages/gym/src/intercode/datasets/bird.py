@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import locate, read_tables, read_tasks
 from intercode.datasets.dataset_cache import cached_loader
+from intercode.datasets.files import locate, read_tables, read_tasks
 from intercode.errors import TaskError
 from intercode.task import Dataset
 

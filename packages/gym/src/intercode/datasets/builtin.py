@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from intercode.datasets.files import load_file
 from intercode.datasets.dataset_cache import cached_loader, track_file
+from intercode.datasets.files import load_file
 from intercode.task import Dataset, Task
 
 PREFIX = "builtin:"

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import apply, locate, read_tasks, reviews
 from intercode.datasets.dataset_cache import cached_loader
+from intercode.datasets.files import apply, locate, read_tasks, reviews
 from intercode.errors import TaskError
 from intercode.task import Dataset
 

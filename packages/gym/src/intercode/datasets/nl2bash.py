@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import apply, load_file, locate, read_rows
 from intercode.datasets.dataset_cache import cached_loader, track_file
+from intercode.datasets.files import apply, load_file, locate, read_rows
 from intercode.errors import TaskError
 from intercode.task import CANNOT, CLOCK, Dataset, Task
 

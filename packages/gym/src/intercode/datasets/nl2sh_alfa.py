@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.datasets.files import find_installed, home, locate, read_rows, read_tasks
 from intercode.datasets.nl2bash import BASE_IMAGE
-from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 

@@ -24,8 +24,8 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
-from intercode.datasets.files import apply, load_file, locate, read_tables, read_tasks, reviews
 from intercode.datasets.dataset_cache import cached_loader
+from intercode.datasets.files import apply, load_file, locate, read_tables, read_tasks, reviews
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import home, read_tasks
 from intercode.datasets.dataset_cache import cached_loader, track_file
+from intercode.datasets.files import home, read_tasks
 from intercode.errors import TaskError
 from intercode.task import Dataset
 

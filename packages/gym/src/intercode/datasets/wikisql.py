@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import locate, read_rows, read_tasks
 from intercode.datasets.dataset_cache import cached_loader
+from intercode.datasets.files import locate, read_rows, read_tasks
 from intercode.errors import TaskError
 from intercode.syntax import quoted
 from intercode.task import Dataset

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, Self, cast
 
 from intercode.datasets import load
-from intercode.envs.file_changes import FileChangeTracker, SupportsFileChanges
 from intercode.envs.episode_state import VALUES, EpisodeEnv, choices
-from intercode.envs.terminal_keys import add_keys_tool
-from intercode.envs.options import EnvOptions, SandboxOptions
+from intercode.envs.file_changes import FileChangeTracker, SupportsFileChanges
 from intercode.envs.gold_outcome import GoldOutcome, play_gold
+from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.snapshots import (
     HOWS,
     EpisodeSnapshot,
@@ -33,6 +32,7 @@ from intercode.envs.snapshots import (
     take_snapshot,
 )
 from intercode.envs.stage import PlaceT, SandboxStage, Stage, SupportsTermination
+from intercode.envs.terminal_keys import add_keys_tool
 from intercode.envs.traits import SHELL, language_traits
 from intercode.episode import (
     ENDED,

@@ -17,10 +17,10 @@ from intercode.errors import TaskError, UsageError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.bash import BashReward
-from intercode.rewards.verification import CommandReward
+from intercode.rewards.custom import choose_reward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
-from intercode.rewards.custom import choose_reward
+from intercode.rewards.verification import CommandReward
 from intercode.task import Dataset, Task
 from intercode_sandbox import SandboxBackend
 

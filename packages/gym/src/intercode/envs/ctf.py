@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 
 from intercode.datasets import load_seeded
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.options import CtfOptions, EnvOptions
 from intercode.envs.dockerfile_export import Service
+from intercode.envs.options import CtfOptions, EnvOptions
 from intercode.envs.stage import SandboxStage, resolve_task_path
 from intercode.envs.traits import SHELL, Dice, Traits
 from intercode.episode import Episode, decode, encode
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.interpreters.bash import open_shell
+from intercode.rewards.custom import choose_reward
 from intercode.rewards.flag import (
     NO_ATTEMPT_KEY,
     SUBMITTED_KEY,
@@ -28,7 +29,6 @@ from intercode.rewards.flag import (
     solved_subtasks,
     subtasks,
 )
-from intercode.rewards.custom import choose_reward
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
 from intercode_sandbox.images.archive import pack

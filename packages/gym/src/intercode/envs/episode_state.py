@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from intercode.tool_calls import Tool, ToolCall
 from intercode.envs.options import EnvOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.tools import list_tools, read_action
@@ -31,6 +30,7 @@ from intercode.errors import (
 from intercode.outcomes import failure_kind
 from intercode.registry import MESSAGES
 from intercode.task import Dataset, Task
+from intercode.tool_calls import Tool, ToolCall
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.ownership import OneCaller
 

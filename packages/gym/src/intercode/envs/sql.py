@@ -22,8 +22,8 @@ from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import act
 from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.base import Reward
-from intercode.rewards.gold import GoldCache
 from intercode.rewards.custom import CustomReward, Function, choose_reward
+from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
 from intercode_sandbox.images import hide

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
-from intercode.envs.program_checks import try_programs
 from intercode.envs.dockerfile_export import OWN_START, Recipe, Service, Start, Writer
+from intercode.envs.program_checks import try_programs
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
 from intercode.interpreters.base import Place

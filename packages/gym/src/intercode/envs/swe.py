@@ -17,8 +17,8 @@ from intercode.envs.traits import SHELL, Dice, Traits
 from intercode.errors import ImageError, TaskError
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import open_shell
-from intercode.rewards.gold import GoldCache
 from intercode.rewards.custom import choose_reward
+from intercode.rewards.gold import GoldCache
 from intercode.rewards.swe import SweReward
 from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
 from intercode.task import Dataset, Task

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from intercode.tool_calls import Tool, Verb
 from intercode.envs.tools import schema
 from intercode.envs.traits import Traits
 from intercode.episode import NoAction
 from intercode.errors import ActionError, ForkError, UsageError
 from intercode.interpreters.base import Execution, Interpreter, SavedState, SupportsSave
 from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
+from intercode.tool_calls import Tool, Verb
 from intercode_sandbox.base import HasTerminals, SandboxBackend
 
 NAMES: Mapping[str, str] = {

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, overload
 
-from intercode.tool_calls import Tool, ToolCall, Verb
 from intercode.envs.traits import Traits, resolve_traits
 from intercode.episode import NoAction
+from intercode.tool_calls import Tool, ToolCall, Verb
 
 Function = Callable[..., str]
 

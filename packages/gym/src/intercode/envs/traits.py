@@ -19,10 +19,10 @@ from intercode.registry import ENVS, SOURCES, environment
 from intercode_sandbox import Provider, get_provider
 
 if TYPE_CHECKING:
-    from intercode.tool_calls import Verb
     from intercode.rewards.base import Reward
     from intercode.rewards.custom import Function
     from intercode.task import Task
+    from intercode.tool_calls import Verb
 
 Dice = random.Random
 _CLAUSE = re.compile(r" (?=(?:WHERE|GROUP BY|HAVING|ORDER BY|LIMIT) )")

@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from intercode.envs.remote import StandIn
 from intercode.envs.episode_state import EpisodeEnv, choices
+from intercode.envs.remote import StandIn
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.outcomes import failure_kind

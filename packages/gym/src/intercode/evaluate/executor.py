@@ -19,8 +19,8 @@ from intercode_sandbox.user_code import split
 
 if TYPE_CHECKING:
     from intercode.evaluate.agent_setup import Actors
-    from intercode.evaluate.run_setup import Plan, Setting
     from intercode.evaluate.progress import Progress
+    from intercode.evaluate.run_setup import Plan, Setting
     from intercode.models import Budget
     from intercode.spec import RunSpec
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
-from intercode.evaluate import run_differences, manifest, versions
+from intercode.evaluate import manifest, run_differences, versions
 from intercode.evaluate.episode_loop import EpisodeEnv, Semaphore, Shared, default_sandboxes
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.replayed_env import (
@@ -37,8 +37,8 @@ from intercode.records import (
 )
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
-from intercode.rewards.judge import Judge
 from intercode.rewards.custom import CustomReward, Function, choose_reward
+from intercode.rewards.judge import Judge
 from intercode.spec import add_identity
 from intercode_sandbox.user_code import digest, is_reference
 
@@ -365,7 +365,9 @@ class _Setting:
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
     ) -> None:
-        self._recorded_facts = {name: add_identity(record.manifest).get(name) for name in run_differences.RUN}
+        self._recorded_facts = {
+            name: add_identity(record.manifest).get(name) for name in run_differences.RUN
+        }
         self._lock_facts = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
         # For episodes that are scored from the record, the recorded sandbox and tools count.
         last_session = (record.manifest.get("sessions") or [{}])[-1]

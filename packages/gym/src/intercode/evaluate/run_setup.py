@@ -23,15 +23,15 @@ from intercode.envs.options import LimitOptions, list_constructor_options
 from intercode.envs.traits import find_traits
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.agent_setup import agent_provider
+from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.model_rewards import ModelReward, model_reward
+from intercode.evaluate.progress import Progress
 from intercode.evaluate.task_selection import (
     read_exclusion,
     select_tasks,
     tasks_with_odd_tests,
     ungradable_tasks,
 )
-from intercode.evaluate.episode_loop import EpisodeEnv
-from intercode.evaluate.progress import Progress
-from intercode.evaluate.model_rewards import ModelReward, model_reward
 from intercode.evaluate.tool_versions import tool_versions
 from intercode.project import FILE, create, find_benchmark
 from intercode.records import MANIFEST, read_manifest

@@ -14,7 +14,10 @@ from intercode.agents.base import AgentFactory, SupportsFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate.agent_setup import Actors, actors
-from intercode.evaluate.spending import make_budget
+from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.executor import Executor, Threads, Work, resolve_executor
+from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
+from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_differences import (
     DriftError,
     describe_changes,
@@ -24,13 +27,10 @@ from intercode.evaluate.run_differences import (
     session_differences,
     warning,
 )
-from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
-from intercode.evaluate.executor import Executor, Threads, Work, resolve_executor
-from intercode.evaluate.episode_loop import EpisodeEnv
-from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
 from intercode.evaluate.run_setup import Plan, Setting, check, check_tasks, plan, setting
-from intercode.evaluate.progress import Progress
+from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
+from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
 from intercode.evaluate.versions import rule_versions
 from intercode.evaluate.worker import Interrupts, Job
 from intercode.models.local import PROVIDER as LOCAL

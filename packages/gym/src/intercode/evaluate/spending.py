@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intercode.dialogues import Call, Talk, all_agent_talks, judge_talks
 from intercode.models.base import Message, Request, Usage
 from intercode.models.limits import Budget, Retry, Spending
 from intercode.models.prices import Price, Prices
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes
 from intercode.rewards.judge import REPLY_TOKENS
-from intercode.dialogues import Call, Talk, all_agent_talks, judge_talks
 
 if TYPE_CHECKING:
     from intercode.spec import RunSpec

@@ -39,12 +39,12 @@ from intercode.evaluate.checks import (
     guesses,
     usage,
 )
-from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
+from intercode.evaluate.episode_loop import EpisodeEnv, Step, WrappedEnv
 from intercode.evaluate.failing_golds import gold_failure, setup_failure
 from intercode.evaluate.gold_leaks import Leak, leaks
-from intercode.evaluate.episode_loop import EpisodeEnv, Step, WrappedEnv
 from intercode.evaluate.runner import RunResult, evaluate
 from intercode.evaluate.summary import summarize
+from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
 from intercode_sandbox.base import CountsMemory
 
 if TYPE_CHECKING:

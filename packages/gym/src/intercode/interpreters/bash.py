@@ -33,14 +33,6 @@ from intercode.interpreters.base import (
     is_cancelled,
     mark_interrupt,
 )
-from intercode.interpreters.shell_state import (
-    CARRIED,
-    QUESTION,
-    UnreportedState,
-    find_missing_part,
-    obstacles,
-    script,
-)
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
     ActionRun,
@@ -49,6 +41,14 @@ from intercode.interpreters.shell import (
     ShellLateError,
     ShellStartError,
     format_as_script,
+)
+from intercode.interpreters.shell_state import (
+    CARRIED,
+    QUESTION,
+    UnreportedState,
+    find_missing_part,
+    obstacles,
+    script,
 )
 from intercode_sandbox.base import Freezes, OutputBuffer, SandboxBackend
 

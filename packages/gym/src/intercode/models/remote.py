@@ -31,10 +31,10 @@ from intercode.models.base import (
     Usage,
 )
 from intercode.models.cache import Cache, digest, is_unseeded_sampling
+from intercode.models.custom import is_own, make_client
 from intercode.models.drain import Drain, current_drain
 from intercode.models.keys import check_url
 from intercode.models.limits import Budget, Hold, RateLimit, Retry
-from intercode.models.custom import is_own, make_client
 from intercode.models.prices import Price, Prices
 from intercode.models.wire import replace_surrogates
 from intercode.registry import MODELS

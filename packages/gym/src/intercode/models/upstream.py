@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from intercode.errors import UsageError
-from intercode.secrets import MIN_SECRET_LENGTH
 from intercode.models.local import PROVIDER as LOCAL_PROVIDER
 from intercode.models.providers import PROVIDERS
+from intercode.secrets import MIN_SECRET_LENGTH
 from intercode_sandbox.user_code import is_reference
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
 from intercode.json_limits import is_flat
-from intercode.secrets import FILE, hide, hide_in
 from intercode.models.base import AttemptError, Finish, Usage
 from intercode.models.keys import find
+from intercode.secrets import FILE, hide, hide_in
 
 CONNECT = 2.5
 """Seconds in which a server must be reached: one lost packet is sent again after one."""

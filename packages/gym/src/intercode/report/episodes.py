@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from intercode.dialogues import agent_talk, find_branch
 from intercode.episode import Episode
 from intercode.evaluate.summary import UNKNOWN
 from intercode.records import Outcome
 from intercode.report.reward_reasons import explain_reward
-from intercode.dialogues import agent_talk, find_branch
 
 MAX_TEXT_LENGTH = 20_000
 """Characters that are kept of each text: its head and its tail."""

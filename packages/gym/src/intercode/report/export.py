@@ -13,6 +13,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.transcripts import as_plain_messages
+from intercode.dialogues import Call, Talk, agent_talk
 from intercode.envs.traits import check_imported, find_max_turns, find_traits
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
@@ -20,7 +21,6 @@ from intercode.models.base import as_openai
 from intercode.records import Outcome
 from intercode.registry import MESSAGES
 from intercode.syntax import quoted
-from intercode.dialogues import Call, Talk, agent_talk
 from intercode.task import Task
 from intercode_sandbox.files import atomic_file
 

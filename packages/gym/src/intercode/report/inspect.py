@@ -16,6 +16,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from intercode.dialogues import Talk, agent_talk, all_agent_talks
 from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import clustered_error
@@ -23,7 +24,6 @@ from intercode.evaluate.summary import Statistics, by_attempts, summarize
 from intercode.records import Outcome, ending_action
 from intercode.report.export import escape_values
 from intercode.report.runs import Coverage, compute_coverage, find_judge, rate_name
-from intercode.dialogues import Talk, agent_talk, all_agent_talks
 from intercode_sandbox.files import sha256
 
 VERSION = 2

@@ -23,10 +23,10 @@ from urllib.parse import parse_qs
 
 from intercode.admission import Admission
 from intercode.errors import RecordError
-from intercode.request_guard import Guard
 from intercode.report.episodes import columns
 from intercode.report.live_runs import Library
 from intercode.report.page import page, policy
+from intercode.request_guard import Guard
 
 LOOPBACK = "127.0.0.1"
 _PAUSE = 1.0

@@ -34,8 +34,8 @@ from intercode.errors import TaskError
 from intercode.rewards.aliases import TEMPORARY_FOLDERS, is_within_any
 from intercode.rewards.answer_types import Answer, last_output, normalise, similarity
 from intercode.rewards.gold import GoldResult, GoldRunner, archive_digest, differing_paths
-from intercode.rewards.judge import Judge
 from intercode.rewards.instruction_words import is_named, temporary_names
+from intercode.rewards.judge import Judge
 from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
 

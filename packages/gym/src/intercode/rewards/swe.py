@@ -41,10 +41,10 @@ from intercode.errors import (
 from intercode.rewards.aliases import resolve_links
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.leftovers import variables
+from intercode.rewards.mutated_tests import Twins, detect_tampering, find_twins
 from intercode.rewards.swe_names import collect_names, is_cut, resolve_names
 from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
 from intercode.rewards.swe_run import SweRun, check_runner, run
-from intercode.rewards.mutated_tests import Twins, detect_tampering, find_twins
 from intercode.task import Task
 from intercode_sandbox.base import Change, Completed, SandboxBackend
 from intercode_sandbox.scripts import SHELL

@@ -9,7 +9,12 @@ from intercode.agents import skills
 from intercode.agents.registry import is_external
 from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
-from intercode.evaluate.agent_setup import AGENT_OPTIONS, Actors, AgentProvider, max_concurrent_calls
+from intercode.evaluate.agent_setup import (
+    AGENT_OPTIONS,
+    Actors,
+    AgentProvider,
+    max_concurrent_calls,
+)
 from intercode.registry import environment
 from intercode.spec import RunSpec
 from intercode_integrations.external_agents.profile import ALL_SKILLS, NO_MODEL, find_profile
@@ -93,7 +98,9 @@ class ExternalAgentProvider(AgentProvider):
         offer = ""
         if profile.home_of_skills is None:  # else it finds them by itself
             offer = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
-        agents = episode_runner.ExternalAgents(profile, gateway, spec.model.name, limits, calls, offer)
+        agents = episode_runner.ExternalAgents(
+            profile, gateway, spec.model.name, limits, calls, offer
+        )
         env_settings: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
         if needs := profile.limits.to_dict():
             env_settings["limits"] = needs

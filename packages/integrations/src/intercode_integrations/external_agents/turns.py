@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.parser import find_code
-from intercode.tool_calls import ToolCall
 from intercode.episode import Turn
 from intercode.errors import ModelError
 from intercode.models.base import Finish, Message, Reply, Settings, Tool, Trace
 from intercode.models.transcript import Transcript
+from intercode.tool_calls import ToolCall
 from intercode_integrations.external_agents.profile import MEMBER, Record
 
 if TYPE_CHECKING:

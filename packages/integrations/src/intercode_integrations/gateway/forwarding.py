@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUnavailableError
-from intercode.secrets import hide_in
 from intercode.models import wire
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
 from intercode.models.cache import Cache, digest, is_unseeded_sampling
@@ -17,6 +16,7 @@ from intercode.models.prices import Prices
 from intercode.models.protocols import Name
 from intercode.models.remote import Around, Frame
 from intercode.models.upstream import Upstream
+from intercode.secrets import hide_in
 from intercode_integrations.gateway.calls import (
     CLIENT_DISCONNECTED,
     EPISODE_ENDED,

@@ -25,13 +25,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from intercode.errors import (
     UsageError,
 )
-from intercode.request_guard import Guard
 from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
 from intercode.models.remote import BYTES_PER_TOKEN, Around
 from intercode.models.upstream import Upstream
+from intercode.request_guard import Guard
 from intercode_integrations.gateway.calls import (
     PAYMENT_REQUIRED_STATUS,
     Call,

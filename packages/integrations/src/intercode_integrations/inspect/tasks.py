@@ -24,10 +24,10 @@ from inspect_ai.util import (
 from pydantic import BaseModel
 
 import intercode
-from intercode.tool_calls import Tool as ToolDescription
 from intercode.episode import NoAction
 from intercode.errors import RewardError, UsageError
 from intercode.evaluate.task_selection import ungradable_tasks
+from intercode.tool_calls import Tool as ToolDescription
 from intercode_integrations.inspect.sandbox import InterCodeSandbox, run_in_thread
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from intercode.cli.terminal import output, safe, tell
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.spending import make_budget
 from intercode.evaluate.run_setup import Plan, plan, setting
+from intercode.evaluate.spending import make_budget
 from intercode.spec import RunSpec, read_arguments
 from intercode_integrations.cli.serve import read_token
 

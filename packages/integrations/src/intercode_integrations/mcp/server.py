@@ -24,8 +24,8 @@ from intercode import __version__
 from intercode.admission import Admission
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
-from intercode.request_guard import is_loopback, token_refusal
 from intercode.json_limits import count_tokens
+from intercode.request_guard import is_loopback, token_refusal
 
 if TYPE_CHECKING:
     from intercode.tool_calls import Tool

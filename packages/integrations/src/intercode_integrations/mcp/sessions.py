@@ -25,9 +25,9 @@ from intercode.records import Key, episode_key
 if TYPE_CHECKING:
     from intercode.agents.base import Surroundings
     from intercode.agents.guarded_env import HeldEnv
-    from intercode.tool_calls import Tool
     from intercode.episode import Episode
     from intercode.task import Task
+    from intercode.tool_calls import Tool
 
 Answer = tuple[str, bool]
 """Text for the model, and whether the call has failed."""

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.episode import Episode
 from intercode.errors import SandboxError, SandboxUnavailableError
-from intercode.evaluate.executor import Work
 from intercode.evaluate.episode_loop import failed_episode
+from intercode.evaluate.executor import Work
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import FATAL_ERROR_NAMES, PATIENCE, TICK, Interrupts, Job
 from intercode.registry import ENVS

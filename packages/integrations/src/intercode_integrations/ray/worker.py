@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from intercode.episode import Episode
 from intercode.errors import InterCodeError
 from intercode.evaluate.agent_setup import actors
-from intercode.evaluate.executor import Work
 from intercode.evaluate.episode_loop import Semaphore, Shared, Stopped, default_sandboxes
+from intercode.evaluate.executor import Work
 from intercode.evaluate.manifest import package_versions
-from intercode.evaluate.run_setup import Plan, setting
 from intercode.evaluate.progress import Progress
+from intercode.evaluate.run_setup import Plan, setting
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.models.drain import run_drain
 from intercode.project import admit, admit_protocol

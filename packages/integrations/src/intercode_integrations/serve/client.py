@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 import intercode.errors as errors
-from intercode.envs.remote import Elsewhere, Reply
 from intercode.envs.episode_state import SHOWN
+from intercode.envs.remote import Elsewhere, Reply
 from intercode.envs.traits import find_traits, language_traits
 from intercode.episode import ENDED, exact, plain
 from intercode.errors import (

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from intercode.dialogues import Talk
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
 from intercode.records import MANIFEST, RecordWriter
-from intercode.dialogues import Talk
 from intercode_integrations.trl.batch import Attempt
 
 _AGENT = "trl"

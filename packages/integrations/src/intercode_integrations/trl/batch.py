@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from intercode.agents.conversation import find_action
+from intercode.dialogues import Call
 from intercode.envs.traits import resolve_traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
-from intercode.dialogues import Call
 from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, pieces
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"

@@ -20,9 +20,9 @@ from intercode.agents import transcripts
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.project import create, create_vec
+from intercode_integrations.trl.attempt_log import Log
 from intercode_integrations.trl.batch import Attempt, Batch
 from intercode_integrations.trl.environments import warn_of_loss
-from intercode_integrations.trl.attempt_log import Log
 from intercode_integrations.trl.rows import as_dataset, dialogues
 
 if TYPE_CHECKING:

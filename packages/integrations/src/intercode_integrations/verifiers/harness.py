@@ -13,8 +13,8 @@ import openai
 import verifiers.v1 as vf
 
 import intercode
-from intercode.agents.strategies import NO_CALL
 from intercode.agents.conversation import CUT_OFF, Clip
+from intercode.agents.strategies import NO_CALL
 from intercode.envs.tools import sendable
 from intercode.episode import NoAction
 from intercode.models.base import tool_as_openai

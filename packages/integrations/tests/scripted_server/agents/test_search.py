@@ -16,11 +16,11 @@ import pytest
 import intercode
 from agents.talking import fenced, spoken
 from intercode.cli.main import main
+from intercode.dialogues import agent_talk
 from intercode.episode import Episode
 from intercode.models import Message
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
-from intercode.dialogues import agent_talk
 from intercode_integrations.testing import ScriptedServer
 from soak.killed import intercode as command, kill
 from waiting import PATIENCE

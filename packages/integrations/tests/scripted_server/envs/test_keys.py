@@ -185,7 +185,10 @@ def test_a_model_that_calls_tools_types(tmp_path: Path) -> None:
     data.write_text('[{"task_id": "n", "query": "Q", "verification": "test -s /root/n"}]')
     lines = iter(
         [
-            Line("", (intercode.tool_calls.ToolCall("1", "keys", {"keys": '"echo x >/root/n" Enter'}),)),
+            Line(
+                "",
+                (intercode.tool_calls.ToolCall("1", "keys", {"keys": '"echo x >/root/n" Enter'}),),
+            ),
             Line(
                 "",
                 (

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable
 from functools import lru_cache
 
-from intercode.datasets.puzzles import crypto, encodings, forensics, searches, reversing, services
+from intercode.datasets.puzzles import crypto, encodings, forensics, reversing, searches, services
 from intercode.datasets.puzzles.base import Draw, Puzzle
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
