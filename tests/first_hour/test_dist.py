@@ -53,7 +53,7 @@ def test_a_release_from_an_empty_folder_to_installed_wheels(tmp_path: Path) -> N
         tmp_path / "dist" / f"intercode_gym-{intercode.__version__}-py3-none-any.whl"
     ) as archive:
         # A place's own compiler makes this one, for the C library that is there.
-        assert sources(archive) == ["intercode/evaluate/moved_clock.c"]
+        assert sources(archive) == ["intercode/evaluate/clock_shift.c"]
         (file,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         needs = f"Requires-Dist: intercode-sandbox=={intercode.__version__}\n"
         assert needs in archive.read(file).decode()

@@ -1,4 +1,4 @@
-"""The registries of what is named on command lines and in files: see `intercode_sandbox.lazy_imports`."""
+"""Registries of the names of command lines and files: see `intercode_sandbox.lazy_imports`."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ REWARDS = Registry(
     },
     "intercode.rewards",
 )
-"""``env:name`` → a function that is the reward (see `intercode.rewards.custom`), or a class, which is
-made from the parts of the environment that its parameters name: of SQL ``databases``, ``cache``,
+"""``env:name`` → a reward function (see `intercode.rewards.custom`), or a class. A class is made from
+the parts of the environment that its parameters name; of SQL these are ``databases``, ``cache``,
 ``permute_columns`` and ``columns``. The judge of Bash is made from a model."""
 
 RULES = Registry(

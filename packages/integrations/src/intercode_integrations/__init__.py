@@ -32,7 +32,7 @@ ORIGIN = "https://github.com/intercode-gym/intercode"
 __all__ = ["AsyncEnv", "SandboxPool", "connect", "connect_vec"]
 
 _MODULES = {
-    "AsyncEnv": "asynchronous",
+    "AsyncEnv": "async_env",
     "SandboxPool": "pool",
     **dict.fromkeys(("connect", "connect_vec"), "serve.client"),
 }

@@ -7,8 +7,8 @@ image ``nl2bash``, which has the tools of the paper's own.
 
 Many golds are one author's command for a sentence that has several, and some do not do what the
 sentence asks. Our own review, `REVIEW`, states for each task whether gold is right, which other
-golds are, the type of the answer (`intercode.rewards.answer_types`), or why it cannot be graded. It is
-applied on request.
+golds are, the type of the answer (`intercode.rewards.answer_types`), or why it cannot be graded. It
+is applied on request.
 
 Tasks whose words depend on the clock ("modified more than 7 days ago") are marked: their files have
 the same ages whenever an episode begins (`intercode.task.Task.ages`).

@@ -103,7 +103,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             another order when all have been taken.
         stage: Makes the places where they are tried; None: sandboxes, as the options say.
         interpreter: Opens an interpreter in such a place; ``"bash"`` or ``"python"``.
-        reward: Scores an episode: a function, or ``reward.py:score`` (see `intercode.rewards.custom`).
+        reward: Scores an episode: a function, or ``reward.py:score`` (see
+            `intercode.rewards.custom`).
         options: The options, as one value.
         **changes: Single options by their names, which come before those: of `SandboxOptions`, or
             of the class that the subclass names in `Options`.

@@ -29,7 +29,7 @@ _SUBMODULES = {
     "Progress": "progress",
     "RunResult": "runner",
     "evaluate": "runner",
-    "run_episode": "loop",
+    "run_episode": "episode_loop",
 }
 """Name → its module, if that is not `summary`."""
 

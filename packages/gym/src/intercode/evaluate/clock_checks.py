@@ -26,7 +26,7 @@ from intercode.envs.traits import Guess
 if TYPE_CHECKING:
     from intercode.task import Task
 
-_SOURCE = Path(__file__).with_name("moved_clock.c")
+_SOURCE = Path(__file__).with_name("clock_shift.c")
 _FLAGS = ("-O2", "-s", "-fPIC", "-shared", "-nostdlib", "-Wl,-z,noseparate-code")
 _MOVE = 0x6D6F766564627920
 """The move in the library as it is built."""

@@ -146,7 +146,8 @@ def rescore(
         progress: Observes the work.
         max_retries: The number of new attempts at an episode after the sandbox failed.
         context: Gives more facts for the new record (``sandbox``, ``tools``), likewise.
-        accept: Names of facts that may differ from the record; see `intercode.evaluate.run_differences`.
+        accept: Names of facts that may differ from the record; see
+            `intercode.evaluate.run_differences`.
         trust: Whether the record may name an environment of an installed package whose module is
             not imported yet; nothing else of it acts.
 

@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Frame
 
 _PACKAGE = "intercode.interpreters.inside"
-SESSION, SUBJECT, GRADER, PROGRAM = "session", "subject", "grader", "program"
+SESSION, SUBMISSION, GRADER, PROGRAM = "session", "submission", "grader", "program"
 """The workers: modules of `interpreters.inside`."""
 LONGEST_ANSWER = 64 << 20
 _WORKER_MODULES = {
     SESSION: ("wire", "session"),
-    SUBJECT: ("wire", "session", "peer", "subject"),
-    GRADER: ("wire", "peer", "grader"),
+    SUBMISSION: ("wire", "session", "object_proxy", "submission"),
+    GRADER: ("wire", "object_proxy", "grader"),
     PROGRAM: ("wire", "program"),
 }
 """By worker, the modules whose source a Python of the image's is sent."""
-PRELOAD = tuple(f"{_PACKAGE}.{name}" for name in ("forked", *_WORKER_MODULES))
+PRELOAD = tuple(f"{_PACKAGE}.{name}" for name in ("bootstrap", *_WORKER_MODULES))
 """The modules that a provider must load to fork a worker."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
@@ -232,7 +232,7 @@ def start(sandbox: SandboxBackend, worker: str, python: str | None = None) -> Py
 
     Args:
         sandbox: The sandbox to start it in.
-        worker: `SESSION`, `SUBJECT`, `GRADER` or `PROGRAM`.
+        worker: `SESSION`, `SUBMISSION`, `GRADER` or `PROGRAM`.
         python: A program of the image's to run it; None: a fork of process 1.
 
     Raises:

@@ -1,8 +1,8 @@
 """The server of ``intercode view``: one page, and what is read from the run folders for it.
 
 It listens on this machine only. Each address begins with a token, and the names by which and from
-where it is called are checked (`intercode.request_guard`): no page of another site, and no other user of
-this machine, can read a run.
+where it is called are checked (`intercode.request_guard`): no page of another site, and no other
+user of this machine, can read a run.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from intercode.interpreters.inside.grader import OPEN, TEST
 from intercode.interpreters.inside.object_proxy import ANSWER, ASK
 from intercode.interpreters.inside.program import EXIT_CAUSE, RUN
 from intercode.interpreters.inside.submission import LOAD
-from intercode.interpreters.python_start import GRADER, PROGRAM, SUBJECT, PythonProcess, start
+from intercode.interpreters.python_start import GRADER, PROGRAM, SUBMISSION, PythonProcess, start
 from intercode.rewards.python_plan import Submission
 from intercode_sandbox.base import SandboxBackend
 
@@ -69,7 +69,7 @@ def _blame_tests(module: str) -> Iterator[None]:
     try:
         yield
     except CausedInsideError as error:
-        if module == SUBJECT:
+        if module == SUBMISSION:
             raise
         raise RewardError(f"the tests have ended their own sandbox: {error}") from error
 
@@ -142,7 +142,7 @@ class Trial:
         plan: dict[str, Any],
         timeout: float,
     ) -> None:
-        self._sandboxes = {SUBJECT: subject}
+        self._sandboxes = {SUBMISSION: subject}
         self._python = python
         self._sources = sources
         self._plan = json.dumps(plan).encode()
@@ -150,11 +150,11 @@ class Trial:
         self._processes: dict[str, PythonProcess] = {}
         self._begun = False
         with suppress(ImageError):  # each test will fail by it
-            self._processes[SUBJECT] = start(subject, SUBJECT, python)
+            self._processes[SUBMISSION] = start(subject, SUBMISSION, python)
 
     def close(self) -> None:
         """End the processes, and everything else in the submission's sandbox."""
-        self._end(SUBJECT)
+        self._end(SUBMISSION)
 
     def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[Result]:
         """Run the tests one after the other; after some that were late, the rest have failed.
@@ -183,7 +183,7 @@ class Trial:
                 self._begin()
             message = self._ask_grader(TEST, number, json.dumps(test).encode())
         except _Failure as failure:
-            self._end(SUBJECT, GRADER)
+            self._end(SUBMISSION, GRADER)
             # A submission that takes long to load, and then ends, is not waited for at each test.
             return Result(False, str(failure), time.monotonic() - start_time >= self._timeout)
         return Result(not message, message)
@@ -203,7 +203,7 @@ class Trial:
             with _blame_tests(module):
                 return start(sandbox, module, self._python)
         except ImageError as error:
-            if module == SUBJECT:  # by the agent's doing: the image has it
+            if module == SUBMISSION:  # by the agent's doing: the image has it
                 raise _Failure(str(error)) from None
             raise
 
@@ -217,7 +217,7 @@ class Trial:
             process.close()
 
     def _load(self, number: int, source: str) -> None:
-        subject = self._processes[SUBJECT]
+        subject = self._processes[SUBMISSION]
         deadline = time.monotonic() + self._timeout
         data = source.encode("utf-8", "surrogatepass")
         if not subject.send(LOAD, number, data, self._timeout):
@@ -229,7 +229,7 @@ class Trial:
 
     def _ask_grader(self, kind: int, number: int, payload: bytes) -> str:
         """Send the grader a request; return what went wrong, empty if all is well."""
-        subject, grader = self._processes[SUBJECT], self._processes[GRADER]
+        subject, grader = self._processes[SUBMISSION], self._processes[GRADER]
         deadline = time.monotonic() + self._timeout
         grader.send(kind, number, payload)
         while True:
@@ -264,10 +264,10 @@ class Trial:
         Raises:
             SandboxError: A crash of InterCode's own Python is the cause.
         """
-        module = SUBJECT if process is self._processes[SUBJECT] else GRADER
+        module = SUBMISSION if process is self._processes[SUBMISSION] else GRADER
         with _blame_tests(module):
             self._sandboxes[module].kill()  # it may run on without its channel
-        process.check_end(self._sandboxes[SUBJECT])
+        process.check_end(self._sandboxes[SUBMISSION])
         return _Failure(_ENDED_REASON)
 
     def _frames(

@@ -47,7 +47,7 @@ SCHEMES = Registry(
         scheme: f"{__package__}.{target}"
         for scheme, target in {
             "host": "host:make",
-            "base": "pinned:make",
+            "base": "pinned_debian:make",
             "folder": "resolve:make_folder",
             "debian": "debian:make",
             "scratch": "resolve:make_scratch",

@@ -1,7 +1,7 @@
 """The process in which the submission runs, and is asked about.
 
 Nothing in the process is trusted, and it has nothing of the tests but the arguments of calls. Only
-values leave it, as data (`peer`).
+values leave it, as data (`object_proxy`).
 """
 
 from __future__ import annotations
