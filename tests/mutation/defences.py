@@ -522,7 +522,7 @@ DEFENCES = [
     ),
     _one(
         "files_that_are_closed", "cheating", "intercode/rewards/leftovers.py",
-        "    if words.mentions_modes(task):", "    if True:",
+        "    if instruction_words.mentions_modes(task):", "    if True:",
     ),
     _one(
         "names_that_are_options", "cheating", "intercode/rewards/leftovers.py",
@@ -1191,7 +1191,7 @@ DEFENCES = [
     ),
     _one(
         "layer_password", "host leak", LAYERS,
-        r'error_text = re.sub(r"//[^/@\s]*@", "//", s)', "pass",
+        r'error_text = re.sub(r"//[^/@\s]*@", "//", error_text)', "pass",
     ),
     _one(
         "network_operators_names", "host leak", NETWORK,

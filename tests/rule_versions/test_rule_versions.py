@@ -24,7 +24,7 @@ from .__main__ import (
 )
 
 RENEW = "python -m tests.rule_versions"
-PASSIVE = {"__init__.py", "base.py", "own.py"}
+PASSIVE = {"__init__.py", "base.py", "custom.py"}
 """Modules of rewards that decide nothing: the contract, and a user's own."""
 
 

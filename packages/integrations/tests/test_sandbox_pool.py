@@ -314,7 +314,7 @@ SERVER = """
 import sys
 from intercode import SandboxPool
 pool = SandboxPool(warm={"host": 1})
-sandbox = pool.lease("host").open().thing
+sandbox = pool.lease("host").open().resource
 script = f"sleep {sys.argv[1]} & echo begun"
 print(sandbox.exec(["sh", "-c", script]).stdout.decode(), flush=True)
 input()

@@ -150,9 +150,9 @@ REWARDS = Registry(
     },
     "intercode.rewards",
 )
-"""``env:name`` → a reward function (see `intercode.rewards.custom`), or a class. A class is made from
-the parts of the environment that its parameters name; of SQL these are ``databases``, ``cache``,
-``permute_columns`` and ``columns``. The judge of Bash is made from a model."""
+"""``env:name`` → a reward function (see `intercode.rewards.custom`), or a class. A class is made
+from the parts of the environment that its parameters name; of SQL these are ``databases``,
+``cache``, ``permute_columns`` and ``columns``. The judge of Bash is made from a model."""
 
 RULES = Registry(
     "rule",

@@ -560,8 +560,8 @@ def test_no_privilege_comes_from_the_profile_in_a_record(
     (run / MANIFEST).write_text(json.dumps(manifest))
     asked: list[Any] = []
 
-    def setting(*args: Any, asks: Any, **options: Any) -> Any:
-        asked.append(asks["limits"])
+    def setting(*args: Any, required_options: Any, **options: Any) -> Any:
+        asked.append(required_options["limits"])
         raise RecordError("seen")
 
     monkeypatch.setattr("intercode.cli.rescore.setting", setting)

@@ -152,15 +152,17 @@ def test_many_equal_columns_are_permuted_in_no_time() -> None:
     assert not compared(gold, [(1,) * 30 + (3, 4)] * 5, permute_columns=True).equal
 
 
-@pytest.mark.parametrize("among", [None, [*permutations(range(5))]])
+@pytest.mark.parametrize("candidate_orders", [None, [*permutations(range(5))]])
 def test_results_of_other_lengths_are_compared_once(
-    monkeypatch: pytest.MonkeyPatch, among: Sequence[Any] | None
+    monkeypatch: pytest.MonkeyPatch, candidate_orders: Sequence[Any] | None
 ) -> None:
     """Of 200,000 rows that an agent makes up, 120 orders took two minutes."""
     tried: list[Any] = []
     real = sql_compare._compare
     monkeypatch.setattr(sql_compare, "_compare", lambda *a: tried.append(a) or real(*a))
-    assert not compared([], [(1, 2, 3, 4, 5)], permute_columns=True, among=among).equal
+    assert not compared(
+        [], [(1, 2, 3, 4, 5)], permute_columns=True, candidate_orders=candidate_orders
+    ).equal
     assert len(tried) == 1
     assert compared([], [], permute_columns=True).equal
 
