@@ -155,7 +155,7 @@ def test_gold_that_was_late_is_run_again_alone_before_its_failure_is_believed() 
 
 
 def test_gold_that_is_late_at_last_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gold_module, "_RETRY_FACTOR", 2)  # allow limit: gold never ends
+    monkeypatch.setattr(gold_module, "_RETRY_FACTOR", 2)
     start, cache = Counting(Limits(timeout=0.2)), GoldCache()  # allow limit: it sleeps on
     for _ in range(3):
         with pytest.raises(RewardError, match=r"time limit: sleep 99 \(with 2 times its time"):

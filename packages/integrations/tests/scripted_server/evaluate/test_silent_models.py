@@ -32,7 +32,7 @@ def silent(*_: object) -> Fault:
 def test_a_run_tells_what_it_waits_for_and_ends_by_the_options_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(worker, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "SILENCE_SECONDS", 0.2)  # allow limit: the server is silent
     monkeypatch.setattr(Retry, "backoff", lambda *_: None)
     run = str(tmp_path / "run")
     with ScriptedServer(plan=silent) as server:
