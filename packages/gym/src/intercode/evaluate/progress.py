@@ -26,13 +26,16 @@ class Progress:
         """Handle the start of the run: `total` episodes, of which `outcomes` are finished."""
 
     def action(self, task: Task, action: str) -> None:
-        """Handle an action before it is taken. Called in a worker's thread: keep it short."""
+        """Handle an action before the environment takes it.
+
+        Worker threads call this method: keep it short.
+        """
 
     def episode(self, episode: Episode) -> None:
         """Handle an ended and recorded episode."""
 
     def tick(self) -> None:
-        """Handle the passing of time; called about every 0.1 seconds while no episode ends."""
+        """Handle the passing of time; called at intervals, even when nothing happens."""
 
     def nodes(self, count: int, change: str) -> None:
         """Handle a change of the machines of a run on a cluster.

@@ -107,7 +107,7 @@ class Difference:
 
 
 class DriftError(UsageError):
-    """A run cannot reproduce another run, because facts have changed since.
+    """The failure of a run to reproduce another run, because facts have changed since.
 
     Attributes:
         differences: The changed facts.
@@ -145,7 +145,7 @@ def differences(
         accept: Names that may differ, or prefixes of names: ``host``, ``tools.host.git``.
 
     Returns:
-        The differences, sorted by name; without duplicates.
+        The differences, sorted by name; one for each name and recorded value.
     """
     differences_by_key: dict[tuple[str, str], Difference] = {}
     redact = Redactor().facts  # records contain no secrets
@@ -163,12 +163,12 @@ def differences(
             [facts.get(f"dataset.{name}") for facts in (recorded_facts, current_facts)]
             for name in ("digest", "version")
         )
-        if None in versions and digests[0] == digests[1]:  # a record without versions is older than them
+        if None in versions and digests[0] == digests[1]:  # a record older than versions
             may_differ = (*may_differ, "dataset.version")
         if None in (
             recorded_facts.get(_ENV_CODE),
             current_facts.get(_ENV_CODE),
-        ):  # a record without this digest is older than it
+        ):  # a record older than this digest
             may_differ = (*may_differ, _ENV_CODE)
         for fact_name, recorded_value, current_value in diff(recorded_facts, current_facts):
             if not _matches_any(fact_name, may_differ):

@@ -33,7 +33,7 @@ class Estimate:
 
     @property
     def has_few_clusters(self) -> bool:
-        """Whether there are so few clusters that the interval is likely to be too narrow."""
+        """Whether the clusters are so few that the interval is likely to be too narrow."""
         return self.clusters is not None and self.clusters < FEW_CLUSTERS
 
 

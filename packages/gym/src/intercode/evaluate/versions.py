@@ -40,7 +40,7 @@ def rule_versions(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _reward_rules(env: str, reward: Any, default: Mapping[str, int]) -> dict[str, int]:
-    """Return the rules of a reward, with those of the environment's own if it uses that."""
+    """Return a reward's rules, including the environment's own rules if the reward uses them."""
     if reward in (None, "default"):
         return dict(default)
     if isinstance(reward, Judge) or (env, reward) == ("bash", "judge"):

@@ -172,7 +172,7 @@ class Worker:
             self._orders.record(episode)
         except RecordError:
             raise
-        except (TypeError, ValueError, RecursionError):  # an agent's or interpreter's data is not JSON
+        except (TypeError, ValueError, RecursionError):  # an agent's data is not JSON
             episode = unserialisable_episode(episode)
             self._orders.record(episode)
         return episode
@@ -240,10 +240,10 @@ class Runs(Protocol):
     """The error that stopped the run: no episode started after it."""
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        """Yield the episodes, each as soon as it is recorded; after an interrupt begin no more.
+        """Yield each episode as soon as it is recorded; after an interrupt start no other.
 
         Raises:
-            KeyboardInterrupt: There was a second interrupt.
+            KeyboardInterrupt: A second interrupt came.
         """
 
 
