@@ -317,7 +317,7 @@ class Clock:
 
 
 class ProbeFindings:
-    """The findings of all probes. Workers share it; each has other tasks, or another trial."""
+    """The findings of all probes, shared by workers with different tasks or trials."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
