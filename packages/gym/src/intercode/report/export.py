@@ -159,7 +159,7 @@ def episode_row(episode: Episode) -> dict[str, Any]:
 
 
 def _result(episode: Episode) -> dict[str, Any]:
-    """Return reward and success: without a result neither, as a mean would take them for 0."""
+    """Return reward and success; without a result both are None, because a mean would count 0."""
     success = None if episode.reward is None else episode.success
     return {"reward": episode.reward, "success": success}
 

@@ -131,7 +131,7 @@ def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
 
 
 def _rows(detail: dict[str, Any]) -> Iterator[Reason]:
-    """Yield the rows that differ, if all of them are recorded, else the first of both results."""
+    """Yield the differing rows if all are recorded, otherwise the first rows of both results."""
     gold_rows, answer_rows = detail.pop("gold_rows", None), detail.pop("answer_rows", None)
     if answer := detail.pop("answer", None):
         yield Reason("the answer that was scored:", str(answer))

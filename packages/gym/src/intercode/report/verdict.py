@@ -84,7 +84,7 @@ class BaselineComparison:
         return pair_tables(self.first, self.pairs)
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Yield a verdict on each later run; p values are corrected for the number of runs."""
+        """Yield a verdict on each later run; p values are corrected for the number of tests."""
         corrected_values = iter(
             holm([comparison.test.p for _, comparison in self.pairs if comparison.test])
         )
