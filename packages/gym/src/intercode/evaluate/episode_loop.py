@@ -105,7 +105,7 @@ class Stopped(Exception):  # noqa: N818 - it is not an error
 class Semaphore:
     """A first-come, first-served semaphore that measures each thread's waiting time.
 
-    The context manager returns the seconds of waiting::
+    The ``with`` statement binds the seconds of waiting::
 
         with semaphore as waited:
             ...
@@ -248,7 +248,7 @@ def run_episode(
         if chosen_env is not guarded_env:
             episode.seconds = time.monotonic() - start_time  # the time of all branches
         if episode.fork is not None:
-            # The run counts the chosen branch as its only attempt at the task.
+            # The run counts the chosen branch as its only attempt at the task in this epoch.
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
         try:
@@ -269,7 +269,7 @@ def _hold_permit(sandboxes: Semaphore, actor: object) -> Iterator[None]:
 
 
 class DecisionPermit:
-    """The permit of an agent that decides; environments that work for the agent release it.
+    """The permit of a deciding agent, released while environments work for the agent.
 
     Args:
         permits: The source of permits.
@@ -363,7 +363,7 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
         action = actor.act(observation, turns)
     except (ModelError, Stopped):
-        raise  # these errors are not the agent's fault
+        raise  # an error outside the agent
     except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
         if is_handlers(error):
             raise

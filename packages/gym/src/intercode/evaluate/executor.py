@@ -91,7 +91,8 @@ class Executor(Protocol):
     def start(self, jobs: Sequence[Job], work: Work) -> Runs:
         """Return the running jobs, in the given order as far as possible.
 
-        This process records each episode by `Work.record` before the returned object yields it.
+        The process of the caller records each episode by `Work.record` before the returned object
+        yields the episode.
         """
 
 

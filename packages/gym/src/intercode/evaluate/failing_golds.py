@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 _NOT_RUN = (126, 127)
 _SIGPIPE = 141
 _DIFFERS = 1
-"""The exit code of `grep`, `diff`, `cmp` and `test` for a result that is no failure."""
+"""The exit code of ``grep``, ``diff``, ``cmp`` and ``test`` for a result without a failure."""
 _REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
 _FAILURE_CODE = 98
-# The prefix is one line, so lines keep their numbers. A SIGPIPE from `head` is no failure.
+# The prefix is one line, so the setup's lines keep their numbers. A reader that stops early, such
+# as ``head``, ends its writer with SIGPIPE, which does not count as a failure.
 _EACH_LINE = (
     "exec 9>&2; set -o pipefail; "
     f"trap 'code=$?; [ $code = {_SIGPIPE} ] || {{ "
@@ -110,7 +111,7 @@ def _stdout_lines(task: Task, actions: Sequence[str], stage: SandboxStage) -> li
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the error messages of failed programs."""
+    """Yield the error messages of programs."""
     for line in drop_complaints(lines):
         if is_message(line) and not _REMARK.fullmatch(line):
             yield line

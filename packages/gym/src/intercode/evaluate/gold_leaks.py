@@ -39,13 +39,13 @@ _WRITE_UP_PATTERN = re.compile(
 )
 _LAYERED_SCHEMES = ("oci", "docker", "docker-daemon")
 """Schemes of base images with many layers."""
-# Not `env` and `ps`: an image may lack both. The kernel hides other users' processes.
+# Not ``env`` and ``ps``: an image may lack both. The kernel hides other users' processes.
 _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A place where a task's agent can read its gold."""
+    """A location where a task's agent can read its gold."""
 
     task_id: str
     place: str
@@ -57,11 +57,11 @@ class Leak:
 
 
 def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
-    """Return the places where a task's gold can be read, except those of ``metadata.flag_in``.
+    """Return the locations where a task's gold can be read, except those of ``metadata.flag_in``.
 
     `fix_leaks` searches everywhere for the code of a repository's fix. A file with a write-up's
     name counts, whatever its content. The search excludes files of an image's own base, and a
-    `place` that is not a sandbox.
+    `place` other than a sandbox.
 
     Args:
         task: The task.

@@ -96,7 +96,7 @@ def _language_agents(
         if (option_value := getattr(agent_spec, name)) is not None
     }
     options["search"] = Search(**search) if search else None
-    # Reading a skill takes a turn, which `single-turn` lacks, and readable files.
+    # Reading a skill takes a turn, which ``single-turn`` lacks, and readable files.
     can_read_files = strategy.name != "single-turn" and takes_layers(spec)
     options["skills"] = skills.offer(offered_skills, readable=can_read_files)
     temperature = 0.0 if model_spec.temperature is None else model_spec.temperature

@@ -92,11 +92,11 @@ class Search:
     scratch: Path
     parts: list[Part] = field(default_factory=list)
     compiled_files: dict[str, tuple[str, bytes]] = field(default_factory=dict)
-    """Place → path and content of a compiled file."""
+    """Location → path and content of a compiled file."""
     remaining_bytes: int = MAX_TOTAL_SIZE
 
     def run(self) -> Iterator[tuple[str, str]]:
-        """Yield path and description of each place where the code of a fix can be read."""
+        """Yield path and description of each location where the code of a fix can be read."""
         for gold in self.task.gold:
             self.parts += _parts(gold)
         self._drop_base_lines()
@@ -154,7 +154,7 @@ class Search:
         return self._paths(["/bin/sh", "-c", grep, "sh", *anchors])
 
     def _find_archives(self) -> list[str]:
-        """Return archives, packs and other git objects, whose content `grep` cannot read."""
+        """Return archives, packs and other git objects, whose content ``grep`` cannot read."""
         tests = [*(("-name", name) for name in (*_ARCHIVES, *_STORES)), ("-path", _LOOSE_OBJECTS)]
         return self._find(["-xdev"], tests)
 
@@ -194,7 +194,7 @@ class Search:
     def _search_content(
         self, place: str, data: bytes, path: str = "", *, is_object: bool = False
     ) -> str:
-        """Return the place if its content has the lines; keep a compiled file for later."""
+        """Return the location if its content has the lines; keep a compiled file for later."""
         if place.endswith(".pyc"):
             self.compiled_files[place] = path, data
             return ""
@@ -292,7 +292,7 @@ def is_repository_task(task: Task) -> bool:
 
 
 def fix_leaks(task: Task, place: object) -> Iterator[tuple[str, str]]:
-    """Yield path and description of each place where the code of a task's fix can be read.
+    """Yield path and description of each location where the code of a task's fix can be read.
 
     Args:
         task: The task; other tasks than repository tasks with gold give no leaks.
@@ -342,7 +342,7 @@ def _suffixes(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_loose_object(path: str, data: bytes) -> bytes | None:
-    """Return the content of a loose git object; None if the file is no loose object."""
+    """Return the content of a loose git object; None for any other file."""
     if len(PurePosixPath(path).name) < 38 or len(PurePosixPath(path).parent.name) != 2:
         return None
     try:
@@ -352,7 +352,7 @@ def _read_loose_object(path: str, data: bytes) -> bytes | None:
 
 
 def _expand_archive(place: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Yield a file, or all members if the file is an archive; expand nested archives likewise."""
+    """Yield a file, or all members if the file is an archive; expand nested archives as well."""
     is_archive = False
     try:
         for name, content in _members(data) if depth < _MAX_DEPTH else ():

@@ -44,7 +44,16 @@ def describe(
     seed: int,
     excluded_tasks: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the first ``run.json`` of a run, with its identifying facts and no session."""
+    """Return the first ``run.json`` of a run, with its identifying facts and no session.
+
+    Args:
+        dataset: The dataset's facts, from `dataset_facts`.
+        env: The environment's facts.
+        agent: The agent's facts.
+        needs_gold: Whether the agent receives its tasks with gold.
+        seed: The run's seed.
+        excluded_tasks: Task id → why the run leaves it out.
+    """
     return {
         "format": FORMAT,
         "dataset": dict(dataset),

@@ -64,4 +64,4 @@ class Progress:
         """Handle the start of long work (building, starting), before the run."""
 
     def built(self) -> None:
-        """Handle the end of that work."""
+        """Handle the end of the work that `say` announced."""

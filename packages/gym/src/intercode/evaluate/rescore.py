@@ -60,8 +60,8 @@ Way = Literal["record", "again", "not reproducible", "no result", "failed"]
 """The way in which an episode was scored.
 
 - ``record``: The reward needs the record only, and was computed from the record.
-- ``again``: The actions were replayed in a fresh environment with equal observations, and the final
-  state was scored.
+- ``again``: A fresh environment replayed the actions with equal observations; the final state was
+  scored.
 - ``not reproducible``: An observation differed. The episode has no new score and counts as an
   error.
 - ``no result``: The episode had no result in the recorded run, and has none now.
@@ -455,7 +455,7 @@ def _record_reward(
 
 
 def _score_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:
-    """Access the sandbox in place of a reward that needs it."""
+    """Access the sandbox instead of a reward that needs it."""
     score: Score = sandbox.score
     return score
 

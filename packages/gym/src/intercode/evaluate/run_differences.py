@@ -278,7 +278,7 @@ def refuse_other_run(
 def _changed_file(
     fact_name: str, recorded_manifest: Mapping[str, Any], current_manifest: Mapping[str, Any]
 ) -> str | None:
-    """Return the file of a changed digest; None if the file is another one, or no file."""
+    """Return the file of a changed digest; None if the file's name changed or no file exists."""
     if fact_name.startswith(_IMAGES) and "engine" in recorded_manifest.get("env", {}):
         return f"database {fact_name.removeprefix(_IMAGES)!r} ({fact_name})"
     name = _NAME_BY_DIGEST.get(fact_name)

@@ -143,11 +143,11 @@ def _unknown(name: str) -> UsageError:
 
 
 def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
-    """Load the dataset, including tasks that cannot be tried; the returned spec has its secret.
+    """Load the dataset, including ungradable tasks; the returned spec has its secret.
 
     Raises:
         TaskError: The data is malformed, or lacks the split.
-        UsageError: The data has no review although the spec asks for one; or the environment has no
+        UsageError: The spec requests reviewed golds that do not exist; or the environment has no
             tasks and the spec names none.
     """
     data = spec.env.data or spec.env.name
@@ -239,7 +239,7 @@ def setting(
 
     Args:
         plan: The plan.
-        progress: Receives the names of what is built.
+        progress: Receives the names of images and servers under construction.
         required_options: Options of the environment that the agent requests.
         budget: The budget of a reward, which other users share; None: unlimited.
 
@@ -384,7 +384,11 @@ def find_provider(
 
 
 def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
-    """Refuse, or warn of, tasks and settings that the agent does not support, before any start."""
+    """Refuse, or warn of, tasks and settings that the agent does not support, before any start.
+
+    Raises:
+        UsageError: The object makes no agents, or the agent cannot try a task.
+    """
     workers = plan.spec.how.workers
     if isinstance(agent, SupportsRunCheck) and (warning := agent.check_run(plan.tasks, workers)):
         progress.warn(f"warning: {warning}")

@@ -1,7 +1,8 @@
 """Runs of an agent over a dataset, on threads, with a record of every episode.
 
-`evaluate` takes a dataset with an environment factory, or a `RunSpec`. `run` prepares what a spec
-describes. Both functions start an executor with the unfinished episodes, and record their results.
+`evaluate` takes a dataset with an environment factory, or a `RunSpec`. `run` takes a spec or a plan
+and prepares the agent and the environment. Both functions start an executor with the unfinished
+episodes, and record their results.
 """
 
 from __future__ import annotations
@@ -425,7 +426,7 @@ def _resume_run(
             raise RecordError(f"{folder} has episodes but no {MANIFEST}: it cannot be resumed")
         return current_manifest, {}
     recorded_manifest = read_manifest(folder)
-    if recorded_manifest != locked_manifest:  # `_check_lock` has compared a locked one
+    if recorded_manifest != locked_manifest:  # `_check_lock` has compared it
         refuse_other_run(recorded_manifest, current_manifest, folder)
     outcomes = read_latest(folder, Outcome.of)
     return recorded_manifest, {

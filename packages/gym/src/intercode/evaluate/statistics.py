@@ -71,12 +71,12 @@ def rate(
 ) -> Estimate:
     """Return a success rate with Wilson's interval; with clusters, on the effective number.
 
-    The effective number is the number of independent results with the same information. It is n
-    divided by the design effect (Kish 1965), never more than n. A correction accounts for the
-    clusters' degrees of freedom (Korn and Graubard, Confidence Intervals for Proportions with Small
-    Expected Number of Positive Counts Estimated from Survey Data, 1998). With Wilson's interval its
-    coverage is the best (Dean and Pagano, Evaluating Confidence Interval Methods for Binomial
-    Proportions in Clustered Surveys, 2015).
+    The effective number is the number of independent results with the same information: n divided
+    by the design effect (Kish 1965), never more than n. A correction accounts for the clusters'
+    degrees of freedom (Korn and Graubard, Confidence Intervals for Proportions with Small Expected
+    Number of Positive Counts Estimated from Survey Data, 1998). With Wilson's interval its coverage
+    is the best (Dean and Pagano, Evaluating Confidence Interval Methods for Binomial Proportions in
+    Clustered Surveys, 2015).
 
     If all results are equal, the design effect is unknown. The effective number is then the number
     of clusters, or Kish's number for clusters of different sizes. For clusters of one size the
@@ -91,6 +91,9 @@ def rate(
         successes: Whether each result is a success.
         clusters: The cluster of each result; None: all results are independent.
         weights: The weight of each result; None: equal weights.
+
+    Returns:
+        The rate and its 95 % interval, in [0, 1]; the whole range for a single cluster.
 
     Raises:
         ValueError: The sequence is empty; or weights come without clusters.
@@ -144,7 +147,7 @@ def mean(
 ) -> Estimate:
     """Return a mean with its t interval; with clusters, from their robust standard error.
 
-    One value, or one cluster, contains no information on the spread: then both ends are infinite.
+    A single value or cluster contains no information on the spread: then both ends are infinite.
 
     Args:
         values: The values.
@@ -208,11 +211,11 @@ def pass_of_attempts(rates: Sequence[float], k: int) -> tuple[float, float]:
     rate is 0 or 1, and the result equals these two functions.
 
     Args:
-        rates: For each attempt, the share of its forks that succeed.
-        k: The number of attempts, at most as many as there are rates.
+        rates: For each attempt, the share of its forks that succeed, in [0, 1].
+        k: The number of attempts, at most the number of rates.
 
     Raises:
-        ValueError: There are fewer than `k` attempts.
+        ValueError: `k` is below 1, or above the number of attempts.
     """
     _check(len(rates), 0, k)
 
@@ -232,7 +235,7 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
     Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
 
     Raises:
-        ValueError: There are fewer than `k` attempts.
+        ValueError: `k` is below 1, or above the number of attempts.
     """
     _check(attempts, successes, k)
     return 1 - math.comb(attempts - successes, k) / math.comb(attempts, k)
@@ -244,7 +247,7 @@ def pass_hat_k(attempts: int, successes: int, k: int) -> float:
     Yao et al., τ-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains, 2024.
 
     Raises:
-        ValueError: There are fewer than `k` attempts.
+        ValueError: `k` is below 1, or above the number of attempts.
     """
     _check(attempts, successes, k)
     return math.comb(successes, k) / math.comb(attempts, k)

@@ -73,7 +73,10 @@ class _Reader:
         }
 
     def is_steered(self, test: ast.Compare) -> bool:
-        """Return whether one side depends on a value that the submission may have changed."""
+        """Return whether one side depends on a passed value while another side is judged.
+
+        The submission may have changed a passed value, and with it the expected value.
+        """
         expected = judged = False
         for side in (test.left, *test.comparators):
             # A single name, such as a list to sort in place, is the judged value.

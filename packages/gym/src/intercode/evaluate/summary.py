@@ -27,7 +27,7 @@ _ATTEMPT_COUNTS = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A summary of outcomes. Rates and means are over the scored episodes; None without any.
+    """A summary of outcomes. Rates and means are over the scored episodes, or None without any.
 
     For success and reward, all forks of an attempt at a task count together as one episode.
     """
@@ -46,7 +46,7 @@ class Statistics:
     success_high: float | None
     """Upper end of the same interval."""
     clusters: int | None
-    """The number of images or databases of the episodes; None if there is one, or if each
+    """The number of images or databases of the episodes; None for a single one, or if each
     episode has its own."""
     clustered_low: float | None
     """Lower end of the interval that accounts for those clusters."""
@@ -92,7 +92,7 @@ class Statistics:
 
 
 def summarize(outcomes: Iterable[Outcome]) -> Statistics:
-    """Compute the statistics of outcomes."""
+    """Compute the statistics of outcomes, which may be empty."""
     all_outcomes = list(outcomes)
     scored_outcomes = [outcome for outcome in all_outcomes if not outcome.failed]
     n, turns = len(scored_outcomes), sum(outcome.turns for outcome in scored_outcomes)
@@ -315,7 +315,7 @@ def _finite_value(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class SpendingTotals:
-    """The total turns, time and cost of some episodes."""
+    """The total turns, time in seconds and cost in US dollars of some episodes."""
 
     episodes: int
     turns: int

@@ -115,6 +115,12 @@ def select_tasks(
 ) -> list[Task]:
     """Return the selected tasks that are not excluded, in the dataset's order.
 
+    Args:
+        dataset: The dataset.
+        ids: Ids of the tasks to select; None or empty: all tasks.
+        limit: Maximum number of tasks, at least 1; None: unlimited.
+        exclude: Ids of excluded tasks, or a mapping from ids to reasons.
+
     Raises:
         TaskNotFoundError: An id is unknown.
         UsageError: The limit is below 1, or no task remains.

@@ -172,7 +172,7 @@ class Worker:
             self._orders.record(episode)
         except RecordError:
             raise
-        except (TypeError, ValueError, RecursionError):  # an agent's data is not JSON
+        except (TypeError, ValueError, RecursionError):  # agents' or interpreters' data, not JSON
             episode = unserialisable_episode(episode)
             self._orders.record(episode)
         return episode

@@ -19,7 +19,7 @@ LINE = 160
 """Characters of a query in a list."""
 _TAGS = 20
 _SEPARATE_FIELDS = ("model", "search", "tags", "earlier", "judge")
-"""Metadata fields that the body shows elsewhere, or that may quote gold."""
+"""Metadata fields that the body shows separately, or that may quote gold."""
 
 
 class Row(NamedTuple):

@@ -32,7 +32,7 @@ VERSION = 2
 NO_MODEL = "none/none"
 """Inspect's model name for a run without a model."""
 _PLACED = ("task_id", "query", "epoch", "answer", "score", "error", "started", "seconds")
-"""Fields of an episode that the log has elsewhere; other fields are metadata."""
+"""Fields of an episode with their own field in the log; other fields are metadata."""
 _TALK = {
     *("name", "messages", "calls"),
     *("input_tokens", "output_tokens", "cached_tokens", "cost"),
@@ -309,7 +309,7 @@ def sample(
             "id": episode.task_id,
             "epoch": episode.epoch + 1,  # Inspect's epochs count from 1
             "input": episode.query,
-            "target": "",  # gold is not in the record
+            "target": "",  # the record does not contain gold
             "messages": messages,
             "output": _output(talk, messages),
             "metadata": _metadata(episode),

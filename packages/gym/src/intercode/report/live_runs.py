@@ -61,7 +61,7 @@ class Library:
         hide_gold: Whether to leave out all text that may quote gold.
 
     Raises:
-        RecordError: A path is no folder, or the manifest of a run's folder cannot be read.
+        RecordError: A path is not a folder, or the manifest of a run's folder cannot be read.
     """
 
     def __init__(self, places: Sequence[Path], *, hide_gold: bool = False) -> None:

@@ -55,9 +55,9 @@ def overview(
 
     Args:
         runs: The runs, with unique names.
-        comparisons: The result of `compare_with_baselines` for them; None: computed here. In that
-            case an agent that was shown gold is no baseline if another run can be, whatever its
-            position.
+        comparisons: The result of `compare_with_baselines` for them. None: this function compares
+            the runs, and moves agents that were shown gold to the end, where they are not
+            baselines.
     """
     if comparisons is None:
         comparisons = compare_with_baselines(sorted(runs, key=lambda run: run.shown_gold))

@@ -94,7 +94,7 @@ def write_page(
         runs: The reported runs.
         episodes: The episodes of the runs.
         comparisons: The result of `intercode.report.verdict.compare_with_baselines` for the runs;
-            None: computed here.
+            None: this function compares them.
 
     Raises:
         RecordWriteError: The file cannot be written.
@@ -131,7 +131,7 @@ def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
 
 
 def policy(*, live: bool) -> str:
-    """Return a page's content security policy: its own script and style, nothing else.
+    """Return a page's content security policy, which permits only its own script and style.
 
     Args:
         live: Whether the page may connect to its own server.

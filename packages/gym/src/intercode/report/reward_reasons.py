@@ -121,7 +121,7 @@ def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
     if "gold_output" not in detail:
         return
     last_output, gold_output = detail.pop("output", None), str(detail.pop("gold_output"))
-    if "output" not in score.parts:  # it was not compared
+    if "output" not in score.parts:  # the reward did not compare outputs
         return
     if last_output is None:
         yield Reason("there was no action whose output could be compared")

@@ -75,7 +75,7 @@ class Run:
         finished_count = coverage.planned - coverage.missing
         line = f"unfinished: {finished_count} of {format_count(coverage.planned, 'episode')}"
         sessions = self.manifest.get("sessions") or [{}]
-        if "options" not in sessions[-1]:  # made in Python
+        if "options" not in sessions[-1]:  # a Python caller made the run
             return line
         return f"{line}; if it is not running: intercode resume {shlex.quote(str(self.folder))}"
 
@@ -203,9 +203,9 @@ class PairedComparison:
     """Second minus first, with the paired t interval."""
     drawn: Estimate | None
     """The difference with an interval over images or databases: the bootstrap interval, or with
-    few of them the t interval; None with a single one."""
+    few of them the t interval. None for a single one."""
     test: McNemar | None
-    """None if a task has several attempts."""
+    """McNemar's test; None if a task has several attempts."""
     differing: float
     """The share of the tasks on which the runs differ."""
     detectable: float | None

@@ -1,8 +1,8 @@
 """The server of ``intercode view``: one page, and the data of run folders for it.
 
-The server listens on this machine only. Each address begins with a token, and
-`intercode.request_guard` checks the names of host and origin in each request. Therefore no page of
-another site, and no other user of this machine, can read a run.
+The server listens on this machine only. Each address starts with a token. `intercode.request_guard`
+checks the host and the origin of each request. Therefore no page of another site, and no other user
+of this machine, can read a run.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Server(ThreadingHTTPServer):
     viewer: Viewer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the error of a connection; a browser's disconnection is no error."""
+        """Print the error of a connection, unless the browser has disconnected."""
         if not isinstance(sys.exc_info()[1], OSError | HTTPException):
             super().handle_error(request, client_address)
 
@@ -268,7 +268,7 @@ def _natural(query: dict[str, str], name: str) -> int:
     """Return a natural number from a query, or 0 if the query lacks it.
 
     Raises:
-        ValueError: The value is no natural number.
+        ValueError: The value is not a natural number.
     """
     value = int(query.get(name, "0"))
     if value < 0:

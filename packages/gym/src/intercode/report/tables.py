@@ -1,7 +1,7 @@
 """The tables of reports, as plain values; `text` and `overview` format them.
 
-The module contains the tables of one run, then those of several runs, side by side and task by
-task. The class `Table` and the format of its values stand at the top.
+The class `Table` and the format of its values stand at the top. The tables of one run follow, then
+those of several runs, side by side and task by task.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def _cluster_note(statistics: Statistics) -> str:
 
 
 def _shown_gold(runs: Iterable[Run]) -> str:
-    """Return a line with the runs whose success is no measure; empty without such runs."""
+    """Return a line with the runs whose agents were shown gold; empty without such runs."""
     names = dict.fromkeys(run.label for run in runs if run.shown_gold)
     return f"\nShown gold: {', '.join(names)}." if names else ""
 
