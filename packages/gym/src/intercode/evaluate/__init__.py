@@ -1,7 +1,7 @@
-"""Runs agents over datasets, keeps every episode, and counts.
+"""The evaluation of agents on datasets: runs, recorded episodes and statistics.
 
-The function is ``intercode.evaluate.evaluate``. Its names are imported when they are first used:
-reports need the statistics, and not what runs agents.
+The entry point is ``intercode.evaluate.evaluate``. Python imports the public names at first use,
+because reports need the statistics without the code that runs agents.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ _SUBMODULES = {
     "evaluate": "runner",
     "run_episode": "episode_loop",
 }
-"""Name → its module, if that is not `summary`."""
+"""Name → its module, if that module is not `summary`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name."""
+    """Import a public name at its first use.
+
+    Raises:
+        AttributeError: The module has no such name.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     submodule = _SUBMODULES.get(name, "summary")

@@ -1,8 +1,8 @@
-"""The agent of a spec, made by its provider.
+"""The setup of a spec's agent, by its provider.
 
-A provider makes the agents of one kind and answers for what they need: options, a model, files of
-their own in the sandbox. `agent_provider` finds it by the agent's name, among those of `PROVIDERS`;
-`AgentProvider` itself makes agents without a model.
+A provider makes the agents of one kind, and resolves their needs: options, a model, files in the
+sandbox. `agent_provider` finds the provider in `PROVIDERS` by the agent's name. `AgentProvider`
+itself makes agents without a model.
 """
 
 from __future__ import annotations
@@ -29,56 +29,58 @@ if TYPE_CHECKING:
     from intercode.models.limits import RateLimit
 
 EXTERNAL = "program"
-"""The kind of agents that are command lines of others."""
+"""The kind of agents that are third-party command lines."""
 PROVIDERS = Registry(
     "kind of agent",
     {"language-model": "intercode.evaluate.language_agents:LanguageAgentProvider"},
     "intercode.agent_providers",
     {EXTERNAL: INTEGRATIONS},
 )
-"""Name → the class of the `AgentProvider` of agents that need more than a function. One of an
-installed package makes the agents of its name, ``NAME`` or ``NAME:REST``."""
+"""Name → the `AgentProvider` class of agents that need more than a function.
+
+A provider of an installed package makes the agents of its name, ``NAME`` or ``NAME:REST``.
+"""
 AGENT_OPTIONS = {**list_part_options(ModelSpec), **list_part_options(AgentSpec)}
 """The options of an agent and of its model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """The agent, ready to act."""
+    """An agent that is ready to act, with its options and its lifecycle callbacks."""
 
     factory: AgentFactory
     name: str
     """The agent's name, for the record."""
     options: dict[str, Any] = field(default_factory=dict)
-    """The options that go with the name."""
+    """The options that accompany the name."""
     required_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment without which it cannot act."""
+    """Options of the environment that the agent requires."""
     skills: tuple[Skill, ...] = ()
-    """The skills that it is offered."""
+    """The skills that the agent is offered."""
     start: Callable[[], None] = lambda: None
-    """Starts the server of its model, where that is ours, before the first episode."""
+    """Starts the server of a local model before the first episode."""
     close: Callable[[], None] = lambda: None
-    """Lets go of what it holds."""
+    """Releases its resources."""
     delay: Callable[[], tuple[float, str] | None] = lambda: None
-    """Tells for how long its model has not answered, and that in words."""
+    """Returns the seconds since the model's last answer, and a text about them; None: no delay."""
 
 
 class AgentProvider:
-    """Makes agents from a spec, and answers for what they need.
+    """A factory of agents from a spec, which also resolves their needs.
 
     Args:
         name: The agent's name.
     """
 
     calls_model = False
-    """Whether its agents call a model, and so take a model's options."""
+    """Whether its agents call a model, and therefore take a model's options."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @classmethod
     def claims(cls, name: str) -> bool:
-        """Tell whether it makes the agents of a name."""
+        """Return whether this provider makes the agents of a name."""
         return True
 
     @property
@@ -96,11 +98,11 @@ class AgentProvider:
 
         Args:
             spec: The spec.
-            budget: One that several runs share; None: the run's own.
-            pace: The pace of calls that several processes share; None: this process's own.
+            budget: A budget that several runs share; None: the run's own.
+            pace: The rate limit that several processes share; None: this process's own.
 
         Raises:
-            UsageError: There is no such agent, or it does not take these options.
+            UsageError: The agent does not exist, or does not take these options.
         """
         name, recording = self.name, spec.agent.recording
         if not registry.AGENTS.is_foreign(name):
@@ -125,12 +127,12 @@ class AgentProvider:
         return Actors(registry.get(name, **options), name, options, skills=offered_skills)
 
     def layers(self, spec: RunSpec) -> list[str]:
-        """Return the layers of an image that hold the agent's skills.
+        """Return the image layers that hold the agent's skills.
 
-        They are among the agent's facts, by their digests, and not among the environment's.
+        Their digests belong to the agent's facts, not to the environment's.
 
         Raises:
-            UsageError: A skill is none; or it is for an environment of 2023, which had none.
+            UsageError: A skill is invalid, or the environment is of 2023, which had no skills.
         """
         if spec.agent.skill and spec.env.protocol != "default":
             raise UsageError("--skill goes with the default protocol only: in 2023 there were none")
@@ -142,11 +144,11 @@ class AgentProvider:
 
 
 def agent_provider(name: str) -> AgentProvider:
-    """Return the provider of an agent. Of an installed package's, only the named one is imported.
+    """Return an agent's provider. Of installed packages' providers, only the named one is imported.
 
     Raises:
-        UsageError: It is named by a file that has none of that name.
-        ImportError: Its module, or something that this needs, is not installed.
+        UsageError: The agent's name refers to a file that lacks this object.
+        ImportError: The provider's module, or a dependency of it, is not installed.
     """
     if registry.is_external(name):
         if EXTERNAL not in PROVIDERS:
@@ -175,17 +177,17 @@ def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None =
 
 
 def max_concurrent_calls(spec: RunSpec) -> int:
-    """Return the number of calls that a run makes at a time, at most."""
+    """Return the maximum number of concurrent model calls of a run."""
     return spec.how.max_connections or spec.how.workers
 
 
 def unused_model_options(spec: RunSpec) -> list[str]:
-    """List the options of language models of which neither the agent nor the reward makes use."""
+    """Return the language-model options that neither the agent nor the reward uses."""
     used_options = {"agent", "recording", "preset", "observation_tail", *model_options(spec)}
     used_options |= {"skill"} if registry.AGENTS.is_foreign(spec.agent.name) else set()
     return [name for name in AGENT_OPTIONS if name not in used_options]
 
 
 def takes_layers(spec: RunSpec) -> bool:
-    """Tell whether an agent can have files of its own there: not in a session with a database."""
+    """Return whether an agent can have files in its sandbox; a database session takes none."""
     return "layers" in list_constructor_options(environment(spec.env.name, spec.env.protocol))

@@ -1,11 +1,12 @@
-"""Checks of a task: pure functions of it and of its trials, see `CHECKS` and `DOUBTS`.
+"""Checks of a task: pure functions of the task and of its trials, see `CHECKS` and `DOUBTS`.
 
-Trials are the epochs of the run that tries a task: gold, gold again, and the guesses: doing
-nothing, a wrong answer, constants, which ignore the task, tricks with its verification, and the
-alternative solutions that the task's metadata has. In SQL and Python a constant that
-solves a task is a problem: copies of the database, or further tests, would refuse it. So is Bash's
-``true``. Another Bash constant may print the right answer by chance, and an agent must guess the
-value that a Python test expects.
+Trials are the epochs of the run that tries a task: gold, gold again, and the guesses. Guesses are:
+doing nothing, a wrong answer, constants, which ignore the task, tricks with its verification, and
+the alternative solutions in its metadata.
+
+In SQL and Python a constant that solves a task is a problem: copies of the database, or further
+tests, would refuse it. Bash's ``true`` is also a problem. Another Bash constant may print the right
+answer by chance. For a Python test, an agent must guess the expected value.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 GOLD, GOLD_REPEAT = 0, 1
 """The trials of gold."""
 NOOP, GARBAGE, FIRST_CONSTANT = 2, 3, 4
-"""The trials of guesses; the constants are followed by the others: see `guesses`."""
+"""The first trials of guesses; further guesses follow the constants: see `guesses`."""
 WAIT_FIELD = "waited"
-"""In an episode's metadata: the seconds for which gold was held back, to get another clock."""
+"""The metadata field with the seconds by which gold was delayed, for another clock."""
 SLOW_SHARE = 0.25
-"""The share of its time limit from which on an action of gold's is called slow."""
+"""The share of its time limit from which an action of gold counts as slow."""
 _MAX_OBSERVATION = 1000
 _MAX_TEXT = 160
 _MAX_NAMES = 5
@@ -70,7 +71,7 @@ def guesses(env: str, tasks: Sequence[Task] = ()) -> Mapping[int, Guess]:
 
     Args:
         env: The environment's name.
-        tasks: The tasks that are tried.
+        tasks: The tasks to try.
     """
     traits = find_traits(env)
     verified = any(task.verification is not None for task in tasks)
@@ -95,13 +96,15 @@ class Problem:
 
     task_id: str
     kind: Kind
-    """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; it
-    depends on the ``clock`` without a mark; an alternative solution is ``refused``; its fix can be
-    read, a ``leak``; its lists of ``tests`` do not hold at the base commit; the ``command`` of
-    its gold does not run; or there was an ``error`` instead of a score. Doubts: a ``constant``
-    solves it, perhaps by chance; gold's answer is ``empty``; a test has no ``twin``; a submission
-    has ``steered`` what it is compared with; a line of its ``setup`` fails, or its gold ``fails``;
-    its lines end as on ``windows``; it depends on the time zone, or seems to on the ``clock``.
+    """Problems: ``gold`` does not solve the task; a guess solves it for ``free``; its result
+    ``varies`` from run to run; it depends on the ``clock`` without a mark; an alternative
+    solution is ``refused``; the fix can be read, a ``leak``; its lists of ``tests`` are wrong at
+    the base commit; the ``command`` of its gold does not run; an ``error`` replaced a score.
+
+    Doubts: a ``constant`` solves the task, perhaps by chance; gold's answer is ``empty``; a test
+    has no ``twin``; a submission has ``steered`` its expected value; a line of its ``setup`` fails,
+    or its gold ``fails``; its lines end as on ``windows``; it depends on the time zone, or seems to
+    depend on the ``clock``.
     """
     problem: str
     """A description for people."""
@@ -111,28 +114,27 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class SlowTask:
-    """A task whose gold comes near the time limit."""
+    """A task with gold near the time limit."""
 
     task_id: str
     seconds: float
     """The time of gold's slowest action, or of its tests."""
     limit: float
     suggested_timeout: float
-    """A time limit with room to spare."""
+    """A time limit with a margin, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources that gold takes."""
+    """The resources that gold uses."""
 
     task_id: str
     seconds: float
-    """The time of its slowest action, or of its tests."""
+    """The time of gold's slowest action, or of its tests."""
     memory: int | None
-    """The most bytes that its sandbox has used, files that it wrote included; None where it is not
-    counted."""
+    """The peak memory of its sandbox in bytes, including written files; None: not measured."""
     suggested_timeout: float
-    """A time limit with room to spare, in whole seconds."""
+    """A time limit with a margin, in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +149,20 @@ class Trial:
     observations: tuple[tuple[int, str], ...]
     """The hash of each turn's observation, and its beginning."""
     slowest: float
-    """Seconds of the action that took longest."""
+    """Seconds of the slowest action."""
     rest: float
-    """Seconds that no action took: to begin and to score."""
+    """Seconds outside all actions: the reset and the score."""
     timed_out: bool
     without_twin: tuple[str, ...] = ()
-    """Tests that have passed and have no known twins (`intercode.rewards.mutated_tests`)."""
+    """Passing tests without known twins (`intercode.rewards.mutated_tests`)."""
     guess: Guess | None = None
-    """The guess that was tried; None: gold."""
+    """The guess of this trial; None: gold."""
     no_rows: bool = False
     """Whether gold is a query whose result has no rows."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """The parts of the score."""
     failed: tuple[str, ...] = ()
-    """The first tests of a repository that have failed."""
+    """The first failing tests of a repository."""
     patch_error: str = ""
     """The message of git about a patch that it refuses."""
 
@@ -206,7 +208,7 @@ class Trial:
 
 
 Trials = Mapping[int, Trial]
-"""The trials of one task that took place, by number."""
+"""The completed trials of one task, by number."""
 Check = Callable[["Task", Trials], "Iterator[Problem]"]
 
 
@@ -220,7 +222,7 @@ def _scores(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _shortfall(trial: Trial) -> str:
-    """Return how a solution falls short of 1.0; empty: it does not, or has no score."""
+    """Return a description of a solution below 1.0; empty: it scores 1.0, or has no score."""
     if trial.reward is None or (trial.reward == 1.0 and not trial.patch_error):
         return ""
     if trial.patch_error:
@@ -244,12 +246,12 @@ def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
 def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report guesses that score 1.0."""
     for number, trial in sorted(trials.items()):
-        # A task that is solved by doing nothing is solved by every constant, too.
+        # If doing nothing solves a task, every constant also solves it.
         should_report = number < FIRST_CONSTANT or not _is_free(trials.get(NOOP))
         if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue
         if any(NO_PROGRAM in text for _, text in trial.observations):
-            continue  # it is gold
+            continue  # the trial is gold itself
         if not trial.guess.by_chance and _is_free(trial) and should_report:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].has_output:
@@ -280,8 +282,8 @@ def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
     first_trial, second_trial = trials.get(GOLD), trials.get(GOLD_REPEAT)
     if first_trial is None or second_trial is None:
         return
-    # Where the reward runs gold, too, and found no difference at about the same time, the clock has
-    # made the difference.
+    # A reward of 1.0 may include a second run of gold at about the same time. Only the clock
+    # then explains a later difference.
     if first_trial.reward == 1.0 and not task.verification and not task.tests:
         yield from find_variation(
             task, first_trial, second_trial, "an odd number of seconds later", "with the clock"
@@ -293,7 +295,7 @@ def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _at_other_times(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report gold that differs when the clock is moved."""
+    """Report gold that differs with a shifted clock."""
     for problem in _find_clock_effect(task, trials, TIMES):
         text = f"{problem.problem}; if its words depend on the clock, mark it (metadata 'clock')"
         yield replace(problem, problem=text)
@@ -302,11 +304,11 @@ def _at_other_times(task: Task, trials: Trials) -> Iterator[Problem]:
 def _find_clock_effect(
     task: Task, trials: Trials, clock_moves: Sequence[Move]
 ) -> Iterator[Problem]:
-    """Report the first of several moves of the clock that makes a difference."""
+    """Report the first of several clock shifts that makes a difference."""
     trials_by_name = {t.name: replace(t, observations=t.observations[1:]) for t in trials.values()}
     base = trials_by_name.get(UNCHANGED_CLOCK.name)
     if base is None or not base.guess or not base.guess.actions(task):
-        return  # it is marked, or the clock cannot be moved
+        return  # the task is marked, or the clock cannot be shifted
     if any(_does_not_vary(task, trials)):
         return
     for move in clock_moves:
@@ -325,9 +327,9 @@ def find_variation(
 
     Args:
         task: The task.
-        first_trial: The one trial.
-        second_trial: The other one.
-        condition: How the other one differs, after its reward: ``the second time``.
+        first_trial: The first trial.
+        second_trial: The second trial.
+        condition: The condition of the second trial, in front of its reward: ``the second time``.
         cause: The cause of a difference between observations: ``from run to run``.
     """
     if first_trial.reward is None or second_trial.reward is None:
@@ -350,7 +352,7 @@ def find_variation(
 def compare_backends(
     task: Task, main_trials: Trials, backend_trials: Trials, name: str
 ) -> Iterator[Problem]:
-    """Report gold that behaves differently on another back end, of this name."""
+    """Report gold that behaves differently with another provider or engine, of this name."""
     gold_trial = backend_trials.get(GOLD)
     if gold_trial is None or GOLD not in main_trials:
         return
@@ -362,7 +364,7 @@ def compare_backends(
 
 
 def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report tests of a repository that pass or fail before anything was done, and should not."""
+    """Report repository tests that wrongly pass or fail before the first action."""
     noop_trial = trials.get(NOOP)
     if noop_trial is None or "fail_to_pass" not in noop_trial.parts:
         return
@@ -380,7 +382,7 @@ def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
                 test for test in tests if (test in noop_trial.failed) == (state == "fail")
             ]
             text = f"{count} of {len(tests)} tests of {name} {state} before anything was done"
-            if len(test_names) == count:  # else there are more than the record has
+            if len(test_names) == count:  # otherwise the record has only a part of the names
                 text += (
                     f": {', '.join(test_names[:_MAX_NAMES])}{', …' if count > _MAX_NAMES else ''}"
                 )
@@ -416,7 +418,7 @@ def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _in_another_zone(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report gold that differs in another time zone, or whose words ask for the time."""
+    """Report gold that differs in another time zone, or whose words read the clock."""
     yield from _find_clock_effect(task, trials, [ZONE])
     if task.depends_on_clock or any(_does_not_vary(task, trials)):
         return
@@ -441,7 +443,7 @@ def _is_not_steered(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _ends_lines_with_a_line_feed(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Report programs with line ends of Windows: Bash takes a carriage return for a character."""
+    """Report programs with Windows line ends: Bash treats a carriage return as a character."""
     texts = {"gold": task.gold, "setup": (task.setup,), "verification": (task.verification,)}
     for name, parts in texts.items():
         if any("\r\n" in part for part in parts if part):
@@ -461,9 +463,9 @@ DOUBTS: tuple[Check, ...] = (
 
 
 def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
-    """Return the resources that gold takes.
+    """Return the resources that gold uses.
 
-    The time of gold's tests is the time by which it is slower than doing nothing, which fails them.
+    The time of gold's tests is the delay of gold against doing nothing, which fails the tests.
     """
     gold_trials = [trials[number] for number in (GOLD, GOLD_REPEAT) if number in trials]
     seconds = max((trial.slowest for trial in gold_trials), default=0.0)
@@ -482,7 +484,7 @@ def find_slow_tasks(task: Task, gold_usage: Usage, timeout: float) -> Iterator[S
 
 
 def _difference(first_text: str, second_text: str) -> str:
-    """Show the first lines that differ, if they are in the beginnings that were kept."""
+    """Return the first differing lines, if the retained beginnings contain them."""
     for first_line, second_line in zip_longest(
         first_text.split("\n"), second_text.split("\n"), fillvalue=""
     ):
@@ -492,7 +494,7 @@ def _difference(first_text: str, second_text: str) -> str:
 
 
 def _patch_error(turns: Sequence[Turn]) -> str:
-    """Return the message of git about the first patch that it refuses; empty: it refuses none."""
+    """Return git's message about the first refused patch; empty: no patch is refused."""
     for turn in turns:
         if turn.exit_code and turn.action.startswith(APPLY) and not turn.info.get("timed_out"):
             return _cut(turn.observation) or f"exit code {turn.exit_code}"

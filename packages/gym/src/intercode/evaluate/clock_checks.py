@@ -1,10 +1,10 @@
-"""Moves of the clock, for `validate`: gold is tried at other times, and in another time zone.
+"""Clock shifts for `validate`: gold runs at other times, and in another time zone.
 
-In environments whose actions are for a shell, an action before gold's puts a library in front of
-the C library, and sets ``TZ``. A trial with a clock that is not moved is the measure. The library
-is built when it is first needed; without a C compiler the clock is not moved.
+For environments with shell actions, an action before gold's preloads a library in front of the C
+library, and sets ``TZ``. A trial with an unshifted clock is the baseline. The library is built at
+first use; without a C compiler the clock stays unshifted.
 
-Golds in SQL and Python are searched for the words that ask for the time.
+Golds in SQL and Python are searched for words that read the clock.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _SOURCE = Path(__file__).with_name("clock_shift.c")
 _FLAGS = ("-O2", "-s", "-fPIC", "-shared", "-nostdlib", "-Wl,-z,noseparate-code")
 _MOVE = 0x6D6F766564627920
-"""The move in the library as it is built."""
+"""The placeholder for the shift in the compiled library."""
 _LIBRARY = "/var/tmp/.clock.so"
-"""A path in the sandbox that no answer is compared by."""
+"""A path in the sandbox that no reward compares."""
 _ACTION = """
 if base64 -d > {library} 2> /dev/null <<'END'
 {content}END
@@ -41,13 +41,13 @@ then export LD_PRELOAD={library} TZ={zone}; fi
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A move of the clock."""
+    """A shift of the clock."""
 
     name: str
     """For people, after "gold, ": ``a day later``."""
     seconds: int = 0
     zone: str = "UTC0"
-    """A value of ``TZ`` that needs no database of zones."""
+    """A value of ``TZ`` that needs no time zone database."""
 
 
 UNCHANGED_CLOCK = Move("at the same time")
@@ -75,11 +75,11 @@ _TIME_PATTERNS = {
 
 
 def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
-    """Return a guess for each move: its actions come before gold's.
+    """Return a guess for each clock shift: its actions come before gold's.
 
     Args:
         language: The language of actions.
-        tasks: The tasks that are tried; those that are marked as dependent on the clock are not.
+        tasks: The tasks to try; tasks marked as dependent on the clock get no actions.
     """
     if language != "bash" or all(task.depends_on_clock for task in tasks) or not library(0):
         return ()
@@ -96,13 +96,17 @@ def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
 
 
 def action_for(move: Move) -> str:
-    """Return the action after which a shell's programs have a moved clock."""
+    """Return the action that shifts the clock of all later programs in the shell."""
     content = base64.encodebytes(library(move.seconds)).decode()
     return _ACTION.format(content=content, library=_LIBRARY, zone=shlex.quote(move.zone))
 
 
 def library(seconds: int) -> bytes:
-    """Return the library that moves the clock; empty: it cannot be built here."""
+    """Return the library that shifts the clock; empty: this machine cannot build it.
+
+    Args:
+        seconds: The shift in seconds, a signed 64-bit integer.
+    """
     move, library_data = _MOVE.to_bytes(8, "little"), _build()
     return library_data.replace(move, seconds.to_bytes(8, "little", signed=True))
 
@@ -120,7 +124,7 @@ def _build() -> bytes:
 
 
 def find_time_words(task: Task, language: str) -> str:
-    """Return the words by which a task's gold or tests ask for the time; empty: none do."""
+    """Return the words with which a task's gold or tests read the clock; empty: no words."""
     pattern = _TIME_PATTERNS.get(language)
     texts = (*task.gold, *task.tests, task.setup or "")
     matches = (pattern.search(text) for text in texts) if pattern else ()

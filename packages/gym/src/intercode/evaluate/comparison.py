@@ -1,4 +1,4 @@
-"""Two runs compared, and how many tasks that takes: pure functions, each with its source."""
+"""Comparisons of two runs, and the number of tasks that they need: pure functions with sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from intercode.evaluate.distributions import (
 from intercode.evaluate.statistics import Estimate, mean
 
 ALPHA, POWER = 0.05, 0.8
-"""The level of a test, and the power that a study is planned for, by custom."""
+"""The level of a test, and the power of a planned study, by custom."""
 RESAMPLES = 2000
 
 
@@ -27,18 +27,25 @@ class McNemar:
     """The exact test of two rates on the same tasks."""
 
     only_first: int
-    """Tasks that the first one solves and the second one does not."""
+    """Tasks that the first run solves and the second does not."""
     only_second: int
     p: float
-    """Two-sided."""
+    """Two-sided p value."""
 
 
 def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -> McNemar:
-    """Whether one solves more of the same tasks than the other: the exact, two-sided test.
+    """Return the exact, two-sided test of whether one run solves more of the same tasks.
 
     McNemar, Note on the Sampling Error of the Difference between Correlated Proportions or
     Percentages, 1947; exact by the binomial distribution of the pairs that differ (Fagerland,
     Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data, 2013, equation 2).
+
+    Args:
+        first_successes: Whether the first run solves each task.
+        second_successes: Whether the second run does, in the same order.
+
+    Raises:
+        ValueError: The sequences differ in length.
     """
     pairs = list(zip(first_successes, second_successes, strict=True))
     first_wins = sum(
@@ -55,9 +62,12 @@ def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """The p values of several tests, so that all are right together with the level of one.
+    """Return the p values of several tests, corrected to the common level of a single test.
 
     Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
+
+    Returns:
+        The corrected values in the order of `values`, each at most 1.
     """
     adjusted_values, running_maximum = [0.0] * len(values), 0.0
     for rank, position in enumerate(sorted(range(len(values)), key=values.__getitem__)):
@@ -72,20 +82,23 @@ def difference(
     clusters: Sequence[Hashable] | None = None,
     max_difference: float = math.inf,
 ) -> Estimate:
-    """Second minus first on the same tasks: the mean of the paired differences, with t interval.
+    """Return second minus first on the same tasks: the paired mean difference with t interval.
 
-    Miller, Adding Error Bars to Evals, 2024, section 4.2: what the runs have in common, how hard
-    each task is, cancels out.
+    Miller, Adding Error Bars to Evals, 2024, section 4.2: the difficulty of each task, which both
+    runs share, cancels out.
 
     Args:
-        first_values: The values of the one, by task.
-        second_values: Those of the other.
+        first_values: The first run's values, by task.
+        second_values: The second run's values, in the same order.
         clusters: The cluster of each task.
-        max_difference: The greatest difference that there can be: of rates, 1. No end lies beyond.
+        max_difference: The greatest possible difference, for rates 1. The interval ends there.
+
+    Raises:
+        ValueError: The sequences are empty, or differ in length.
     """
     estimate = mean([b - a for a, b in zip(first_values, second_values, strict=True)], clusters)
     if math.isinf(estimate.low):
-        return estimate  # one task tells nothing
+        return estimate  # one task has no spread
     return replace(
         estimate, low=max(estimate.low, -max_difference), high=min(estimate.high, max_difference)
     )
@@ -98,19 +111,20 @@ def bootstrap(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """A mean with the percentile interval of the clustered bootstrap.
+    """Return a mean with the percentile interval of the clustered bootstrap.
 
     Whole clusters are drawn with replacement: Field and Welsh, Bootstrapping Clustered Data, 2007;
     the interval: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
 
     Args:
-        values: For instance paired differences.
-        clusters: The cluster of each; a cluster for each value makes the ordinary bootstrap.
+        values: Values such as paired differences.
+        clusters: The cluster of each value; one cluster for each value gives the ordinary
+            bootstrap.
         seed: The same seed gives the same interval.
-        resamples: How often clusters are drawn.
+        resamples: Number of resamples.
 
     Raises:
-        ValueError: There are no values.
+        ValueError: The sequence is empty.
     """
     import numpy as np
 
@@ -120,7 +134,7 @@ def bootstrap(
     sizes = np.bincount(inverse)
     sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
     cluster_count = len(sizes)
-    # How often each cluster is drawn; row by row, so that memory stays flat.
+    # Count the draws of each cluster row by row: memory stays flat.
     generator = np.random.default_rng(seed)
     means = np.empty(resamples)
     for row in range(resamples):
@@ -133,19 +147,22 @@ def bootstrap(
 
 
 def paired_power(n: int, difference: float, discordance: float, alpha: float = ALPHA) -> float:
-    """The chance that `mcnemar` finds a difference of two success rates on `n` tasks.
+    """Return the chance that `mcnemar` finds a difference of two success rates on `n` tasks.
 
-    Exact: the sum over all numbers of tasks that may differ (Duffy, Asymptotic and Exact Power for
-    the McNemar Test and Its Analogue with R Controls per Case, 1984). For more than 5,000 tasks the
-    asymptotic power (Connor, Sample Size for Testing Differences in Proportions for the
-    Paired-Sample Design, 1987), which hardly differs there.
+    The power is exact: a sum over all numbers of tasks that may differ (Duffy, Asymptotic and Exact
+    Power for the McNemar Test and Its Analogue with R Controls per Case, 1984). More than 5,000
+    tasks use the asymptotic power, which hardly differs at this size (Connor, Sample Size for
+    Testing Differences in Proportions for the Paired-Sample Design, 1987).
 
     Args:
-        n: Tasks that both try.
-        difference: Of the success rates.
-        discordance: The share of the tasks that one of the two solves and the other does not; at
-            least the difference.
-        alpha: The level of the test, two-sided; for one of several comparisons, its share of it.
+        n: Tasks that both runs try.
+        difference: The difference of the success rates.
+        discordance: The share of the tasks that exactly one run solves; at least the difference.
+        alpha: The level of the test, two-sided; for one of several comparisons, its share of the
+            level.
+
+    Raises:
+        ValueError: The difference is 0, or above the discordance; or the discordance is above 1.
     """
     delta = _check_difference(difference, discordance)
     if n > _ASYMPTOTIC:
@@ -168,7 +185,11 @@ def paired_power(n: int, difference: float, discordance: float, alpha: float = A
 def paired_tasks(
     difference: float, discordance: float, power: float = POWER, alpha: float = ALPHA
 ) -> int:
-    """How many tasks it takes to find a difference with that power: the inverse of it."""
+    """Return the number of tasks that finds a difference with that power: `paired_power` inverted.
+
+    Raises:
+        ValueError: As for `paired_power`.
+    """
     delta = _check_difference(difference, discordance)
 
     return _find_minimum(lambda n: paired_power(n, delta, discordance, alpha) >= power)
@@ -177,7 +198,11 @@ def paired_tasks(
 def detectable_rate_difference(
     n: int, discordance: float, power: float = POWER, alpha: float = ALPHA
 ) -> float | None:
-    """The smallest difference that `n` tasks find with that power; None: not even the greatest."""
+    """Return the smallest difference that `n` tasks find with that power.
+
+    Returns:
+        The difference in (0, discordance]; None: even the greatest difference is not found.
+    """
     if discordance <= 0 or paired_power(n, discordance, discordance, alpha) < power:
         return None
     low, high = 0.0, discordance
@@ -191,7 +216,7 @@ def detectable_rate_difference(
 
 
 def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: float = ALPHA) -> int:
-    """How many tasks it takes for the t interval of a mean difference to leave out 0.
+    """Return the number of tasks at which the t interval of a mean difference excludes 0.
 
     Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, chapter 2, with t for the
     number of tasks.
@@ -199,8 +224,11 @@ def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: fl
     Args:
         difference: The mean of the paired differences.
         spread: Their standard deviation.
-        power: The chance that it is found.
+        power: The chance of finding the difference.
         alpha: The level, two-sided.
+
+    Raises:
+        ValueError: The difference is 0.
     """
     if difference == 0:
         raise ValueError("no number of tasks shows that there is no difference")
@@ -208,7 +236,11 @@ def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: fl
 
 
 def detectable_mean(n: int, spread: float, power: float = POWER, alpha: float = ALPHA) -> float:
-    """The smallest mean difference that `n` tasks find with that power (ibid.)."""
+    """Return the smallest mean difference that `n` tasks find with that power (ibid.).
+
+    Returns:
+        The difference; infinity for fewer than two tasks.
+    """
     if n < 2:
         return math.inf
     return (t_quantile(1 - alpha / 2, n - 1) + normal_quantile(power)) * spread / math.sqrt(n)
@@ -221,7 +253,7 @@ _SIGMAS = 6
 
 @lru_cache(maxsize=100)
 def _discordant_counts(n: int, discordance: float, alpha: float) -> list[tuple[int, float, int]]:
-    """List numbers of tasks that may differ: each with its chance, and `_critical_count` of it."""
+    """Return numbers of differing tasks, each with its chance and its `_critical_count`."""
     middle, reach = n * discordance, _SIGMAS * math.sqrt(n * discordance * (1 - discordance)) + 1
     low, high = max(0, math.floor(middle - reach)), min(n, math.ceil(middle + reach))
     return [
@@ -231,7 +263,7 @@ def _discordant_counts(n: int, discordance: float, alpha: float) -> list[tuple[i
 
 
 def _critical_count(pairs: int, alpha: float) -> int:
-    """Return how many of the differing pairs the worse one may win so that `mcnemar` rejects."""
+    """Return the most differing pairs that the worse run may win when `mcnemar` rejects."""
     high = min(pairs, math.ceil(pairs / 2))
     low = -1
     while high - low > 1:
@@ -243,7 +275,7 @@ def _critical_count(pairs: int, alpha: float) -> int:
 
 
 def _find_minimum(suffices: Callable[[int], bool]) -> int:
-    """Return the smallest number that suffices, where all greater ones do."""
+    """Return the smallest sufficient number, if all greater numbers also suffice."""
     high = 1
     while not suffices(high):
         high *= 2

@@ -1,4 +1,4 @@
-"""The distributions that the statistics need, without SciPy. Pure functions."""
+"""The probability distributions that the statistics need, without SciPy. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ _MIN_MAGNITUDE = 1e-300
 
 
 def normal_quantile(p: float) -> float:
-    """The value that a standard normal variable stays below with probability `p`."""
+    """Return the value that a standard normal variable stays below with probability `p`.
+
+    Args:
+        p: A probability in (0, 1).
+    """
     return NormalDist().inv_cdf(p)
 
 
 def normal_cdf(x: float) -> float:
-    """The probability that a standard normal variable is at most `x`."""
+    """Return the probability that a standard normal variable is at most `x`."""
     return NormalDist().cdf(x)
 
 
 @lru_cache(maxsize=1000)
 def t_quantile(p: float, freedom: float) -> float:
-    """The value that Student's t stays below with probability `p`; by bisection.
+    """Return the value that Student's t stays below with probability `p`; by bisection.
 
     Args:
-        p: In (0, 1).
+        p: A probability in (0, 1).
         freedom: Degrees of freedom, above 0.
     """
     if p < 0.5:
@@ -44,13 +48,16 @@ def t_quantile(p: float, freedom: float) -> float:
 
 
 def t_cdf(x: float, freedom: float) -> float:
-    """The probability that Student's t is at most `x` (Abramowitz and Stegun 1964, 26.7.1)."""
+    """Return the probability that Student's t is at most `x`.
+
+    The formula is Abramowitz and Stegun 1964, 26.7.1.
+    """
     tail = _beta(freedom / 2, 0.5, freedom / (freedom + x * x)) / 2
     return 1 - tail if x > 0 else tail
 
 
 def binomial_tail(k: int, n: int) -> float:
-    """The probability of at most `k` heads in `n` throws of a fair coin, exactly."""
+    """Return the exact probability of at most `k` heads in `n` throws of a fair coin."""
     term = total = 1
     for i in range(k):
         term = term * (n - i) // (i + 1)
@@ -59,14 +66,28 @@ def binomial_tail(k: int, n: int) -> float:
 
 
 def binomial_cdf(k: int, n: int, p: float) -> float:
-    """The probability of at most `k` successes in `n` trials (Abramowitz and Stegun, 26.5.24)."""
+    """Return the probability of at most `k` successes in `n` trials.
+
+    The formula is Abramowitz and Stegun 1964, 26.5.24.
+
+    Args:
+        k: Maximum number of successes.
+        n: Number of trials.
+        p: Probability of success in a trial, in [0, 1].
+    """
     if k < 0:
         return 0.0
     return 1.0 if k >= n else _beta(n - k, k + 1, 1 - p)
 
 
 def binomial_mass(k: int, n: int, p: float) -> float:
-    """The probability of exactly `k` successes in `n` trials."""
+    """Return the probability of exactly `k` successes in `n` trials.
+
+    Args:
+        k: Number of successes.
+        n: Number of trials.
+        p: Probability of success in a trial, in [0, 1].
+    """
     if p in (0, 1):
         return float(k == n * p)
     ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
@@ -74,20 +95,20 @@ def binomial_mass(k: int, n: int, p: float) -> float:
 
 
 def _beta(a: float, b: float, x: float) -> float:
-    """The regularized incomplete beta function (Press et al., Numerical Recipes, 6.4)."""
+    """Return the regularized incomplete beta function (Press et al., Numerical Recipes, 6.4)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     )
-    # The fraction converges fast on one side only; the other side is its mirror.
+    # The continued fraction converges fast on one side only; the other side mirrors it.
     if x < (a + 1) / (a + b + 2):
         return front * _fraction(a, b, x) / a
     return 1 - front * _fraction(b, a, 1 - x) / b
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """Its continued fraction, by Lentz's method (ibid.)."""
+    """Return the continued fraction of `_beta`, by Lentz's method (ibid.)."""
     numerator_ratio, denominator_ratio = 1.0, 1 / _avoid_zero(1 - (a + b) * x / (a + 1))
     value = denominator_ratio
     for index in range(1, _STEPS):

@@ -1,4 +1,9 @@
-"""The episode loop: one agent, one environment, one episode."""
+"""The episode loop: one agent, one environment, one episode.
+
+`run_episode` resets the environment, creates the agent, and lets it act until the episode ends.
+`Semaphore` and `Shared` limit the concurrency of episodes. The last functions build the records of
+episodes that have no result.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 SANDBOXES_PER_CORE = 2
-"""Enough to keep every core busy while others wait for the kernel."""
+"""Two keep every core busy while other sandboxes wait for the kernel."""
 Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was truncated, info."""
 
@@ -58,7 +63,7 @@ class EpisodeEnv(Protocol):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
 
     def step(self, action: str, /) -> Step:
         """Take an action."""
@@ -68,7 +73,7 @@ class EpisodeEnv(Protocol):
 
 
 class WrappedEnv:
-    """The base of an environment that takes the steps of another one, and looks at them.
+    """The base class of environments that forward each step to another environment and inspect it.
 
     Args:
         env: The environment that acts.
@@ -85,7 +90,7 @@ class WrappedEnv:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         return self._env.reset(seed=seed, options=options)
 
     def close(self) -> None:
@@ -94,19 +99,19 @@ class WrappedEnv:
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error
-    """The run was told to stop at once; this episode has no end."""
+    """The immediate stop of a run; this episode has no end."""
 
 
 class Semaphore:
-    """A first-come, first-served semaphore that says how long a thread has waited.
+    """A first-come, first-served semaphore that measures each thread's waiting time.
 
-    Entering gives the seconds that were waited::
+    The ``with`` statement binds the seconds of waiting::
 
         with semaphore as waited:
             ...
 
     Args:
-        count: The number of threads that may hold it at a time; None: any number.
+        count: The number of threads that may hold the semaphore at the same time; None: unlimited.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -136,14 +141,14 @@ class Semaphore:
     def __exit__(self, *exception: object) -> None:
         with self._lock:
             if self._waiters:
-                # Handed on, never put back in between: a later thread cannot snatch it.
+                # Pass the permit on without a release in between: a later thread cannot take it.
                 self._waiters.popleft().release()
             else:
                 self._holders -= 1
 
     @property
     def held(self) -> int:
-        """The number of threads that hold it."""
+        """The number of threads that hold the semaphore."""
         return self._holders
 
     def close(self) -> None:
@@ -151,30 +156,30 @@ class Semaphore:
         with self._lock:
             self._closed = True
             while self._waiters:
-                self._holders += 1  # as if it had been handed on: the woken thread gives it back
+                self._holders += 1  # like a passed permit: the woken thread returns it
                 self._waiters.popleft().release()
 
 
 def default_sandboxes() -> int:
-    """Return the number of busy sandboxes that this machine's cores keep up with."""
+    """Return the number of busy sandboxes that this machine's cores support."""
     return SANDBOXES_PER_CORE * len(os.sched_getaffinity(0))
 
 
 def _ignore(task: Task, action: str) -> None:
-    """Take no notice of an action."""
+    """Ignore an action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The things that all episodes of a run share."""
+    """The resources that all episodes of a run share."""
 
     calls: Semaphore = field(default_factory=Semaphore)
-    """Held by each call to the model; by an agent that does not say when it makes one, while it
+    """Permit for each call to the model. An agent without separate calls holds it while it
     decides."""
     sandboxes: Semaphore = field(default_factory=Semaphore)
-    """Held while an environment is reset, takes an action, or scores."""
+    """Permit for an environment's reset, action or score."""
     on_action: Callable[[Task, str], None] = _ignore
-    """Called with each action before it is taken."""
+    """Called with each action before the environment takes it."""
 
     def stop(self) -> None:
         """Stop all waiting."""
@@ -192,23 +197,26 @@ def run_episode(
     name: str = "",
     shared: Shared | None = None,
 ) -> Episode:
-    """Let an agent try a task once.
+    """Run one attempt of an agent at a task.
 
     Args:
         env: An environment whose dataset holds the task.
         agent: Makes the agent.
         task: The task.
-        seed: For the environment.
+        seed: The environment's seed.
         epoch: The number of this attempt at the task, for the record.
         name: The agent's name, for the record.
         shared: The limits on concurrency, and the observer of actions.
 
+    Returns:
+        The ended episode. For an agent that forks, it is the chosen branch.
+
     Raises:
-        AgentError: The agent raised, or gave something that is not an action.
+        AgentError: The agent raised, or returned a value that is not an action.
         ModelError: The agent's model gave no answer.
         UsageError: The agent cannot act in this environment.
         SandboxError: The sandbox died.
-        RewardError: The result could not be judged.
+        RewardError: The reward could not judge the result.
     """
     shared = shared or Shared()
     call_permits = shared.calls
@@ -220,7 +228,7 @@ def run_episode(
     episode.agent, episode.epoch, episode.seed = name, epoch, seed
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
-    with shared.sandboxes:  # it may look at the task's place, in another one
+    with shared.sandboxes:  # the agent may inspect the workspace from a second sandbox
         actor = _make_agent(agent, env, task)
     terms = AttemptContext(on_action=partial(shared.on_action, task))
     permit = DecisionPermit(call_permits, actor)
@@ -238,9 +246,9 @@ def run_episode(
             chosen_env = _play_by_turns(actor, guarded_env, permit)
         episode = chosen_env.full_episode
         if chosen_env is not guarded_env:
-            episode.seconds = time.monotonic() - start_time  # of all branches
+            episode.seconds = time.monotonic() - start_time  # the time of all branches
         if episode.fork is not None:
-            # In its run this is the one attempt at the task, whichever branch was chosen.
+            # The run counts the chosen branch as its only attempt at the task in this epoch.
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
         try:
@@ -261,11 +269,11 @@ def _hold_permit(sandboxes: Semaphore, actor: object) -> Iterator[None]:
 
 
 class DecisionPermit:
-    """The permit of an agent that decides; it is given back while environments work for it.
+    """The permit of a deciding agent, released while environments work for the agent.
 
     Args:
-        permits: Where it comes from.
-        actor: The agent, whose time limit leaves the waiting out.
+        permits: The source of permits.
+        actor: The agent, whose time limit excludes the waiting time.
     """
 
     def __init__(self, permits: AbstractContextManager[float], actor: object) -> None:
@@ -273,7 +281,7 @@ class DecisionPermit:
         self._actor = actor
         self._lock = threading.Lock()
         self._working_count = 0
-        """The number of environments that work for it: an agent may have several threads."""
+        """The number of environments that work for the agent, which may have several threads."""
         self._is_held = False
 
     def __enter__(self) -> None:
@@ -288,7 +296,7 @@ class DecisionPermit:
 
     @contextmanager
     def pause(self, work: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Give the permit back while an environment works, and take it again afterwards."""
+        """Release the permit while an environment works, and acquire it again afterwards."""
         with self._lock:
             self._working_count += 1
             if self._working_count == 1:
@@ -304,7 +312,7 @@ class DecisionPermit:
 
 
 def _play_by_turns(actor: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -> HeldEnv:
-    """Play an episode with an agent that says its next action."""
+    """Run an episode with an agent that returns one action for each turn."""
     while guarded_env.running:
         with permit:
             action = _act(actor, guarded_env.observation, guarded_env.episode.turns)
@@ -313,7 +321,7 @@ def _play_by_turns(actor: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -
 
 
 def _play_by_agent(actor: EpisodeAgent, guarded_env: HeldEnv, terms: AttemptContext) -> HeldEnv:
-    """Let an agent play an episode that it holds; return the environment whose episode counts."""
+    """Let an agent drive its own episode; return the environment whose episode counts."""
     try:
         returned_episode = actor.run(guarded_env)
     except (ModelError, Stopped):
@@ -344,7 +352,7 @@ def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | Epi
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
-        raise  # the same for every task, or of the place that it has looked at
+        raise  # common to all tasks, or an error of the inspected workspace
     except BaseException as error:
         if is_handlers(error):
             raise
@@ -355,7 +363,7 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
         action = actor.act(observation, turns)
     except (ModelError, Stopped):
-        raise  # not the agent's fault
+        raise  # an error outside the agent
     except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
         if is_handlers(error):
             raise
@@ -366,22 +374,26 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
 
 
 def _leave_out(wait_seconds: float, actor: object) -> None:
-    """Keep the time that an agent has waited for its turn out of its time limit."""
+    """Exclude an agent's waiting time from its time limit."""
     if wait_seconds and isinstance(actor, SupportsWaitExclusion):
         actor.leave_out(wait_seconds)
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:
-    """Return the seed of one episode; it depends on the arguments only, not on the order."""
+    """Return the seed of one episode, which depends on the arguments only, not on the order.
+
+    Returns:
+        An integer of 32 bits without a sign.
+    """
     text = f"{seed}:{epoch}:{task_id}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
 
 
 def unserialisable_episode(episode: Episode) -> Episode:
-    """Make the record of an episode with data that is not JSON: an error that names it.
+    """Return the record of an episode that JSON cannot represent: an error that names the field.
 
     Args:
-        episode: The episode; the fields that cannot be written are emptied.
+        episode: The episode; fields that cannot be written become empty.
     """
     places = []
     for index, turn in enumerate(episode.turns):
@@ -402,11 +414,11 @@ def unserialisable_episode(episode: Episode) -> Episode:
 
 
 def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:
-    """Make the record of an episode without a result.
+    """Return the record of an episode without a result.
 
     Args:
         error: The reason.
-        partial_episode: The episode with the turns that it got to; it is changed.
+        partial_episode: The unfinished episode with its turns; this function changes it.
     """
     partial_episode.status = "error"
     partial_episode.score = None
@@ -414,7 +426,7 @@ def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:
     message = str(error) if isinstance(error, InterCodeError) else describe_error(error)
     partial_episode.error = redactor.text(message) or type(error).__name__
     partial_episode.metadata["error_type"] = type(error).__name__
-    # A failure in code that is likely the user's own, who wants to find it.
+    # The failure is likely in the user's code: a traceback shows its position.
     user_error = error.__cause__ if isinstance(error, AgentError | ModelError) else error
     if user_error is not None and not isinstance(user_error, InterCodeError):
         text = "".join(traceback.format_exception(user_error))

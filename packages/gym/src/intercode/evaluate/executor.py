@@ -1,4 +1,8 @@
-"""Executors: threads of this process, or machines on which a run's episodes take place."""
+"""Executors of a run's episodes: threads of this process, or other machines.
+
+`Work` holds a prepared run. An `Executor` starts its jobs and returns `Runs`, which yields the
+recorded episodes. `Threads` is the default executor.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +30,27 @@ if TYPE_CHECKING:
 
 
 def _discard(*episodes: Any) -> None:
-    """Keep no record."""
+    """Discard the episodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A prepared run: what is to be tried, who acts, and where."""
+    """A prepared run: its plan, its agent and its environment."""
 
     plan: Plan
     agent: Actors
     setting: Setting
     progress: Progress
     budget: Budget | None = None
-    """The money and tokens that models may take; None: the agent has a budget of its own."""
+    """The cost and tokens that models may use; None: the agent has its own budget."""
     record: Callable[..., None] = _discard
-    """Takes episodes, and returns when they are safe."""
+    """Writes episodes, and returns once they are durable."""
 
     def orders(self, resources: Shared | None = None) -> Orders:
-        """Return the instructions of workers in this process.
+        """Return the instructions for workers in this process.
 
         Args:
-            resources: What limits their concurrency; default: what the spec says.
+            resources: The limits on their concurrency; default: the limits of the spec.
         """
         agent, run_options, seed = self.agent, self.plan.spec.how, self.plan.spec.seed
         resources = resources or Shared(
@@ -75,27 +79,28 @@ class Work:
 
 
 class Executor(Protocol):
-    """Runs the episodes of a run."""
+    """The component that runs a run's episodes."""
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse a spec that cannot be run there, before anything is started.
+        """Refuse a spec that this executor cannot run, before anything starts.
 
         Raises:
-            UsageError: It cannot.
+            UsageError: The executor cannot run the spec.
         """
 
     def start(self, jobs: Sequence[Job], work: Work) -> Runs:
-        """Return the jobs as what runs them, in this order as far as possible.
+        """Return the running jobs, in the given order as far as possible.
 
-        It records each episode by `Work.record`, in this process, before it yields it.
+        The process of the caller records each episode by `Work.record` before the returned object
+        yields the episode.
         """
 
 
 class Threads:
-    """Runs episodes on threads of this process, which have an environment each."""
+    """The executor that runs episodes on threads of this process, each with its own environment."""
 
     def check(self, spec: RunSpec) -> None:
-        """Accept any."""
+        """Accept any spec."""
 
     def start(self, jobs: Sequence[Job], work: Work) -> Pool:
         """See `Executor`."""
@@ -108,7 +113,7 @@ def resolve_executor(spec: RunSpec) -> Executor:
     """Return the executor that a spec names.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: No executor has that name.
     """
     if spec.how.on is None:
         return Threads()

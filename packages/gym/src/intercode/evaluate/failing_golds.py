@@ -1,7 +1,7 @@
-"""Golds and setups of Bash that fail: they run once more, what they print apart from errors.
+"""Golds and setups of Bash that fail, found by a second run without the error output.
 
-Gold that fails is compared with itself: it solves its task, and no agent can. Of a setup only the
-last exit code counts in a run; here each line does.
+A failing gold is compared with itself: gold solves its task, and no agent can. In a normal run only
+the last exit code of a setup counts; this module checks each line.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 _NOT_RUN = (126, 127)
 _SIGPIPE = 141
 _DIFFERS = 1
-"""The exit code of `grep`, `diff`, `cmp` and `test` where nothing has failed."""
+"""The exit code of ``grep``, ``diff``, ``cmp`` and ``test`` for a result without a failure."""
 _REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
 _FAILURE_CODE = 98
-# Lines keep their numbers. A pipe whose reader has enough, as `head`, has not failed.
+# The prefix is one line, so the setup's lines keep their numbers. A reader that stops early, such
+# as ``head``, ends its writer with SIGPIPE, which does not count as a failure.
 _EACH_LINE = (
     "exec 9>&2; set -o pipefail; "
     f"trap 'code=$?; [ $code = {_SIGPIPE} ] || {{ "
@@ -38,18 +39,21 @@ _EACH_LINE = (
 
 
 def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tuple[Kind, str] | None:
-    """Return how an action of gold's fails; None: none does.
+    """Return the failure of an action of gold; None: no action fails.
 
-    Gold whose program does not run, and that prints nothing but that, is a problem (``command``):
-    the error would be the answer. Other failures may be intended (``fails``).
+    Gold is a problem (``command``) if its program does not run and prints only the error: the error
+    would be the answer. Other failures may be intended (``fails``).
 
     Args:
         task: The task.
-        turns: The episode of gold.
-        stage: Makes the place in which an action that seems to fail is tried once more.
+        turns: The turns of gold's episode.
+        stage: Opens the sandbox that repeats an apparently failing action.
+
+    Returns:
+        The kind of the finding, and its description.
 
     Raises:
-        TaskError, ImageError, SandboxError: There is no such place.
+        TaskError, ImageError, SandboxError: The sandbox cannot be opened.
     """
     for number, turn in enumerate(turns):
         if turn.exit_code is None or turn.info.get("timed_out"):
@@ -80,10 +84,10 @@ def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tupl
 
 
 def setup_failure(task: Task, stage: SandboxStage) -> str | None:
-    """Return the first line of a task's setup that fails; None: none does.
+    """Return a description of the first failing line of a task's setup; None: no line fails.
 
     Raises:
-        TaskError, ImageError, SandboxError: There is no place to try it.
+        TaskError, ImageError, SandboxError: The sandbox cannot be opened.
     """
     if task.setup is None:
         return None
@@ -98,7 +102,7 @@ def setup_failure(task: Task, stage: SandboxStage) -> str | None:
 
 
 def _stdout_lines(task: Task, actions: Sequence[str], stage: SandboxStage) -> list[str]:
-    """Return the lines of the last action's output, without its errors."""
+    """Return the lines of the last action's standard output, without its errors."""
     *earlier_actions, last_action = actions
     with closing(stage.open(task)) as sandbox, closing(BashInterpreter(sandbox)) as shell:
         for action in [*earlier_actions, "exec 2>/dev/null"]:
@@ -107,7 +111,7 @@ def _stdout_lines(task: Task, actions: Sequence[str], stage: SandboxStage) -> li
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the messages of programs that have failed."""
+    """Yield the error messages of programs."""
     for line in drop_complaints(lines):
         if is_message(line) and not _REMARK.fullmatch(line):
             yield line

@@ -1,4 +1,8 @@
-"""Search for gold in all that the agent of a task can read before it has done anything."""
+"""A search for gold in everything that a task's agent can read before its first action.
+
+`leaks` searches the query, environment variables, processes, changed files and the image's layers.
+`leak_fixes` searches for the code of a repository's fix.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,9 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 FILE_LIMIT = 16 * MIB
-"""Larger files are not searched."""
+"""Maximum size of a searched file, in bytes."""
 LIMIT = 512 * MIB
-"""The most bytes that are searched for one task."""
+"""Maximum number of searched bytes for one task."""
 _MIN_FLAG_LENGTH = 5
 _MIN_GOLD_LENGTH = 8
 _MIN_LINE_LENGTH = 12
@@ -34,14 +38,14 @@ _WRITE_UP_PATTERN = re.compile(
     r"(?<![a-z])(?:write[-_ ]?ups?|walk[-_ ]?throughs?|solutions?|answers?)(?![a-z])", re.IGNORECASE
 )
 _LAYERED_SCHEMES = ("oci", "docker", "docker-daemon")
-"""Bases that have many layers."""
-# Not `env` and `ps`: an image may have neither. Another user's processes cannot be read.
+"""Schemes of base images with many layers."""
+# Not ``env`` and ``ps``: an image may lack both. The kernel hides other users' processes.
 _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A place where a task's agent can read its gold."""
+    """A location where a task's agent can read its gold."""
 
     task_id: str
     place: str
@@ -49,20 +53,19 @@ class Leak:
     text: str
     """A description for people."""
     is_problem: bool = False
-    """Whether the task is not as it should be; else it may be intended."""
+    """Whether the leak is a defect of the task; otherwise it may be intended."""
 
 
 def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
-    """Return the places where a task's gold can be read, except those of ``metadata.flag_in``.
+    """Return the locations where a task's gold can be read, except those of ``metadata.flag_in``.
 
-    The code of a repository's fix is searched by `fix_leaks`, everywhere.
-
-    A file that is named like a write-up counts, whatever it contains. Files of an image's own base
-    are not searched, nor is a `place` that is not a sandbox.
+    `fix_leaks` searches everywhere for the code of a repository's fix. A file with a write-up's
+    name counts, whatever its content. The search excludes files of an image's own base, and a
+    `place` other than a sandbox.
 
     Args:
         task: The task.
-        place: The place of an episode that has just begun.
+        place: The workspace of a new episode.
         image: The name of its image.
         flags: Whether its golds are flags.
 
@@ -101,14 +104,17 @@ def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
 
 
 def find_gold_form(golds: Sequence[str], data: bytes, *, flags: bool, short: bool) -> str:
-    """Return how a text shows a gold: ``as it is``, ``in base64``…; empty if it does not.
+    """Return the form in which a text contains gold; empty: the text does not contain gold.
 
     Args:
         golds: Accepted solutions.
         data: The text.
-        flags: Whether they are flags, which may be written backwards, in base64 or in hexadecimal.
-        short: Whether short lines count, too. A task's query may hold all of gold but the short
-            line that is missing; a file that holds all of its long lines says enough.
+        flags: Whether golds are flags, which also match backwards, in base64 or in hexadecimal.
+        short: Whether short lines count. A task's query may contain all of gold except its missing
+            short line. In a file, the long lines suffice.
+
+    Returns:
+        ``as it is``, ``backwards``, ``in base64``, ``in hexadecimal``, or an empty text.
     """
     if not flags:
         gold_lines = [lines for gold in golds if (lines := telling_lines(gold, short=short))]
@@ -135,9 +141,9 @@ def find_gold_form(golds: Sequence[str], data: bytes, *, flags: bool, short: boo
 
 
 def telling_lines(gold: str, *, short: bool) -> list[bytes]:
-    """Return the lines of gold that say what to do, normalised; none if it is too short.
+    """Return gold's significant lines, normalised; none if gold is too short.
 
-    Of a patch these are the lines that it adds.
+    For a patch these are its added lines.
     """
     rows = gold.splitlines()
     if _PATCH.search(gold):
@@ -149,12 +155,12 @@ def telling_lines(gold: str, *, short: bool) -> list[bytes]:
 
 
 def _normalise_blanks(data: bytes) -> bytes:
-    """Return a text in lower case, any blanks as one space."""
+    """Return a text in lower case, with each run of blanks as one space."""
     return b" ".join(data.lower().split())
 
 
 def _base64(flag: bytes, offset: int) -> Iterator[bytes]:
-    """Yield the part of a flag's base64 that is the same whatever `offset` bytes precede it."""
+    """Yield the part of a flag's base64 form that is independent of `offset` bytes before it."""
     encoded_flag = base64.b64encode(bytes(offset) + flag)
     begin = -(-offset * 4 // 3)
     end = (offset + len(flag)) * 8 // 6
@@ -163,9 +169,9 @@ def _base64(flag: bytes, offset: int) -> Iterator[bytes]:
 
 
 def _is_write_up(path: str, *, flags: bool) -> bool:
-    """Whether a file is named like one that tells the answer, or the way to it.
+    """Return whether a file's name suggests the answer, or the way to it.
 
-    Where golds are flags this includes a ``README``: of a puzzle's files it often is the author's.
+    For flags this includes a ``README``: among a puzzle's files it is often the author's.
     """
     readme = flags and PurePosixPath(path).stem.lower() == "readme"
     return readme or _WRITE_UP_PATTERN.search(path) is not None
@@ -177,7 +183,7 @@ def _names(value: object) -> list[str]:
 
 
 def _readable_texts(task: Task, place: object, image: str) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of all that an agent can read."""
+    """Yield name and content of each text that an agent can read."""
     yield "query", encode(task.query)
     if not isinstance(place, SandboxBackend):
         return
@@ -186,13 +192,13 @@ def _readable_texts(task: Task, place: object, image: str) -> Iterator[tuple[str
     changed_paths = [c.path for c in place.changes() if c.type == "file" and c.kind != "deleted"]
     layer_paths = (
         () if is_repository_task(task) else _layer_files(place, image)
-    )  # which `fix_leaks` reads
+    )  # `fix_leaks` reads them
     for path in dict.fromkeys((*changed_paths, *layer_paths)):
         yield path, _read(place, path)
 
 
 def _read(sandbox: SandboxBackend, path: str) -> bytes:
-    """Read a file as the agent can; empty if the agent may not, or if it is large."""
+    """Read a file with the agent's privileges; empty if it is unreadable or too large."""
     try:
         return sandbox.read_file(path, limit=FILE_LIMIT)
     except (OSError, OutputLimitError):
@@ -200,7 +206,7 @@ def _read(sandbox: SandboxBackend, path: str) -> bytes:
 
 
 def _layer_files(sandbox: SandboxBackend, name: str) -> Iterator[str]:
-    """Yield the files of an image's layers, except those of its base, which are not the task's."""
+    """Yield the files of an image's layers, except the base's files, which are not the task's."""
     for layer in _task_layers(getattr(sandbox, "image", None), name):
         for folder, _, names in os.walk(layer):
             sandbox_folder = "/" / Path(folder).relative_to(layer)
@@ -214,7 +220,7 @@ def _task_layers(image: object, name: str) -> Sequence[Path]:
         return ()
     try:
         spec = parse(name)
-    except ImageError:  # a name of another provider's
+    except ImageError:  # another provider's name
         return ()
     base = len(image.layers) - len(spec.additions) if spec.scheme in _LAYERED_SCHEMES else 1
     return image.layers[base:]

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class LanguageAgentProvider(AgentProvider):
-    """Makes the agents of a `Strategy`, with their model."""
+    """The provider that makes the agents of a `Strategy`, with their model."""
 
     calls_model = True
 
     @classmethod
     def claims(cls, name: str) -> bool:
-        """Tell whether a name is that of a strategy."""
+        """Return whether a name belongs to a strategy."""
         if name not in registry.AGENTS and not is_reference(name):
             return False
         return isinstance(registry.AGENTS.resolve(split(name, ":")[0]), Strategy)
@@ -64,7 +64,11 @@ class LanguageAgentProvider(AgentProvider):
 
 
 def _check_context(spec: RunSpec) -> None:
-    """Refuse to show what there is in an environment where nothing shows it."""
+    """Refuse ``--context`` for an environment without an overview.
+
+    Raises:
+        UsageError: The environment has no overview of its content.
+    """
     context, env = spec.agent.context, spec.env
     traits = find_traits(env.name, env.protocol)
     if context and (traits.is_remote or not traits.overview):
@@ -92,7 +96,7 @@ def _language_agents(
         if (option_value := getattr(agent_spec, name)) is not None
     }
     options["search"] = Search(**search) if search else None
-    # Read in a turn of its own, which not every agent has, where files can be read.
+    # Reading a skill takes a turn, which ``single-turn`` lacks, and readable files.
     can_read_files = strategy.name != "single-turn" and takes_layers(spec)
     options["skills"] = skills.offer(offered_skills, readable=can_read_files)
     temperature = 0.0 if model_spec.temperature is None else model_spec.temperature
@@ -109,4 +113,4 @@ def _language_agents(
 
 
 _SEARCH = {"order": "search", "start": "search_from"}
-"""Field of `Search` → option of a spec, of those whose names differ."""
+"""Field of `Search` → option of a spec, for fields with another option name."""

@@ -1,9 +1,9 @@
-"""Search for the code of a fix in all that the agent of a repository's task can read.
+"""A search for a fix's code in everything that a repository task's agent can read.
 
-The lines that gold adds are searched in files, in archives (wheels, eggs, zip files, tarballs,
-those of pip's cache included), and in every object of git's, reachable or not. Compiled files are
-compared function by function. Lines that tracked files of the base have, too, say nothing, nor do
-short ones.
+The search looks for gold's added lines in files, in archives, and in every git object, reachable or
+not. Archives are wheels, eggs, zip files and tarballs, including those in pip's cache. Compiled
+files are compared function by function. Short lines, and lines that the base's tracked files
+contain, do not count.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from intercode_sandbox.images.repository import Git
 from intercode_sandbox.units import MIB
 
 MAX_FILE_SIZE = 512 * MIB
-"""Larger files are not searched."""
+"""Maximum size of a searched file, in bytes."""
 MAX_TOTAL_SIZE = 2048 * MIB
-"""The most bytes of content that are searched for one task."""
+"""Maximum number of searched bytes for one task."""
 SHARE = 0.8
-"""The share of a file's new lines that shows the fix: an older version may differ in some."""
+"""The share of a file's new lines that proves the fix: an older version may differ in some."""
 _LINES = 12
-"""The number of lines of a file that are looked for: its longest."""
+"""Maximum number of a file's lines in the search: its longest."""
 _ANCHORS = 3
-"""The number of lines of a file of which one must be in what is searched: `_LINES` and `SHARE`."""
+"""Anchor lines of a file: by `_LINES` and `SHARE`, any match contains at least one of them."""
 _MIN_TOTAL_LENGTH, _MIN_LINE_LENGTH = 8, 12
 _MAX_DEPTH = 3
-"""The number of archives that may lie in one another."""
+"""Maximum depth of nested archives."""
 _SECONDS = 300.0
 _OUTPUT = 64 * MIB
 _ARCHIVES = (
     "*.whl", "*.zip", "*.egg", "*.tar", "*.tar.*", "*.tgz", "*.tbz2", "*.txz", "*.body",
 )  # fmt: skip
-"""Names of archives; the last one is of pip's cache."""
+"""File names of archives; the last pattern is for pip's cache."""
 _STORES = ("*.pack", "*.bundle")
 _LOOSE_OBJECTS = "*/[0-9a-f][0-9a-f]/" + "[0-9a-f]" * 38 + "*"
 _WORD = re.compile(r"[^\W\d]\w{3,}")
@@ -60,18 +60,18 @@ _COMMENTS = (b"#", b"//", b'"""', b"'''")
 
 @dataclass(frozen=True)
 class Part:
-    """The lines that gold adds to one file, and that say something."""
+    """The significant lines that gold adds to one file."""
 
     path: str
     lines: tuple[bytes, ...]
 
     def may_be_in(self, name: str) -> bool:
-        """Whether a file of that name that has the lines has them from there: few may be chance."""
+        """Return whether these lines in a file of that name prove the fix: few may be chance."""
         file_name = self.path.rpartition("/")[2]
         return name.startswith(file_name) or len(self.lines) >= 3 or sum(map(len, self.lines)) >= 40
 
     def is_in(self, data: bytes) -> bool:
-        """Whether a text has the lines."""
+        """Return whether a text contains the lines, up to the permitted number of missing lines."""
         max_missing = int(len(self.lines) * (1 - SHARE))
         missing_count = 0
         for line in self.lines:
@@ -92,11 +92,11 @@ class Search:
     scratch: Path
     parts: list[Part] = field(default_factory=list)
     compiled_files: dict[str, tuple[str, bytes]] = field(default_factory=dict)
-    """Place → path and content of a compiled file."""
+    """Location → path and content of a compiled file."""
     remaining_bytes: int = MAX_TOTAL_SIZE
 
     def run(self) -> Iterator[tuple[str, str]]:
-        """Yield path and description of each place where the code of a fix can be read."""
+        """Yield path and description of each location where the code of a fix can be read."""
         for gold in self.task.gold:
             self.parts += _parts(gold)
         self._drop_base_lines()
@@ -116,7 +116,7 @@ class Search:
             else:
                 for place, member_content in _expand_archive(path, data):
                     if not self._spend(member_content):
-                        break  # an archive of a few bytes can hold more than any machine reads
+                        break  # a small archive can expand beyond any machine's capacity
                     yield from self._report_place(
                         path, self._search_content(place, member_content, path)
                     )
@@ -132,7 +132,7 @@ class Search:
             yield path, f"the lines that gold adds stand in {place}"
 
     def _drop_base_lines(self) -> None:
-        """Drop the lines that tracked files have already."""
+        """Remove the lines that tracked files already contain."""
         gold_lines = b"\n".join(line for part in self.parts for line in part.lines)
         grep = ["git", "-c", "safe.directory=*", "grep", "-haF", "-f", "-", "--", "."]
         result = self.sandbox.exec(
@@ -146,7 +146,7 @@ class Search:
         self.parts = [part for part in dict.fromkeys(remaining_parts) if part.lines]
 
     def _find_by_lines(self) -> list[str]:
-        """List the files of the image that have a line of gold's."""
+        """Return the image's files that contain an anchor line of gold."""
         lines = [line for part in self.parts for line in part.lines[:_ANCHORS]]
         anchors = [argument for line in lines for argument in (b"-e", line)]
         find = f"find / -xdev -path /proc -prune -o -type f -size -{MAX_FILE_SIZE // 1024}k -print0"
@@ -154,12 +154,12 @@ class Search:
         return self._paths(["/bin/sh", "-c", grep, "sh", *anchors])
 
     def _find_archives(self) -> list[str]:
-        """List archives, and packs and other objects of git's, which `grep` does not read."""
+        """Return archives, packs and other git objects, whose content ``grep`` cannot read."""
         tests = [*(("-name", name) for name in (*_ARCHIVES, *_STORES)), ("-path", _LOOSE_OBJECTS)]
         return self._find(["-xdev"], tests)
 
     def _find_by_name(self) -> list[str]:
-        """List files that are named like one that gold changes, or are compiled from such a one."""
+        """Return the files named like a file that gold changes, and their compiled forms."""
         tests = []
         for path in {path for gold in self.task.gold for path in patch_paths(gold)}:
             escaped_path = PurePosixPath(re.sub(r"([][*?\\])", r"\\\1", path))
@@ -194,7 +194,7 @@ class Search:
     def _search_content(
         self, place: str, data: bytes, path: str = "", *, is_object: bool = False
     ) -> str:
-        """Return the place if it has the lines; keep a compiled file for later."""
+        """Return the location if its content has the lines; keep a compiled file for later."""
         if place.endswith(".pyc"):
             self.compiled_files[place] = path, data
             return ""
@@ -205,7 +205,7 @@ class Search:
         return ""
 
     def _search_pack(self, data: bytes) -> str:
-        """Search the objects of a pack, or of a bundle, which is a pack after some lines."""
+        """Search the objects of a pack, or of a bundle, which is a pack after some header lines."""
         path = Path(tempfile.mkdtemp(dir=self.scratch))
         git = Git(path)
         start = data.find(b"PACK")
@@ -221,12 +221,12 @@ class Search:
                     f"git's object {name[:12]}", content, is_object=True
                 ):
                     return match
-        except ImageError:  # it is damaged, or incomplete: git could not read it either
+        except ImageError:  # damaged or incomplete: the agent's git cannot read it either
             return ""
         return ""
 
     def _find_compiled_code(self) -> list[str]:
-        """Return the compiled files with a function, or with the names, that only gold has."""
+        """Return the compiled files with a function, or with names, that only gold has."""
         sources: list[tuple[str, str, str]] = []
         for gold in self.task.gold if self.compiled_files else ():
             sources += self._read_sources(gold)
@@ -265,7 +265,7 @@ class Search:
         return False
 
     def _read_sources(self, gold: str) -> Iterator[tuple[str, str, str]]:
-        """Yield path, and content before and after, of each file of Python's that gold changes."""
+        """Yield path, and content before and after, of each Python file that gold changes."""
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         git, tree = Git(folder), folder / "x"
         git("init", "--quiet", "--template=", tree)
@@ -279,7 +279,7 @@ class Search:
         (folder / "patch").write_bytes(encode(gold.rstrip("\n") + "\n"))
         try:
             git("-C", tree, "apply", "--whitespace=nowarn", folder / "patch")
-        except ImageError:  # gold does not apply, which its trial says
+        except ImageError:  # gold does not apply: its trial reports the error
             return
         for path, text in base_texts.items():
             if path.endswith(".py") and (tree / path).is_file():
@@ -292,11 +292,11 @@ def is_repository_task(task: Task) -> bool:
 
 
 def fix_leaks(task: Task, place: object) -> Iterator[tuple[str, str]]:
-    """Yield path and description of each place where the code of a task's fix can be read.
+    """Yield path and description of each location where the code of a task's fix can be read.
 
     Args:
-        task: The task; nothing is searched unless it is of a repository, and has gold.
-        place: The place of an episode that has just begun.
+        task: The task; other tasks than repository tasks with gold give no leaks.
+        place: The workspace of a new episode; only a sandbox is searched.
 
     Raises:
         SandboxError: The sandbox died.
@@ -305,7 +305,7 @@ def fix_leaks(task: Task, place: object) -> Iterator[tuple[str, str]]:
         return
     try:
         plan = make_plan(task)
-    except TaskError:  # which its trials say
+    except TaskError:  # its trials report the error
         return
     with tempfile.TemporaryDirectory(prefix="intercode-leaks-") as folder:
         yield from Search(task, place, plan, Path(folder)).run()
@@ -325,7 +325,7 @@ def _parts(patch: str) -> Iterator[Part]:
 
 
 def _select_lines(lines: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return the longest lines; none if they are so short that they may stand anywhere."""
+    """Return the longest lines; none if their total length is too short to prove anything."""
     code = [line for line in lines if not line.startswith(_COMMENTS)]
     long_lines = [line for line in code if len(line) >= _MIN_LINE_LENGTH]
     selected_lines = sorted(long_lines or code, key=len, reverse=True)[:_LINES]
@@ -333,7 +333,7 @@ def _select_lines(lines: Sequence[bytes]) -> tuple[bytes, ...]:
 
 
 def _code(source: str) -> str:
-    """Return a source without comments, which a compiled file does not have."""
+    """Return a source without its comments, which a compiled file lacks."""
     return re.sub(r"(?m)#.*$", "", source)
 
 
@@ -342,7 +342,7 @@ def _suffixes(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_loose_object(path: str, data: bytes) -> bytes | None:
-    """Return the content of one of git's objects that has a file of its own."""
+    """Return the content of a loose git object; None for any other file."""
     if len(PurePosixPath(path).name) < 38 or len(PurePosixPath(path).parent.name) != 2:
         return None
     try:
@@ -352,7 +352,7 @@ def _read_loose_object(path: str, data: bytes) -> bytes | None:
 
 
 def _expand_archive(place: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Yield a file, or all that is in it if it is an archive; archives in it likewise."""
+    """Yield a file, or all members if the file is an archive; expand nested archives as well."""
     is_archive = False
     try:
         for name, content in _members(data) if depth < _MAX_DEPTH else ():
@@ -360,13 +360,13 @@ def _expand_archive(place: str, data: bytes, depth: int = 0) -> Iterator[tuple[s
             member_place = f"{place}: {name}" if depth == 0 else f"{place}/{name}"
             yield from _expand_archive(member_place, content, depth + 1)
     except (*DAMAGE, zipfile.BadZipFile, NotImplementedError, RuntimeError):
-        pass  # for an agent it ends there, too; or it is encrypted
+        pass  # the archive is damaged for an agent as well, or encrypted
     if not is_archive:
         yield place, data
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of an archive; none if it is not one."""
+    """Yield the members of an archive; none for other files."""
     if data[:4] == b"PK\3\4":
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for entry in archive.infolist():
@@ -427,4 +427,4 @@ for place, data in message["compiled"].items():
         pass
 print(json.dumps(found))
 """
-"""A program for the image's own Python, which alone can read what it has compiled."""
+"""A program for the image's own Python, which alone can read its compiled files."""

@@ -1,4 +1,8 @@
-"""A run's ``run.json``: its facts."""
+"""The facts of a run's ``run.json``: dataset, environment, agent, versions and machine.
+
+`describe` builds the manifest of a new run. `session` and `finish` record the calls that worked on
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ _PACKAGES = tuple(
     if (spec := find_spec(name)) and spec.origin
 )
 _SOURCE = ("packages", "gym", "src", "intercode")
-"""The folder of the first of the packages in a checkout."""
+"""The folder of the first package in a checkout."""
 _SECONDS = 10.0
 
 
@@ -40,7 +44,16 @@ def describe(
     seed: int,
     excluded_tasks: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the first ``run.json`` of a run, with the facts that identify it, and no session."""
+    """Return the first ``run.json`` of a run, with its identifying facts and no session.
+
+    Args:
+        dataset: The dataset's facts, from `dataset_facts`.
+        env: The environment's facts.
+        agent: The agent's facts.
+        needs_gold: Whether the agent receives its tasks with gold.
+        seed: The run's seed.
+        excluded_tasks: Task id → why the run leaves it out.
+    """
     return {
         "format": FORMAT,
         "dataset": dict(dataset),
@@ -66,10 +79,10 @@ def dataset_facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def session(context: Mapping[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """Return the record of one call that worked on the run: when, where and with what.
+    """Return the record of one session: its time, machine, versions and settings.
 
     Args:
-        context: More facts: of its options, its sandboxes, its images' tools.
+        context: More facts: options, sandboxes, and the tools of images.
         settings: Options that do not identify the run.
     """
     return {
@@ -89,14 +102,21 @@ def session(context: Mapping[str, Any] | None = None, **settings: Any) -> dict[s
 
 
 def finish(session: dict[str, Any], *, episodes: int, seconds: float, interrupted: bool) -> None:
-    """Record in a session how it ended."""
+    """Record the end of a session.
+
+    Args:
+        session: The session's record; this function changes it.
+        episodes: Number of episodes that ended in the session.
+        seconds: Wall time of the session.
+        interrupted: Whether an interrupt cut the session short.
+    """
     session.update(
         finished=_now(), episodes=episodes, seconds=round(seconds, 3), interrupted=interrupted
     )
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested objects into one, with dotted keys."""
+    """Flatten nested objects into one object with dotted keys."""
     entries: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
@@ -112,10 +132,10 @@ def _versions() -> dict[str, str]:
 
 
 def version(name: str) -> str:
-    """Return the version of an installed distribution."""
+    """Return the version of an installed distribution, or ``unknown``."""
     try:
         return metadata.version(name)
-    except metadata.PackageNotFoundError:  # run from a checkout
+    except metadata.PackageNotFoundError:  # InterCode runs from a checkout
         return "unknown"
 
 
@@ -125,10 +145,10 @@ def _now() -> str:
 
 @cache
 def package_versions() -> dict[str, str]:
-    """Return ``intercode``, ``code`` and, where it is known, ``commit``.
+    """Return ``intercode``, ``code`` and, if known, ``commit``.
 
-    The digest of the code says whether two are the same, also if both were changed and not
-    committed; the commit says where to find one of them again.
+    Equal digests of the code prove equal versions, even after uncommitted changes. The commit
+    identifies the source of one of them.
     """
     versions = {"intercode": __version__, "code": _code()}
     commit = _checkout_commit() or _installed_commit()
@@ -136,12 +156,12 @@ def package_versions() -> dict[str, str]:
 
 
 def _code() -> str:
-    """Return a digest of the packages' files, without those that Python has made of them."""
+    """Return a digest of the packages' files, without Python's compiled files."""
     hasher = hashlib.blake2b(digest_size=16)
     files = ((package, path) for package in _PACKAGES for path in sorted(package.rglob("*")))
     for package, path in files:
         name = path.relative_to(package.parent)
-        # In a __pycache__ files come and go under other names while another process imports us.
+        # Another process that imports InterCode creates temporary names in a __pycache__.
         if path.suffix != ".pyc" and "__pycache__" not in name.parts and path.is_file():
             data = path.read_bytes()
             hasher.update(f"{name}\0{len(data)}\0".encode())
@@ -150,9 +170,10 @@ def _code() -> str:
 
 
 def _checkout_commit() -> str:
-    """Return the commit that is checked out, with a ``+`` if files were changed since.
+    """Return the checked-out commit, with a ``+`` if files have changed since.
 
-    A repository in which InterCode is merely installed is another's, and its commit says nothing.
+    A repository in which InterCode is merely installed does not count: its commit identifies other
+    code.
     """
     package = _PACKAGES[0]
     if package.parts[-len(_SOURCE) :] != _SOURCE:
@@ -166,13 +187,13 @@ def _checkout_commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """Return what git prints; "" without git, or if it refuses this folder."""
+    """Return git's output; "" without git, or if git refuses this folder."""
     env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     return read_output(["git", "-C", str(root), *arguments], env)
 
 
 def read_output(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> str:
-    """Return the output of a program, stripped; "" if it fails, is not there or takes long."""
+    """Return the output of a program, stripped; "" if it fails, is missing or exceeds 10 s."""
     try:
         result = subprocess.run(
             command,
@@ -190,7 +211,7 @@ def read_output(command: Sequence[str | Path], env: Mapping[str, str] | None = N
 
 
 def _installed_commit() -> str:
-    """Return the commit that pip has installed from, as ``pip install git+https://…`` leaves it."""
+    """Return the commit that pip installed from, as ``pip install git+https://…`` records it."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Rewards that ask a model: they are made from a spec, and take options of their own."""
+"""Rewards that ask a model, built from a spec with their own options."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from intercode.spec import RunSpec
 
 ModelReward = Judge
-"""A reward that asks a model; there is one."""
+"""The only reward that asks a model."""
 SHARED_MODEL_OPTIONS = ("prices", "max_cost", "max_tokens")
-"""The options of language models that a judge takes as well, with any agent."""
+"""The options of language models that a judge also takes, with any agent."""
 
 
 def model_options(spec: RunSpec) -> tuple[str, ...]:
-    """Return the options of language models that the reward of a spec takes."""
+    """Return the language-model options that the reward of a spec takes."""
     return SHARED_MODEL_OPTIONS if spec.reward == Judge.KIND else ()
 
 
 def model_reward(spec: RunSpec, budget: Budget | None = None) -> ModelReward | None:
-    """Make the reward of a spec, if it asks a model; None: it does not.
+    """Return the reward of a spec, if it asks a model; None: it asks no model.
 
     Args:
         spec: The spec.
-        budget: What it may spend, with all who share it; None: there is no limit.
+        budget: The reward's budget, which other users share; None: unlimited.
 
     Raises:
-        UsageError: It has no model, or there is a model and no judge.
+        UsageError: The judge has no model; or options of a judge come without a judge.
     """
     env = spec.env
     votes, model = env.judge_votes, env.judge_model

@@ -1,4 +1,4 @@
-"""Observation of a run."""
+"""The observer interface of a run."""
 
 from __future__ import annotations
 
@@ -17,48 +17,51 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """An observer of a run that does nothing: override the methods that you want.
+    """An observer of a run that does nothing: override the methods that you need.
 
-    All methods are called in the thread that called `evaluate`, except `action`.
+    The thread that called `evaluate` calls all methods except `action`.
     """
 
     def begin(self, total: int, outcomes: Sequence[Outcome]) -> None:
         """Handle the start of the run: `total` episodes, of which `outcomes` are finished."""
 
     def action(self, task: Task, action: str) -> None:
-        """Handle an action before it is taken. Called in a worker's thread: keep it short."""
+        """Handle an action before the environment takes it.
+
+        Worker threads call this method: keep it short.
+        """
 
     def episode(self, episode: Episode) -> None:
-        """Handle an episode that has ended and is recorded."""
+        """Handle an ended and recorded episode."""
 
     def tick(self) -> None:
-        """Handle the passing of time; called every now and then, also when nothing happens."""
+        """Handle the passing of time; called at intervals, even when nothing happens."""
 
     def nodes(self, count: int, change: str) -> None:
-        """Handle a change of the machines that a run has, if it is on a cluster.
+        """Handle a change of the machines of a run on a cluster.
 
         Args:
-            count: The number of those that take episodes.
-            change: What has happened, in words.
+            count: The number of machines that take episodes.
+            change: A description of the change.
         """
         log.info(change)
 
     def waiting(self, text: str) -> None:
-        """Handle a model's server that has not answered for long."""
+        """Handle a long delay of a model's server."""
         log.warning(text)
 
     def stopping(self, running_count: int) -> None:
-        """Handle an interrupt; the run stops when the episodes in flight have ended."""
+        """Handle an interrupt; the run stops after the episodes in flight."""
 
     def end(self) -> None:
-        """Handle the end of the run, also by an exception."""
+        """Handle the end of the run, even after an exception."""
 
     def warn(self, text: str) -> None:
-        """Warn of something, before the run starts."""
+        """Handle a warning, before the run starts."""
         log.warning(text)
 
     def say(self, text: str) -> None:
-        """Handle the start of work that may take long (building, starting), before the run."""
+        """Handle the start of long work (building, starting), before the run."""
 
     def built(self) -> None:
-        """Handle the end of that work."""
+        """Handle the end of the work that `say` announced."""

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class NotReproducibleError(RewardError):
-    """The recorded actions no longer lead where they led: there is nothing to be scored."""
+    """A replay with other observations than the record: no state is left to score."""
 
 
 class NeedsSandboxError(RewardError):
-    """A reward looks at the sandbox, which a record does not have."""
+    """A reward's access to the sandbox, which a record does not have."""
 
 
 class _NoSandbox:
-    """Placeholder for a sandbox that is gone: access is noted, and raises `NeedsSandboxError`."""
+    """A placeholder for a closed sandbox: access is noted, and raises `NeedsSandboxError`."""
 
     def __init__(self, on_access: Callable[[], None]) -> None:
         self._on_access = on_access
@@ -43,7 +43,7 @@ def score_record(
 ) -> Episode:
     """Score an episode from its record alone.
 
-    The reward sees the episode as it did in the run, and a placeholder for the sandbox.
+    The reward receives the episode as in the run, and a placeholder for the sandbox.
 
     Args:
         task: The episode's task.
@@ -52,7 +52,7 @@ def score_record(
         every_turn: Whether to score every turn.
 
     Raises:
-        NeedsSandboxError: The reward looks at the sandbox.
+        NeedsSandboxError: The reward needs the sandbox.
         RewardError: The reward failed.
     """
     episode = Episode(
@@ -71,7 +71,7 @@ def score_record(
 
     def score() -> Score:
         new_score = reward(task, episode, _NoSandbox(lambda: accesses.append(True)))
-        if accesses:  # and the reward has caught the exception
+        if accesses:  # the reward has caught the exception
             raise NeedsSandboxError("the reward looks at the sandbox, which is not recorded")
         return new_score
 
@@ -92,25 +92,25 @@ def score_record(
 def replay(
     open_env: Callable[[], EpisodeEnv], task: Task, recorded_episode: Episode, resources: Shared
 ) -> Episode:
-    """Take the recorded actions in a fresh environment, for as long as it behaves as recorded.
+    """Replay the recorded actions in a fresh environment while its turns equal the record.
 
     Args:
-        open_env: Gives the environment; called only if the episode can be replayed.
+        open_env: Returns the environment; called only if a replay is possible.
         task: The episode's task.
         recorded_episode: The recorded episode.
-        resources: See `run_episode`.
+        resources: The limits on concurrency; see `run_episode`.
 
     Raises:
-        NotReproducibleError: An observation differs, an action ran into the time limit then, or
-            none of an agent from outside is recorded.
+        NotReproducibleError: An observation differs, a recorded action ran into the time limit, or
+            the record has no action of an external agent.
         InterCodeError: As for `run_episode`.
     """
     if (
         "outside" in recorded_episode.metadata and not recorded_episode.turns
-    ):  # it may have edited files by itself
+    ):  # the external agent may have edited files itself
         raise NotReproducibleError("not reproducible: none of its agent's actions is recorded")
     for number, turn in enumerate(recorded_episode.turns, 1):
-        if turn.info.get("timed_out"):  # it may get further now, or less far
+        if turn.info.get("timed_out"):  # the action may get further now, or less far
             raise NotReproducibleError(f"not reproducible: turn {number} ran into the time limit")
     actions = [*map(turn_action, recorded_episode.turns), ending_action(recorded_episode)]
     return run_episode(
@@ -125,11 +125,11 @@ def replay(
 
 
 class ReplayedEnv(WrappedEnv):
-    """An environment whose every turn is compared with a recorded one.
+    """An environment that compares every turn with a recorded turn.
 
     Args:
         env: The environment that acts.
-        recorded_episode: The episode that is replayed in it.
+        recorded_episode: The episode to replay.
     """
 
     def __init__(self, env: EpisodeEnv, recorded_episode: Episode) -> None:
@@ -137,10 +137,10 @@ class ReplayedEnv(WrappedEnv):
         self._recorded_episode = recorded_episode
 
     def step(self, action: str, /) -> Step:
-        """Take an action, and compare its turn with the recorded one.
+        """Take an action, and compare its turn with the recorded turn.
 
         Raises:
-            NotReproducibleError: They differ, or the episode ends at another turn.
+            NotReproducibleError: The turns differ, or the episode ends at another turn.
         """
         result = self._env.step(action)
         reference, turns, is_over = (

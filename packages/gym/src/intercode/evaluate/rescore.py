@@ -1,4 +1,8 @@
-"""Score the episodes of a recorded run again, with another reward: see `rescore`."""
+"""New scores for the episodes of a recorded run, with another reward: see `rescore`.
+
+`_RescoreWork` scores each episode from its record if the reward needs no sandbox. Otherwise it
+replays the episode in an environment of `_Setting`. The results form a new run with its own record.
+"""
 
 from __future__ import annotations
 
@@ -48,19 +52,20 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 """The name of an environment's own reward."""
 FIELD = "rescored"
-"""In a rescored run's ``run.json``, and in the metadata of its episodes."""
+"""The field of a rescored run's ``run.json`` and of its episodes' metadata."""
 _REWARD_FIELDS = {"reward": "reward", "reward_digest": "digest", "judge": "judge"}
 """Name in a record's ``env`` → name in ``rescored``."""
 
 Way = Literal["record", "again", "not reproducible", "no result", "failed"]
-"""How an episode was scored.
+"""The way in which an episode was scored.
 
-- ``record``: its reward looks at the record only, and was computed from that.
-- ``again``: its actions were taken again in a fresh environment, every observation was as
-  recorded, and the final state was scored.
-- ``not reproducible``: an observation differed. There is no new score; it counts as an error.
-- ``no result``: it had no result in the recorded run, and has none now.
-- ``failed``: the new reward, or the sandbox, gave no result.
+- ``record``: The reward needs the record only, and was computed from the record.
+- ``again``: A fresh environment replayed the actions with equal observations; the final state was
+  scored.
+- ``not reproducible``: An observation differed. The episode has no new score and counts as an
+  error.
+- ``no result``: The episode had no result in the recorded run, and has none now.
+- ``failed``: The new reward, or the sandbox, gave no result.
 """
 
 
@@ -74,7 +79,7 @@ class Result:
 
     @property
     def final(self) -> bool:
-        """Whether it need not be tried again."""
+        """Whether the episode needs no further attempt."""
         return not self.after.failed or self.way == "no result"
 
 
@@ -83,7 +88,7 @@ class RescoreResult(RunResult):
     """The result of `rescore`; outcomes are in the order of the recorded run."""
 
     results: list[Result] = field(default_factory=list)
-    """One for each outcome, with the recorded one."""
+    """One for each outcome, with the recorded outcome."""
 
     @property
     def before(self) -> list[Outcome]:
@@ -97,13 +102,13 @@ class RescoreResult(RunResult):
 
     @property
     def changes(self) -> list[Result]:
-        """The episodes that have another reward now."""
+        """The episodes with a changed reward."""
         scored_results = (r for r in self.results if not (r.before.failed or r.after.failed))
         return [result for result in scored_results if result.before.reward != result.after.reward]
 
     @property
     def lost(self) -> list[Result]:
-        """The episodes that had a result, and have none under the new reward."""
+        """The episodes with a recorded result, but without a result under the new reward."""
         return [r for r in self.results if r.after.failed and not r.before.failed]
 
 
@@ -123,40 +128,43 @@ def rescore(
     accept: Collection[str] = (),
     trust: bool = False,
 ) -> RescoreResult:
-    """Score a recorded run's episodes again. The run itself is not touched.
+    """Score a recorded run's episodes again. The run itself stays unchanged.
 
-    A reward that looks at no sandbox is computed from the record. For any other the recorded
-    actions are taken again, and the state that they lead to is scored if every observation is as
-    recorded. Otherwise the episode ends in an error, never in a reward of 0.
+    A reward that needs no sandbox is computed from the record. For any other reward, a fresh
+    environment replays the recorded actions. If every observation equals its record, the final
+    state is scored. Otherwise the episode ends in an error, never in a reward of 0.
 
     An interrupt lets the episodes in flight end; call again with the same `out` to resume.
 
     Args:
         run: The recorded run's folder.
-        dataset: Its tasks.
+        dataset: The run's tasks.
         reward: The new reward: a function, its name, or ``reward.py:score``; a judge, which
-            `env_factory` gives its environments as well; None: the environment's own.
-        env_factory: Makes an environment with that reward, and otherwise as recorded; called in
-            each worker, if actions must be taken again.
+            `env_factory` also gives its environments; None: the environment's own.
+        env_factory: Makes an environment with that reward, and otherwise as recorded; each worker
+            calls it if actions must be replayed.
         out: The new run's folder; None keeps the episodes in memory.
-        workers: Threads, each with an environment of its own.
-        settings: Gives the facts that identify the environment, as for `evaluate`; called once,
-            before the first environment is made, and compared with the record.
+        workers: Threads, each with its own environment.
+        settings: Returns the facts that identify the environment, as for `evaluate`; called once,
+            before the first environment, and compared with the record.
         every_turn: Whether every turn is scored; None: as recorded.
         progress: Observes the work.
-        max_retries: The number of new attempts at an episode after the sandbox failed.
-        context: Gives more facts for the new record (``sandbox``, ``tools``), likewise.
+        max_retries: The number of new attempts at an episode after sandbox failures.
+        context: Returns more facts for the new record (``sandbox``, ``tools``); called once.
         accept: Names of facts that may differ from the record; see
             `intercode.evaluate.run_differences`.
         trust: Whether the record may name an environment of an installed package whose module is
-            not imported yet; nothing else of it acts.
+            not imported yet; no other part of the record is executed.
+
+    Returns:
+        The outcomes with their recorded counterparts.
 
     Raises:
         TrustError: The record names such an environment, and is not trusted.
-        DriftError: The tasks or the environment are not as recorded.
-        RecordError: The run cannot be read, or `out` holds another one.
+        DriftError: The tasks or the environment differ from the record.
+        RecordError: The run cannot be read, or `out` holds another run.
         TaskNotFoundError: A recorded task is not in the dataset.
-        UsageError: There is no such reward, or actions must be taken again and cannot.
+        UsageError: The reward does not exist, or a necessary replay is impossible.
         RunLockedError: Another process is writing to `out`.
     """
     if workers < 1 or max_retries < 0:
@@ -170,7 +178,7 @@ def rescore(
     work = _RescoreWork(record, dataset, reward, every_turn, setting, progress or Progress())
     rescored_manifest = work.resume(target)
     if work.needs_sandbox():
-        setting.factory()  # refuses what it must before anything is written
+        setting.factory()  # refuse bad environments before the first write
     session = _session(record, workers, max_retries) | setting.facts()
     if target is None:
         return work.run(workers, max_retries)
@@ -189,11 +197,11 @@ def rescore(
 
 
 class _RescoreWork:
-    """The episodes that are to be scored, and the results so far.
+    """The remaining episodes of a rescored run, and the results so far.
 
     Raises:
         TaskNotFoundError: A recorded task is not in the dataset.
-        UsageError: There is no such reward.
+        UsageError: The reward does not exist.
     """
 
     def __init__(
@@ -221,13 +229,13 @@ class _RescoreWork:
         self._retained_episodes: list[Episode] = []
         self.results: dict[Key, Result] = {}
         self.write: Callable[[Episode], None] = self._retained_episodes.append
-        """Writes an episode; called from any thread."""
+        """Writes an episode; any thread may call it."""
 
     def resume(self, folder: Path | None) -> dict[str, Any]:
-        """Take over the results that earlier sessions have written to a folder.
+        """Load the results that earlier sessions have written to a folder.
 
         Returns:
-            The ``run.json`` of the rescored run, to which this session is to be added.
+            The ``run.json`` of the rescored run, without this session.
 
         Raises:
             RecordError: The folder holds another run.
@@ -265,7 +273,7 @@ class _RescoreWork:
         return rescored_manifest
 
     def needs_sandbox(self) -> bool:
-        """Whether the reward looks at the sandbox, in the first episode that it is called for."""
+        """Return whether the reward needs the sandbox, by the first episode that calls it."""
         for job in self._jobs():
             if self._reward is None:
                 return True
@@ -276,7 +284,7 @@ class _RescoreWork:
                 except NeedsSandboxError:
                     return True
                 except InterCodeError:
-                    pass  # it will be seen in the result
+                    pass  # the episode's result will show the error
                 return False
         return False
 
@@ -317,7 +325,7 @@ class _RescoreWork:
         )
 
     def _without_result(self) -> Iterator[Episode]:
-        """Keep the episodes that had no result, as they are."""
+        """Record the episodes that had no result, unchanged, and yield them."""
         for key, outcome in self._record.outcomes.items():
             if outcome.failed and key not in self.results:
                 episode = self._record.read(key)
@@ -343,7 +351,7 @@ class _RescoreWork:
         return episode
 
     def _keep(self, episode: Episode, way: Way = "again") -> None:
-        """Complete an episode and write it. Called from any thread."""
+        """Complete an episode and write it. Any thread may call this method."""
         recorded_episode = self._record.read(episode_key(episode))
         _complete(episode, recorded_episode, self._facts, episode.metadata.get(FIELD, way))
         self.write(episode)
@@ -356,7 +364,7 @@ class _RescoreWork:
 
 
 class _Setting:
-    """The environments, made only if they are needed, and compared with the record."""
+    """The environments, made on demand and compared with the record."""
 
     def __init__(
         self,
@@ -370,7 +378,7 @@ class _Setting:
             name: add_identity(record.manifest).get(name) for name in run_differences.RUN
         }
         self._lock_facts = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
-        # For episodes that are scored from the record, the recorded sandbox and tools count.
+        # For episodes scored from the record, the recorded sandbox and tools count.
         last_session = (record.manifest.get("sessions") or [{}])[-1]
         self._facts = {
             name: last_session[name] for name in ("sandbox", "tools") if name in last_session
@@ -385,8 +393,8 @@ class _Setting:
         """Return the factory of environments; the first call compares them with the record.
 
         Raises:
-            UsageError: There is none, or the run's protocol permits no replay.
-            DriftError: The environments would not be as recorded.
+            UsageError: No factory exists, or the run's protocol permits no replay.
+            DriftError: The environments would differ from the record.
         """
         env = self._recorded_facts["env"] or {}
         name, protocol = str(env.get("env")), str(env.get("protocol"))
@@ -408,10 +416,10 @@ class _Setting:
         return self._make
 
     def compare(self, name: str, now: Mapping[str, Any]) -> None:
-        """Compare a part of the record with the facts of today.
+        """Compare a part of the record with the current facts.
 
         Raises:
-            DriftError: They differ where it is not accepted.
+            DriftError: The facts differ, and the difference is not accepted.
         """
         current_facts = {**self._recorded_facts, name: {**now}}
         reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, versions.FIELD)]
@@ -430,10 +438,10 @@ class _Setting:
 def _record_reward(
     env: str, protocol: str, reward: str | Function | Judge | None
 ) -> Reward[Any] | None:
-    """Return a reward to try on the record; None if it is known to look at the sandbox.
+    """Return a reward to try on the record; None if it certainly needs the sandbox.
 
     Raises:
-        UsageError: There is no such reward, or it does not take the arguments of one.
+        UsageError: The reward does not exist, or does not take a reward's arguments.
     """
     make = find_traits(env, protocol).pure_reward
     default_reward: Reward[Any] | None = None if make is None else CustomReward(make())
@@ -447,7 +455,7 @@ def _record_reward(
 
 
 def _score_sandbox(task: Task, episode: Episode, sandbox: Any) -> Score:
-    """Stand in for a reward that looks at the sandbox."""
+    """Access the sandbox instead of a reward that needs it."""
     score: Score = sandbox.score
     return score
 
@@ -465,10 +473,10 @@ def _facts(reward: str | Function | Judge | None) -> dict[str, Any]:
 
 
 def _refuse_run(record: Record, target: Path | None) -> None:
-    """Refuse a run that cannot be rescored, or not to this folder.
+    """Refuse a run that cannot be rescored, or a forbidden target folder.
 
     Raises:
-        UsageError, RecordError: The message says why.
+        UsageError, RecordError: The message gives the reason.
     """
     folder = record.folder
     if target is not None and target.resolve() == folder.resolve():
@@ -478,7 +486,7 @@ def _refuse_run(record: Record, target: Path | None) -> None:
 
 
 def _session(record: Record, workers: int, max_retries: int) -> dict[str, Any]:
-    """Return the record of this call, with the scope of the recorded run's last session."""
+    """Return the record of this session, with the scope of the recorded run's last session."""
     settings = (record.manifest.get("sessions") or [{}])[-1].get("settings", {})
     return manifest.session(
         workers=workers,
@@ -497,15 +505,15 @@ def _read_way(episode: Episode) -> Way:
 def _complete(
     episode: Episode, recorded_episode: Episode, facts: Mapping[str, Any], way: Way
 ) -> None:
-    """Take over from the record all but the score, the turns' rewards, and the judge's talks.
+    """Copy from the record all but the score, the turns' rewards, and the judge's talks.
 
-    The messages, tokens, cost and time of the agent are those of the recorded run.
+    The agent's messages, tokens, cost and time are the recorded run's.
 
     Args:
-        episode: The new episode; it is changed.
-        recorded_episode: The recorded one.
+        episode: The new episode; this function changes it.
+        recorded_episode: The recorded episode.
         facts: The recorded run, and the new reward.
-        way: How it was scored, if it has a score.
+        way: The way in which the episode was scored, if it has a score.
     """
     failed, kind = episode.status == "error", episode.metadata.get("error_type")
     if failed and way != "no result":

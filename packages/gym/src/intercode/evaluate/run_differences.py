@@ -1,4 +1,9 @@
-"""Drift between two runs: tasks, environment, images, tools, code and machine, compared."""
+"""The differences between two runs: tasks, environment, images, tools, code and machine.
+
+`differences` compares two manifests fact by fact, and adds to each difference advice on how to
+restore the recorded value. Callers refuse the differences with `DriftError` or `RecordError`, or
+record accepted differences with the session.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +25,14 @@ from intercode_sandbox.images.host import SPEC as HOST, changes
 from intercode_sandbox.units import format_count, format_names
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
-"""Facts of a run as a whole that are compared."""
+"""Compared facts of a run as a whole."""
 SESSION = ("versions", "host", "sandbox", "tools")
-"""Facts of each session that are compared."""
+"""Compared facts of each session."""
 _IGNORED_FACTS = (
     *("dataset.name", "dataset.source", "dataset.tasks", "host.cpus"),
     "versions.commit",
 )
-"""Facts that change nothing by themselves: datasets, images and the code have digests."""
+"""Facts without influence by themselves: datasets, images and the code have digests."""
 _BACKEND = "env.sandbox"
 _OPTIONS = "env.options"
 _ENV_CODE = "env.code.env"
@@ -38,16 +43,16 @@ _NAME_BY_DIGEST = {
     "env.reward_digest": "env.reward",
     f"{_RESCORED}.digest": f"{_RESCORED}.reward",
 }
-"""Digest of a file of the user's → the reference to something in it."""
+"""Digest of a user's file → the reference to an object in it."""
 _FILES = ("agent.name", "agent.options", "env.reward")
-"""Names or files; of files only the name is compared, as what is in them has a digest."""
+"""Names or files; for files only the name is compared, because their content has a digest."""
 _FOLDERS = re.compile(r"(?:^|(?<=\+)|(?<=[a-z]:))(?!//)(?:~|\.{1,2})?/(?:[^+/]+/)*")
 _MACHINE = re.compile(r"(?:env\.images|tools)\.host(?:[+.].*)?|host\.release")
-"""The differences of a machine that was updated, where the image is ``host``."""
+"""The differences of an updated machine with the image ``host``."""
 _MAX_ITEMS = 20
 
 VERSIONS = ("env.rules", "dataset.version")
-"""Versions: scores are not comparable where these differ."""
+"""Versions: scores are not comparable if these differ."""
 
 _ADVICE = (
     ("env.rules", "score the older run again: intercode rescore RUN"),
@@ -80,20 +85,20 @@ _ADVICE = (
     ("sandbox", "use a machine as it was"),
     ("host", "use a machine as it was"),
 )
-"""Beginning of a difference's name → what to do about it; the first that fits."""
+"""Prefix of a difference's name → the advice; the first matching prefix counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as it was recorded."""
+    """A fact whose current value differs from its record."""
 
     what: str
-    """The name of the fact: its place in the record, with dots."""
+    """The name of the fact: its path in the record, with dots."""
     recorded: Any
-    """None: the record does not have it."""
+    """The recorded value; None: the record lacks the fact."""
     now: Any
     advice: str
-    """How to bring back the recorded value."""
+    """The advice on how to restore the recorded value."""
 
     def __str__(self) -> str:
         return (
@@ -102,10 +107,10 @@ class Difference:
 
 
 class DriftError(UsageError):
-    """A run was to be made of what another one was made of, and something has changed.
+    """The failure of a run to reproduce another run, because facts have changed since.
 
     Attributes:
-        differences: What has changed.
+        differences: The changed facts.
     """
 
     def __init__(self, differences: Collection[Difference]) -> None:
@@ -129,22 +134,25 @@ def differences(
     current_manifest: Mapping[str, Any],
     accept: Collection[str] = (),
 ) -> list[Difference]:
-    """List what differs between two runs, by their ``run.json``.
+    """Return the differences between two runs, from their ``run.json``.
 
-    A run that several sessions have worked on is held to all of them: if they differ among
-    themselves, nothing is the same as all of it.
+    If a run has several sessions, the other run must match all of them. A run whose own sessions
+    differ matches no other run.
 
     Args:
-        recorded_manifest: The ``run.json`` of one.
-        current_manifest: That of the other.
-        accept: Names that may differ, or beginnings of names: ``host``, ``tools.host.git``.
+        recorded_manifest: The ``run.json`` of the first run.
+        current_manifest: The ``run.json`` of the second run.
+        accept: Names that may differ, or prefixes of names: ``host``, ``tools.host.git``.
+
+    Returns:
+        The differences, sorted by name; one for each name and recorded value.
     """
     differences_by_key: dict[tuple[str, str], Difference] = {}
-    redact = Redactor().facts  # what is recorded has no secrets
+    redact = Redactor().facts  # records contain no secrets
     for recorded_facts, current_facts in product(
         _facts(redact(recorded_manifest)), _facts(redact(current_manifest))
     ):
-        # What another back end says of itself would only repeat that it is another one.
+        # Facts of another provider's sandboxes only repeat that the provider differs.
         is_same_backend = recorded_facts.get(_BACKEND) == current_facts.get(_BACKEND)
         may_differ = accept if is_same_backend else (*accept, "sandbox")
         if recorded_facts.get("env.reward") != current_facts.get(
@@ -155,12 +163,12 @@ def differences(
             [facts.get(f"dataset.{name}") for facts in (recorded_facts, current_facts)]
             for name in ("digest", "version")
         )
-        if None in versions and digests[0] == digests[1]:  # a record from before versions
+        if None in versions and digests[0] == digests[1]:  # a record older than versions
             may_differ = (*may_differ, "dataset.version")
         if None in (
             recorded_facts.get(_ENV_CODE),
             current_facts.get(_ENV_CODE),
-        ):  # one from before that digest
+        ):  # a record older than this digest
             may_differ = (*may_differ, _ENV_CODE)
         for fact_name, recorded_value, current_value in diff(recorded_facts, current_facts):
             if not _matches_any(fact_name, may_differ):
@@ -173,7 +181,7 @@ def differences(
 def find_machine_drift(
     all_differences: Collection[Difference], recorded_manifest: Mapping[str, Any]
 ) -> list[Difference]:
-    """Pick the differences that only say that this machine, and its image ``host``, has changed."""
+    """Return the differences that only reflect changes of this machine and its image ``host``."""
     images = (recorded_manifest.get("env") or {}).get("images") or {}
     if not any(_canonical_name(name).partition("+")[0] == HOST for name in images):
         return []
@@ -181,14 +189,14 @@ def find_machine_drift(
 
 
 def find_version_drift(all_differences: Collection[Difference]) -> list[Difference]:
-    """Pick the differences between versions of rules or of datasets."""
+    """Return the differences between versions of rules or of datasets."""
     return [difference for difference in all_differences if _matches_any(difference.what, VERSIONS)]
 
 
 def describe_changes(machine_differences: Sequence[Difference]) -> list[str]:
-    """Say what has changed on this machine, given differences that `find_machine_drift` picked.
+    """Describe the changes of this machine, from the differences of `find_machine_drift`.
 
-    Packages or programs are named if the image cache still has the machine's former image.
+    The text names packages or programs if the image cache still has the machine's former image.
     """
     cache = ImageCache.default()
     images = [
@@ -215,10 +223,10 @@ def refuse_differences(
     current_manifest: Mapping[str, Any],
     accept: Collection[str] = (),
 ) -> None:
-    """Refuse two runs that `differences` tells apart.
+    """Refuse two runs that differ.
 
     Raises:
-        DriftError: There are differences.
+        DriftError: `differences` found differences.
     """
     if run_differences := differences(recorded_manifest, current_manifest, accept):
         raise DriftError(run_differences)
@@ -230,7 +238,7 @@ def refuse_other_run(
     """Refuse to mix two different runs in one folder.
 
     Raises:
-        RecordError: It names each setting that differs, with both values.
+        RecordError: The runs differ; the message names each differing setting with both values.
     """
     run_differences = [
         entry
@@ -270,7 +278,7 @@ def refuse_other_run(
 def _changed_file(
     fact_name: str, recorded_manifest: Mapping[str, Any], current_manifest: Mapping[str, Any]
 ) -> str | None:
-    """Return the file of a digest that has changed; None if the file is another one, or no file."""
+    """Return the file of a changed digest; None if the file's name changed or no file exists."""
     if fact_name.startswith(_IMAGES) and "engine" in recorded_manifest.get("env", {}):
         return f"database {fact_name.removeprefix(_IMAGES)!r} ({fact_name})"
     name = _NAME_BY_DIGEST.get(fact_name)
@@ -303,12 +311,12 @@ def session_differences(
     current_manifest: Mapping[str, Any],
     machine: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return, for a session, the accepted differences in what the record says only once.
+    """Return a session's accepted differences from the facts that the record states only once.
 
     Args:
         recorded_manifest: The run's ``run.json``.
-        current_manifest: The one that a new run would have.
-        machine: What has changed on this machine; see `describe_changes`.
+        current_manifest: The ``run.json`` that a new run would have.
+        machine: The changes of this machine; see `describe_changes`.
     """
     current_values = {
         difference.what: difference.now
@@ -320,10 +328,10 @@ def session_differences(
 
 
 def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the facts that are compared, for each session, with dotted names."""
+    """Return the compared facts of each session, with dotted names."""
     run = {name: add_identity(manifest).get(name) for name in RUN}
     env = run["env"] or {}
-    if "images" in env:  # with digests, beside which the name that was given says nothing
+    if "images" in env:  # the digests make the requested name redundant
         env_facts = {name: fact for name, fact in env.items() if name != "image"}
         run["env"] = {**env_facts, "images": _without_folders(env["images"])}
     sessions = manifest.get("sessions") or [{}]
@@ -344,7 +352,7 @@ def _of_session(session: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
-    """Strip the folders of this machine from the images' names."""
+    """Remove this machine's folders from the images' names."""
     names = {name: _FOLDERS.sub("", _canonical_name(name)) for name in images}
     if len(set(names.values())) < len(names):
         return dict(images)
@@ -352,10 +360,10 @@ def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical_name(image: str) -> str:
-    """Return one of several ways to write an image's name."""
+    """Return the canonical form of an image's name."""
     try:
         return str(parse(image))
-    except ImageError:  # a name of another provider's
+    except ImageError:  # another provider's name
         return image
 
 

@@ -1,4 +1,9 @@
-"""From a spec to what runs: the tasks (`plan`), and where they are tried (`setting`)."""
+"""The setup of a run: its tasks (`plan`) and its environment (`setting`), from a spec.
+
+`plan` loads and selects the tasks without starting anything. `setting` resolves the provider or the
+database engine, builds the images, and returns a factory of environments. `check` refuses agents
+that cannot try the tasks.
+"""
 
 from __future__ import annotations
 
@@ -48,27 +53,27 @@ if TYPE_CHECKING:
     from intercode.models import Budget
 
 REQUESTABLE_OPTIONS = ("reward_every_turn", "max_turns", "ignore")
-"""The options of an environment that an agent may ask for."""
+"""The options of an environment that an agent may request."""
 _MAX_NAMES = 5
-"""The most tasks that a warning names."""
+"""Maximum number of tasks that a warning names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The tasks that a spec asks for; nothing is started yet."""
+    """The tasks that a spec selects, before anything starts."""
 
     spec: RunSpec
     dataset: Dataset
     tasks: list[Task]
     exclude: Mapping[str, str] = field(default_factory=dict)
-    """Task id → why it is not run."""
+    """Task id → why the run leaves it out."""
     locked: Mapping[str, Any] | None = None
-    """The ``run.json`` of the run that this one is held to."""
+    """The ``run.json`` of the run that this run is locked to."""
     follows_machine: bool = False
-    """Whether the image ``host`` may differ from that run's, as the machine was changed since."""
+    """Whether the image ``host`` may differ from the locked run's, after changes of the machine."""
 
     def context(self) -> dict[str, Any]:
-        """Return what the record says of the options, and of the run that this one is held to."""
+        """Return the record's facts on the options and on the locked run."""
         facts: dict[str, Any] = {"options": self.spec.recorded()}
         if self.locked is not None:
             run = str(Path(str(self.spec.how.locked)).absolute())
@@ -77,12 +82,12 @@ class Plan:
 
 
 def plan(spec: RunSpec, progress: Progress) -> Plan:
-    """Load the tasks that a spec asks for. Starts nothing.
+    """Load the tasks that a spec selects. Starts nothing.
 
     Raises:
-        UsageError: The spec makes no sense.
+        UsageError: The spec's options are inconsistent.
         TaskError: The data is malformed.
-        RecordError: The run that this one is locked to cannot be read.
+        RecordError: The locked run cannot be read.
     """
     if spec.how.accept and not spec.how.locked:
         raise UsageError("--accept says what may differ from --locked RUN: name that, too")
@@ -105,7 +110,7 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
 
 
 def run_folder(run: str | Path) -> Path:
-    """Return a run's folder, whether that or its ``run.json`` is named."""
+    """Return a run's folder, from its path or from the path of its ``run.json``."""
     path = Path(run)
     return path.parent if path.name == MANIFEST else path
 
@@ -114,7 +119,7 @@ def environment(spec: RunSpec) -> str:
     """Return the environment's name.
 
     Raises:
-        UsageError: It is missing or unknown.
+        UsageError: The name is missing or unknown.
     """
     name = spec.env.name
     if not name:
@@ -125,7 +130,7 @@ def environment(spec: RunSpec) -> str:
 
 
 def _unknown(name: str) -> UsageError:
-    """Return what is wrong with the name of an environment, which may be meant for a path."""
+    """Return the error for an unknown environment name, which may be a mistaken path."""
     path = Path(name)
     if path.is_file():
         return UsageError(
@@ -138,12 +143,12 @@ def _unknown(name: str) -> UsageError:
 
 
 def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
-    """Load the dataset, also the tasks that cannot be tried; the spec then has its secret.
+    """Load the dataset, including ungradable tasks; the returned spec has its secret.
 
     Raises:
-        TaskError: The data is malformed, or has no such split.
-        UsageError: A review was asked for, and there is none; or an environment comes without
-            tasks, and none are named.
+        TaskError: The data is malformed, or lacks the split.
+        UsageError: The spec requests reviewed golds that do not exist; or the environment has no
+            tasks and the spec names none.
     """
     data = spec.env.data or spec.env.name
     if spec.env.data is None and data in ENVS and data not in DATASETS:
@@ -153,14 +158,14 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
             raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
         return spec, datasets.load(data, spec.env.split, reviewed=True)
     if datasets.accepts_option(data, "secret") and spec.env.secret is None:
-        # What a run is locked to would have told it, but is from before there were secrets.
+        # A locked run without a secret predates secrets.
         secret = "" if spec.how.locked else find_secret(spec.how.out, spec.agent.recording)
         spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
     return spec, datasets.load_seeded(data, spec.seed, spec.env.secret, spec.env.split)
 
 
 def find_secret(*runs: str | Path | None) -> str | None:
-    """Return the secret of the first of these runs that was begun; None: none was."""
+    """Return the secret of the first run that has started; None: none of the runs has."""
     for run in runs:
         if run is not None and (Path(run) / MANIFEST).is_file():
             return str(recorded_options(read_manifest(Path(run))).get("secret", ""))
@@ -168,9 +173,9 @@ def find_secret(*runs: str | Path | None) -> str | None:
 
 
 def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
-    """Leave out the tasks that cannot be tried with these options, and say how many.
+    """Remove the tasks that these options cannot support, and warn with their number.
 
-    Unknown fields of tasks are told, too.
+    A further warning names the unknown fields of tasks.
     """
     source = None if spec.env.benchmark else dataset.source
     if source is not None and (folder := find_benchmark(source)) is not None:
@@ -199,23 +204,23 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A checked choice of environment, ready to make as many of it as there are workers."""
+    """A checked environment, with a factory for as many instances as the run has workers."""
 
     make: Callable[[], EpisodeEnv]
     facts: dict[str, Any]
-    """The facts that identify it, for the run's record."""
+    """The facts that identify the environment, for the run's record."""
     provider: Provider | None = None
-    """Of its sandboxes; None where tasks are tried in databases."""
+    """The provider of its sandboxes; None if tasks run in databases."""
     reward: ModelReward | None = None
     """The reward, if it asks a model."""
 
     def close(self) -> None:
-        """Let go of what the reward holds."""
+        """Release the reward's resources."""
         if self.reward is not None:
             self.reward.close()
 
     def context(self) -> dict[str, Any]:
-        """Return what the record says of its sandboxes and of the tools in them; starts some."""
+        """Return the record's facts on the sandboxes and their tools; starts some sandboxes."""
         if self.provider is None:
             return {}
         tools = tool_versions(self.provider, self.facts["images"])
@@ -230,17 +235,17 @@ def setting(
     required_options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
 ) -> Setting:
-    """Find or build what a plan's tasks are tried in, and say what the environment is.
+    """Resolve or build the environment of a plan's tasks, and return it with its facts.
 
     Args:
         plan: The plan.
-        progress: Is told what is built.
-        required_options: Options of the environment that the agent asks for.
-        budget: What a reward may spend, with all who share it; None: there is no limit.
+        progress: Receives the names of images and servers under construction.
+        required_options: Options of the environment that the agent requests.
+        budget: The budget of a reward, which other users share; None: unlimited.
 
     Raises:
-        UsageError: There is no such image, or the environment does not take these options.
-        TaskError: A task's database is not there.
+        UsageError: An image does not exist, or the environment does not take these options.
+        TaskError: A task's database is missing.
         ImageError: An image cannot be built.
         SandboxUnavailableError: This machine permits no sandbox.
         DatabaseError: A database server cannot be reached or started.
@@ -254,7 +259,7 @@ def setting(
     sandbox = env_options.get("sandbox", "native")
     agent_options = {**(required_options or {})}
     agent_limits, agent_layers = agent_options.pop("limits", {}), agent_options.pop("layers", ())
-    # Workers make environments, after an agent that may have changed the working directory.
+    # Workers make environments after the agent, which may change the working directory.
     options: dict[str, Any] = {"data": plan.dataset, **resolve_paths(env_options), **agent_options}
     name, protocol = absolute(env.name), absolute(env.protocol)
     facts = _facts(spec, agent_limits)
@@ -289,7 +294,7 @@ def setting(
 
 
 def _facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of an environment that its spec, and the needs of its agent, say."""
+    """Return the environment's facts that follow from its spec and its agent's needs."""
     env_options, reward = spec.env.options, spec.reward
     limits = _limits(spec, agent_limits).to_dict()
     engine = str(env_options.get("engine", ""))
@@ -300,7 +305,7 @@ def _facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
         "sandbox": str(env_options.get("sandbox", "")),
     }
     code = {name: text for name, source in sources.items() if (text := digest(source))}
-    del limits["debugger"], limits["private"]  # an environment says what programs see
+    del limits["debugger"], limits["private"]  # the environment decides these two
     return {
         "env": spec.env.name,
         "protocol": spec.env.protocol,
@@ -315,7 +320,7 @@ def _facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limits(spec: RunSpec, agent_limits: Mapping[str, Any]) -> Limits:
-    """Return the limits of a spec: those that it names, then those that its agent needs."""
+    """Return the limits of a spec: its explicit limits, then those that its agent needs."""
     env_options = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
     return replace(Limits.of({**agent_limits, **env_options}), overrides=frozenset(env_options))
 
@@ -326,7 +331,11 @@ _LIMITS = LimitOptions.__struct_fields__
 def _check_options(
     spec: RunSpec, env_options: Mapping[str, Any], option_parameters: Collection[str]
 ) -> None:
-    """Refuse options that the environment does not take, and rewards that it does not have."""
+    """Refuse options and rewards that the environment does not support.
+
+    Raises:
+        UsageError: The environment does not take an option, or has no such reward.
+    """
     name, reward = spec.env.name, spec.reward
     if unknown_options := [option for option in env_options if option not in option_parameters]:
         flag = "--" + unknown_options[0].replace("_", "-")
@@ -342,11 +351,18 @@ def _check_options(
 def _digests(
     make: Callable[[], InterCodeEnv[Any]], tasks: Sequence[Task], progress: Progress
 ) -> dict[str, str]:
-    """Find or build the images of the tasks: name → digest."""
-    with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
+    """Resolve or build the images of the tasks.
+
+    Returns:
+        Image name → digest.
+
+    Raises:
+        UsageError: A task's image does not exist.
+    """
+    with closing(make()) as env:  # it refuses bad options once, before the workers start
         task_by_image = {env.image(task): task for task in reversed(tasks)}
         try:
-            for task in tasks:  # before the first image is built
+            for task in tasks:  # check all tasks before the first build
                 env.check(task)
         except ImageError as error:
             raise UsageError(str(error)) from error
@@ -360,7 +376,7 @@ def _digests(
 def find_provider(
     env: str, sandbox: str = "native", say: Callable[[str], None] = lambda text: None
 ) -> Provider:
-    """Return an environment's provider of sandboxes, which says what it builds."""
+    """Return an environment's provider of sandboxes, which reports its builds through `say`."""
     provider = find_traits(env).provider(sandbox)
     if hasattr(provider, "progress"):
         provider.progress = say
@@ -368,7 +384,11 @@ def find_provider(
 
 
 def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
-    """Refuse, or warn of, what the agent cannot do, before anything starts."""
+    """Refuse, or warn of, tasks and settings that the agent does not support, before any start.
+
+    Raises:
+        UsageError: The object makes no agents, or the agent cannot try a task.
+    """
     workers = plan.spec.how.workers
     if isinstance(agent, SupportsRunCheck) and (warning := agent.check_run(plan.tasks, workers)):
         progress.warn(f"warning: {warning}")
@@ -376,7 +396,7 @@ def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
 
 
 def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
-    """Refuse what makes no agents, and tasks that an agent cannot try, as it sees them."""
+    """Refuse objects that make no agents, and tasks that the agent cannot try, as it sees them."""
     check_factory(agent)
     if isinstance(agent, SupportsTaskCheck):
         agent.check([task if sees_gold(agent) else task.shown() for task in tasks])

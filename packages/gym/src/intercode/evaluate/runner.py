@@ -1,4 +1,9 @@
-"""Runs an agent over a dataset, on threads, and keeps every episode."""
+"""Runs of an agent over a dataset, on threads, with a record of every episode.
+
+`evaluate` takes a dataset with an environment factory, or a `RunSpec`. `run` takes a spec or a plan
+and prepares the agent and the environment. Both functions start an executor with the unfinished
+episodes, and record their results.
+"""
 
 from __future__ import annotations
 
@@ -56,31 +61,32 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunResult:
-    """The results of a run, with those that earlier sessions of it had finished."""
+    """The results of a run, including those of its earlier sessions."""
 
     outcomes: list[Outcome]
-    """One for each episode, by epoch, then in the dataset's order."""
+    """One outcome for each episode, by epoch, then in the dataset's order."""
     planned: int
-    """Episodes that were asked for."""
+    """Number of requested episodes."""
     ran: int
-    """Episodes that ended in this session."""
+    """Number of episodes that ended in this session."""
     seconds: float
     """Wall time of this session."""
     interrupted: bool = False
-    """Whether an interrupt came. Who runs several runs stops then, even if this one was done."""
+    """Whether an interrupt came. A caller with several runs then stops, even if this run is
+    complete."""
     stopped: str | None = None
-    """The error that every other episode would have ended in, too, so that none was begun."""
+    """The error that every other episode would also end in, and that therefore stopped the run."""
     folder: Path | None = None
     kept: list[Episode] = field(default_factory=list)
-    """The episodes themselves, where no folder keeps them."""
+    """The episodes themselves, if no folder holds them."""
 
     def episodes(self) -> Iterator[Episode]:
-        """Every episode; from the disk where there is a folder, so that memory stays flat."""
+        """Return all episodes; a run with a folder reads them from disk, so memory stays flat."""
         return iter(self.kept) if self.folder is None else read_episodes(self.folder / EPISODES)
 
     @property
     def statistics(self) -> Statistics:
-        """The summary."""
+        """The summary of all outcomes."""
         return summarize(self.outcomes)
 
     @property
@@ -90,7 +96,7 @@ class RunResult:
 
     @property
     def cut_short(self) -> bool:
-        """Whether an interrupt has kept episodes from being begun, or from ending."""
+        """Whether an interrupt prevented episodes from starting or ending."""
         return self.interrupted and not self.complete
 
     @property
@@ -100,29 +106,29 @@ class RunResult:
 
 
 class Options(TypedDict, total=False):
-    """The options of `evaluate`, where it is given a dataset.
+    """The options of `evaluate` for a dataset.
 
     Attributes:
-        workers: Threads, each with an environment of its own.
-        max_connections: Calls to the model at a time; for an agent that is not a language model of
-            ours: agents that act at a time. None: as many as workers.
-        max_sandboxes: Environments at a time that are reset, take an action or score; None: twice
-            as many as cores. Waiting is in no time limit.
+        workers: Threads, each with its own environment.
+        max_connections: Concurrent calls to the model. For agents other than InterCode's language
+            models: agents that act at the same time. None: as many as workers.
+        max_sandboxes: Environments that are reset, take an action or score at the same time; None:
+            twice the number of cores. Time limits exclude the waiting time.
         out: The run's folder; None keeps the episodes in memory.
-        limit: Only the first so many tasks.
-        tasks: Only these, by id.
-        exclude: Task id → why it is not run; kept in the run's record, with the tasks that say
-            themselves that they cannot be graded.
+        limit: Run only the first so many tasks.
+        tasks: Run only the tasks with these ids.
+        exclude: Task id → why the run leaves it out. The run's record also lists the tasks whose
+            metadata marks them as ungradable.
         epochs: Attempts at each task.
-        seed: From it, the epoch and the task comes each episode's own seed.
-        max_retries: How often an episode is begun again after the sandbox failed.
+        seed: Each episode's seed derives from this number, the epoch and the task.
+        max_retries: Restarts of an episode after sandbox failures.
         settings: The facts that identify the environment, for the record (``env``, ``image``,
-            limits…); a run is only resumed under the same.
-        agent_options: For an agent given by name.
-        context: More that the record is to say of this session (``sandbox``, ``tools``…).
-        locked: The ``run.json`` of a run that this one must be made of the same as; if it is that
-            of `out` itself, what is accepted may differ from session to session.
-        accept: What may differ from it all the same; see `intercode.evaluate.run_differences`.
+            limits…). A run resumes only under the same facts.
+        agent_options: Options for an agent that a name selects.
+        context: More facts for the record of this session (``sandbox``, ``tools``…).
+        locked: The ``run.json`` of a run that this run must reproduce. If it belongs to `out`
+            itself, the accepted differences may vary from session to session.
+        accept: Facts that may differ from `locked`; see `intercode.evaluate.run_differences`.
     """
 
     workers: int
@@ -153,24 +159,27 @@ def evaluate(
 ) -> RunResult:
     """Run an agent over a dataset.
 
-    An interrupt (Ctrl-C) lets the episodes in flight end and returns what there is; a second one
-    stops at once. So does, after the episodes in flight, an error that would be the same for all:
-    a budget that is used up, a wrong key. A run that did not finish is resumed by calling this
-    again with the same `out`: only what has no result yet is run.
+    The first interrupt (Ctrl-C) lets the running episodes end, and returns their results. A second
+    interrupt stops at once. An error that would be the same for all episodes, such as an exhausted
+    budget or a wrong key, also stops the run after the running episodes. To resume an unfinished
+    run, call this function again with the same `out`: only episodes without a result run.
 
     Args:
-        dataset: The tasks; or a `RunSpec`, which says all the rest, too.
-        agent: A factory, or a name as `intercode.agents.registry.get` takes it.
-        env_factory: Makes an environment over this dataset; called in each worker.
-        progress: Is told how it goes.
-        executor: Runs the episodes of a `RunSpec`, as ``intercode_integrations.ray.Ray()`` does on
-            a cluster; None: the one that the spec names, or else threads.
+        dataset: The tasks; or a `RunSpec`, which contains all other settings.
+        agent: A factory, or a name that `intercode.agents.registry.get` accepts.
+        env_factory: Makes an environment over this dataset; each worker calls it.
+        progress: Observes the run.
+        executor: Runs the episodes of a `RunSpec`; ``intercode_integrations.ray.Ray()`` uses a
+            cluster. None: the spec's executor, or else threads.
         options: See `Options`.
 
+    Returns:
+        The outcomes of this and of earlier sessions.
+
     Raises:
-        UsageError: The arguments make no sense.
+        UsageError: The arguments are inconsistent or out of range.
         TypeError: An option is unknown.
-        DriftError: Something is not as in the run that this one is locked to.
+        DriftError: A fact differs from the run that this run is locked to.
         RecordError: `out` holds another run, or cannot be written.
         RunLockedError: Another process is writing to `out`.
         SandboxUnavailableError: This machine permits no sandbox.
@@ -208,10 +217,10 @@ def evaluate(
 
 
 def _check_arguments(dataset: object, agent: object, env_factory: object, progress: object) -> None:
-    """Refuse arguments of `evaluate` that are of other types.
+    """Refuse arguments of `evaluate` that have the wrong type.
 
     Raises:
-        UsageError: An argument is something else than what is wanted.
+        UsageError: An argument has the wrong type.
     """
     if not isinstance(dataset, (Dataset, RunSpec)):
         raise UsageError(
@@ -239,20 +248,20 @@ def run(
     budget: Budget | None = None,
     executor: Executor | None = None,
 ) -> RunResult:
-    """Carry out what is asked for.
+    """Run the episodes of a spec or a plan.
 
     Args:
-        spec_or_plan: A spec, or what `intercode.evaluate.run_setup.plan` has made of one.
-        progress: Is told how it goes.
-        budget: One that several runs share; default: the run's own.
+        spec_or_plan: A spec, or the result of `intercode.evaluate.run_setup.plan`.
+        progress: Observes the run.
+        budget: A budget that several runs share; default: the run's own.
         executor: As for `evaluate`.
 
     Raises:
-        InterCodeError: As `evaluate`.
+        InterCodeError: As for `evaluate`.
     """
     run_plan = plan(spec_or_plan, progress) if isinstance(spec_or_plan, RunSpec) else spec_or_plan
-    # Before an agent's file is run, which may change the working directory. Names of code are
-    # recorded as they were given.
+    # Resolve paths before an agent's file runs, because it may change the working directory.
+    # The record has references to code in their original form.
     paths = {**run_plan.spec.flat()}
     for name in CODE & paths.keys():
         remember(str(paths.pop(name)))
@@ -275,15 +284,15 @@ def run(
 
 
 def fetch_models(spec: RunSpec, progress: Progress) -> None:
-    """Fetch the models of this machine that a run needs, unless they are there.
+    """Fetch the local models that a run needs and that this machine lacks.
 
     Raises:
-        UsageError: There is no such model.
-        FetchError: A file cannot be had, or is another one.
+        UsageError: A model does not exist.
+        FetchError: A file cannot be fetched, or has another digest.
     """
     names = [name for name in (spec.model.name, spec.env.judge_model) if name]
     if any(name.startswith(f"{LOCAL}/") for name in names):
-        from intercode.models.local.store import ensure  # which loads what downloads need
+        from intercode.models.local.store import ensure  # lazy: it loads the download code
 
         for name in names:
             ensure(name, progress.say)
@@ -291,7 +300,7 @@ def fetch_models(spec: RunSpec, progress: Progress) -> None:
 
 
 def _run(work: Work, context: Mapping[str, Any] | None, executor: Executor) -> RunResult:
-    """Run the episodes that have no result yet, and keep the record."""
+    """Run the episodes that have no result yet, and write the record."""
     plan = work.plan
     folder = plan.spec.how.out
     current_manifest = _describe_run(plan, work.agent, work.setting.facts)
@@ -317,13 +326,13 @@ def _run(work: Work, context: Mapping[str, Any] | None, executor: Executor) -> R
 
 
 def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progress) -> list[str]:
-    """Hold a run to what it is locked to; warn of changes of the machine that it may follow.
+    """Compare a run with the run that it is locked to; warn of permitted changes of the machine.
 
     Returns:
-        Those changes.
+        The permitted changes of the machine, as text.
 
     Raises:
-        DriftError: Something else has changed.
+        DriftError: Another fact has changed.
     """
     if plan.locked is None:
         return []
@@ -342,7 +351,7 @@ def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progr
 
 
 def _work(work: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcome]) -> RunResult:
-    """Run the episodes that are not finished."""
+    """Run the unfinished episodes."""
     plan, progress = work.plan, work.progress
     jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
     outcomes = {job.key: finished_outcomes[job.key] for job in jobs if job.key in finished_outcomes}
@@ -368,7 +377,7 @@ def _work(work: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcom
 
 
 def _describe_run(plan: Plan, agent: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The record that a new run has."""
+    """Return the manifest of a new run."""
     model: dict[str, Any] = {}
     if isinstance(agent.factory, SupportsFacts):
         model = {"language_model": agent.factory.facts()}
@@ -389,7 +398,7 @@ def _describe_run(plan: Plan, agent: Actors, facts: Mapping[str, Any]) -> dict[s
 
 
 def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The record of this call."""
+    """Return the record of this session."""
     return session_record(
         context,
         workers=spec.how.workers,
@@ -407,13 +416,17 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
 def _resume_run(
     folder: Path, current_manifest: dict[str, Any], locked_manifest: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[Key, Outcome]]:
-    """Return the run's ``run.json`` and what it has finished, if it was begun before."""
+    """Return the run's ``run.json`` and its finished outcomes, or the new manifest and none.
+
+    Raises:
+        RecordError: The folder holds another run, or episodes without a manifest.
+    """
     if not (folder / MANIFEST).exists():
         if (folder / EPISODES).stat().st_size:
             raise RecordError(f"{folder} has episodes but no {MANIFEST}: it cannot be resumed")
         return current_manifest, {}
     recorded_manifest = read_manifest(folder)
-    if recorded_manifest != locked_manifest:  # else it was compared already
+    if recorded_manifest != locked_manifest:  # `_check_lock` has compared it
         refuse_other_run(recorded_manifest, current_manifest, folder)
     outcomes = read_latest(folder, Outcome.of)
     return recorded_manifest, {

@@ -1,4 +1,4 @@
-"""The spending of a run, from its record, and what its spec grants to calls of models."""
+"""The spending of a run from its record, and the budget and retries of its model calls."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ def read_spending(
 ) -> Spending:
     """Return the spending of a run's sessions, for the `Budget` of the session that resumes it.
 
-    Every recorded attempt counts, also those that ended in an error and were retried. A reply
-    without recorded usage counts with the tokens that had been set aside for it. Calls that were
-    under way when a session was killed are not recorded and do not count.
+    Every recorded attempt counts, including retried attempts that ended in an error. A reply
+    without recorded usage counts with its reserved tokens. Calls in progress when a session was
+    killed are not recorded and do not count.
 
     Args:
-        folder: The run's; it need not exist yet.
-        price: The price of replies whose cost is not recorded.
+        folder: The run's folder, which need not exist yet.
+        price: The price of replies without a recorded cost.
         reply_tokens: The limit of a reply, in tokens.
-        judge_price: The price of a judge's replies, likewise.
-        judge_only: Whether to leave out the agent's model: in a rescored run its replies are those
-            of the recorded run.
+        judge_price: The price of a judge's replies without a recorded cost.
+        judge_only: Whether to exclude the agent's model: a rescored run repeats the replies of the
+            recorded run.
+
+    Returns:
+        Cost in US dollars, and tokens.
 
     Raises:
         RecordError: The run cannot be read.
@@ -61,11 +64,11 @@ def read_spending(
 
 
 def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
-    """Return what models may take, all episodes together, and what they have taken before.
+    """Return the common budget of all episodes' model calls, including earlier spending.
 
     Args:
-        spec: The spec that says it.
-        runs: Those of the runs that share it; default: the same.
+        spec: The spec with the limits.
+        runs: The specs of the runs that share the budget; default: `spec` alone.
     """
     previous_spending = Spending()
     limits = spec.model.max_cost, spec.model.max_tokens
@@ -87,13 +90,13 @@ def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
 
 
 def retry_policy(spec: RunSpec) -> Retry:
-    """Return the patience of a run with the servers of its models."""
+    """Return the retry policy of a run's model calls."""
     seconds = spec.how.model_timeout
     return Retry() if seconds is None else Retry(timeout=seconds)
 
 
 def _calls(talks: Iterable[Talk]) -> Iterator[tuple[Talk, Call]]:
-    """Yield each talk and call that a model has answered, not a cache."""
+    """Yield each talk and call with a reply from a model, not from a cache."""
     for talk in talks:
         for call in talk.get("calls", ()):
             if "reply" in call and not call.get("cached"):
@@ -101,7 +104,7 @@ def _calls(talks: Iterable[Talk]) -> Iterator[tuple[Talk, Call]]:
 
 
 def _usage(talk: Talk, call: Call, reply_tokens: int | None) -> Usage:
-    """Return the tokens of a call, or those that were set aside for it."""
+    """Return the tokens of a call, or its reserved tokens."""
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0), call.get("cached_tokens", 0)
     usage = Usage(*counts)
     if usage.total:

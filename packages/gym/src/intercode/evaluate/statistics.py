@@ -1,7 +1,7 @@
 """Rates, means and their intervals: pure functions of numbers, each with its source.
 
-All intervals are of 95 %. A *cluster* is a group of results that are not independent of each
-other: those on one database, one file system, or the attempts at one task.
+All intervals are 95 % intervals. A *cluster* is a group of dependent results: results on one
+database, on one file system, or from the attempts at one task.
 """
 
 from __future__ import annotations
@@ -29,19 +29,26 @@ class Estimate:
     low: float
     high: float
     clusters: int | None = None
-    """The number of clusters that the interval accounts for; None: it accounts for none."""
+    """The number of clusters that the interval accounts for; None: no clusters."""
 
     @property
     def has_few_clusters(self) -> bool:
-        """Whether there are so few clusters that the interval is likely to be too narrow."""
+        """Whether the clusters are so few that the interval is likely to be too narrow."""
         return self.clusters is not None and self.clusters < FEW_CLUSTERS
 
 
 def wilson(successes: float, total: float, z: float = Z_SCORE_95) -> tuple[float, float]:
     """Return the score interval of a proportion; by default the 95 % one.
 
-    Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927. `total` may
-    be an effective number, which is not an integer.
+    Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927.
+
+    Args:
+        successes: Number of successes, from 0 to `total`.
+        total: Number of results; an effective number need not be an integer.
+        z: Quantile of the normal distribution for the interval's level.
+
+    Returns:
+        Both ends of the interval, in [0, 1]; (0, 1) without results.
     """
     if total == 0:
         return 0.0, 1.0
@@ -51,7 +58,7 @@ def wilson(successes: float, total: float, z: float = Z_SCORE_95) -> tuple[float
     half = (
         z / scale * math.sqrt(proportion * (1 - proportion) / total + z * z / (4 * total * total))
     )
-    # At p = 0 and p = 1 the ends are exact; rounding must not move them past.
+    # At p = 0 and p = 1 the ends are exact; rounding must not move them beyond.
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == total else min(1.0, centre + half)
     return low, high
@@ -64,20 +71,32 @@ def rate(
 ) -> Estimate:
     """Return a success rate with Wilson's interval; with clusters, on the effective number.
 
-    The effective number is how many independent results would be as telling: n divided by the
-    design effect (Kish 1965), never more than n, corrected for the clusters' degrees of freedom
-    (Korn and Graubard, Confidence Intervals for Proportions with Small Expected Number of Positive
-    Counts Estimated from Survey Data, 1998). With Wilson's interval it keeps its promise best
-    (Dean and Pagano, Evaluating Confidence Interval Methods for Binomial Proportions in Clustered
-    Surveys, 2015). Where all results are alike the design effect cannot be known, and it is the
-    number of clusters, or Kish's, if they differ in size. For clusters of one size it is never less
-    than that, so that more attempts which tell nothing new widen no interval.
+    The effective number is the number of independent results with the same information: n divided
+    by the design effect (Kish 1965), never more than n. A correction accounts for the clusters'
+    degrees of freedom (Korn and Graubard, Confidence Intervals for Proportions with Small Expected
+    Number of Positive Counts Estimated from Survey Data, 1998). With Wilson's interval its coverage
+    is the best (Dean and Pagano, Evaluating Confidence Interval Methods for Binomial Proportions in
+    Clustered Surveys, 2015).
 
-    With weights it is the rate of a weighted sample, to first order (Binder, On the Variances of
-    Asymptotically Normal Estimators from Complex Surveys, 1983), and n is Kish's number, too.
+    If all results are equal, the design effect is unknown. The effective number is then the number
+    of clusters, or Kish's number for clusters of different sizes. For clusters of one size the
+    effective number never falls below that value. More attempts without new information therefore
+    widen no interval.
+
+    With weights the result is the rate of a weighted sample, to first order, and n is also Kish's
+    number (Binder, On the Variances of Asymptotically Normal Estimators from Complex Surveys,
+    1983).
+
+    Args:
+        successes: Whether each result is a success.
+        clusters: The cluster of each result; None: all results are independent.
+        weights: The weight of each result; None: equal weights.
+
+    Returns:
+        The rate and its 95 % interval, in [0, 1]; the whole range for a single cluster.
 
     Raises:
-        ValueError: There are no results; or weights without clusters.
+        ValueError: The sequence is empty; or weights come without clusters.
     """
     n: float = len(successes)
     if n == 0:
@@ -91,7 +110,7 @@ def rate(
     if cluster_count < 2:
         return Estimate(
             proportion, 0.0, 1.0, cluster_count
-        )  # one cluster tells nothing about others
+        )  # one cluster contains no information on others
     error = clustered_error([float(x) for x in successes], clusters, weights)
     totals = _totals(clusters, weights or [1.0] * len(successes))
     kish_size = _kish(totals)
@@ -117,7 +136,7 @@ def _totals(clusters: Sequence[Hashable], weights: Sequence[float]) -> list[floa
 
 
 def _kish(weights: Sequence[float]) -> float:
-    """Return the number of equal weights that would be as telling as these (Kish 1965)."""
+    """Return the number of equal weights with the same information as these (Kish 1965)."""
     return math.fsum(weights) ** 2 / math.fsum(weight * weight for weight in weights)
 
 
@@ -128,10 +147,15 @@ def mean(
 ) -> Estimate:
     """Return a mean with its t interval; with clusters, from their robust standard error.
 
-    One value, or one cluster, tells nothing about the spread: then both ends are infinite.
+    A single value or cluster contains no information on the spread: then both ends are infinite.
+
+    Args:
+        values: The values.
+        clusters: The cluster of each value; None: all values are independent.
+        weights: The weight of each value; None: equal weights.
 
     Raises:
-        ValueError: There are no values.
+        ValueError: The sequence is empty.
     """
     n = len(values)
     if n == 0:
@@ -163,6 +187,11 @@ def clustered_error(
     Liang and Zeger, Longitudinal Data Analysis Using Generalized Linear Models, 1986, with the
     factor G/(G-1) for G clusters (Cameron and Miller 2015, equation 12); for evaluations: Miller,
     Adding Error Bars to Evals, 2024, section 2.2.
+
+    Args:
+        values: The values.
+        clusters: The cluster of each value; at least two different clusters.
+        weights: The weight of each value; None: equal weights.
     """
     centre = _centre(values, weights)
     weights = weights or [1.0] * len(values)
@@ -175,15 +204,18 @@ def clustered_error(
 
 
 def pass_of_attempts(rates: Sequence[float], k: int) -> tuple[float, float]:
-    """Return pass@k and pass^k of attempts at a task, of which some were forked.
+    """Return pass@k and pass^k of the attempts at a task, some of which may have forks.
 
-    Forks of an attempt are not independent attempts. So one of each attempt's forks is taken: this
-    is the mean over all ways to do so of `pass_at_k` and `pass_hat_k`. Without forks, where each
-    rate is 0 or 1, it is those themselves.
+    Forks of an attempt are not independent attempts, so each attempt counts with one of its forks.
+    The result is the mean of `pass_at_k` and `pass_hat_k` over all such choices. Without forks each
+    rate is 0 or 1, and the result equals these two functions.
 
     Args:
-        rates: For each attempt, the share of its forks that succeed.
-        k: The number of attempts, at most as many as there are.
+        rates: For each attempt, the share of its forks that succeed, in [0, 1].
+        k: The number of attempts, at most the number of rates.
+
+    Raises:
+        ValueError: `k` is below 1, or above the number of attempts.
     """
     _check(len(rates), 0, k)
 
@@ -203,7 +235,7 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
     Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
 
     Raises:
-        ValueError: There were fewer than `k` attempts.
+        ValueError: `k` is below 1, or above the number of attempts.
     """
     _check(attempts, successes, k)
     return 1 - math.comb(attempts - successes, k) / math.comb(attempts, k)
@@ -215,7 +247,7 @@ def pass_hat_k(attempts: int, successes: int, k: int) -> float:
     Yao et al., τ-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains, 2024.
 
     Raises:
-        ValueError: There were fewer than `k` attempts.
+        ValueError: `k` is below 1, or above the number of attempts.
     """
     _check(attempts, successes, k)
     return math.comb(successes, k) / math.comb(attempts, k)

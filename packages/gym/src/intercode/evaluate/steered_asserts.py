@@ -1,8 +1,8 @@
-"""Asserts that a submission steers, for `validate`.
+"""Asserts that a submission can steer, for `validate`.
 
-``xs = [3, 1]; assert f(xs) == sorted(xs)`` compares what `f` returns with what it has left of `xs`:
-one that empties the list and returns ``[]`` passes. An expected value must not be computed from a
-value that the submission was handed before.
+``xs = [3, 1]; assert f(xs) == sorted(xs)`` compares the result of `f` with the remainder of `xs`. A
+function that empties the list and returns ``[]`` passes. An expected value must therefore not
+depend on a value that the submission has received before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CONSTANTS = (ast.Constant, ast.JoinedStr)
 
 
 def find_steered_assert(source: str) -> str | None:
-    """Return the first assert of a test that a submission steers, as its source.
+    """Return the source of a test's first assert that a submission can steer; None: no assert.
 
     Args:
         source: The test.
@@ -52,7 +52,7 @@ class _Reader:
         self._passed_names: set[str] = set()
 
     def bind(self, node: ast.Assign) -> None:
-        """Note the names that an assignment gives another value."""
+        """Record the names that an assignment rebinds."""
         names = {part.id for target in node.targets for part in _names(target)}
         self._passed_names -= names
         for name_set, is_so in (
@@ -63,7 +63,7 @@ class _Reader:
             name_set |= names if is_so else set()
 
     def hand_over(self, node: ast.AST) -> None:
-        """Note the names that a call, if it is one of the submission's, may change."""
+        """Record the names that a call of the submission may change."""
         self._passed_names |= {
             part.id
             for call in self._calls(node)
@@ -73,10 +73,13 @@ class _Reader:
         }
 
     def is_steered(self, test: ast.Compare) -> bool:
-        """Return whether one side is computed from a value that another one is judged with."""
+        """Return whether one side depends on a passed value while another side is judged.
+
+        The submission may have changed a passed value, and with it the expected value.
+        """
         expected = judged = False
         for side in (test.left, *test.comparators):
-            # A name alone, such as a list to be sorted in place, is what is judged.
+            # A single name, such as a list to sort in place, is the judged value.
             has_passed_name = not isinstance(side, ast.Name) and any(
                 part.id in self._passed_names for part in _names(side)
             )

@@ -1,4 +1,4 @@
-"""Summaries of outcomes: statistics, by group, by turn and by attempt, and what episodes took.
+"""Summaries of outcomes: statistics by group, turn and attempt, and the episodes' consumption.
 
 All are pure functions of `Outcome`. Episodes that ended in an error count in no rate and no mean.
 """
@@ -27,61 +27,62 @@ _ATTEMPT_COUNTS = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A summary of outcomes. Rates and means are over the scored episodes; None without any.
+    """A summary of outcomes. Rates and means are over the scored episodes, or None without any.
 
-    In success and reward all forks of an attempt at a task, together, count as one episode.
+    For success and reward, all forks of an attempt at a task count together as one episode.
     """
 
     episodes: int
-    """Episodes that have a result."""
+    """Episodes with a result."""
     errors: int
-    """Episodes that have none."""
+    """Episodes without a result."""
     error_rate: float | None
-    """Errors among all."""
+    """Errors as a share of all episodes."""
     successes: int
     success_rate: float | None
     success_low: float | None
-    """Lower end of the success rate's 95 % interval: Wilson's; several attempts at a task count as
-    a cluster."""
+    """Lower end of the success rate's 95 % interval: Wilson's; several attempts at a task count
+    as a cluster."""
     success_high: float | None
-    """Upper end of it."""
+    """Upper end of the same interval."""
     clusters: int | None
-    """The number of images or databases that the episodes took place in; None if there is one, or
-    if each episode has its own."""
+    """The number of images or databases of the episodes; None for a single one, or if each
+    episode has its own."""
     clustered_low: float | None
-    """Lower end of the interval that takes account of those clusters."""
+    """Lower end of the interval that accounts for those clusters."""
     clustered_high: float | None
     few_clusters: bool
-    """Whether that interval is likely to be too narrow still."""
+    """Whether the clustered interval is still likely to be too narrow."""
     mean_reward: float | None
     reward_low: float | None
-    """Lower end of its 95 % interval (Student's t), cut to [0, 1] if all rewards are within; None
-    where they are alike."""
+    """Lower end of its 95 % interval (Student's t), cut to [0, 1] if all rewards are within;
+    None if all rewards are equal."""
     reward_high: float | None
     mean_turns: float | None
     mean_seconds: float | None
     invalid_rate: float | None
-    """Turns whose action could not be executed or failed, among all turns."""
+    """Turns with an action that failed or could not be executed, as a share of all turns."""
     unexecuted_rate: float | None
-    """Turns whose action could not be executed, as a reply without code, among all turns."""
+    """Turns with an action that could not be executed, such as a reply without code, as a share
+    of all turns."""
     outcomes: Mapping[OutcomeKind, int]
-    """The number of episodes of each kind of `intercode.outcomes`, those with errors among them."""
+    """The number of episodes of each kind of `intercode.outcomes`, including those with errors."""
     restarts: int
-    """How often episodes were begun again, after a sandbox was lost otherwise."""
+    """Restarts of episodes after the loss of a sandbox."""
     permuted: int
     """Successes in SQL whose columns come in another order than gold's."""
     explained: int
-    """Successes in SQL whose answer has a further column, which explains it."""
+    """Successes in SQL whose answer has a further, explanatory column."""
     hard_coded: int
-    """Successes in SQL whose answer reads no table, where gold does."""
+    """Successes in SQL whose answer reads no table, although gold reads one."""
     tokens_in: int | None
-    """Of all episodes, those with errors too, as they were paid for; None: not recorded."""
+    """Paid input tokens of all episodes, including those with errors; None: not recorded."""
     tokens_out: int | None
     cost: float | None
-    """US dollars, likewise."""
+    """US dollars of all episodes, including those with errors; None: not recorded."""
 
     def remarks(self) -> list[str]:
-        """Remarks on the success rate, in sentences."""
+        """Return remarks on the success rate, as sentences."""
         counts = {
             "Successes with columns in another order than gold's: {}.": self.permuted,
             "Successes with a further column that explains the answer: {}.": self.explained,
@@ -91,7 +92,7 @@ class Statistics:
 
 
 def summarize(outcomes: Iterable[Outcome]) -> Statistics:
-    """Compute the statistics of outcomes."""
+    """Compute the statistics of outcomes, which may be empty."""
     all_outcomes = list(outcomes)
     scored_outcomes = [outcome for outcome in all_outcomes if not outcome.failed]
     n, turns = len(scored_outcomes), sum(outcome.turns for outcome in scored_outcomes)
@@ -121,7 +122,7 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
 
 
 def _intervals(scored_outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Estimate the success rate, also with places as clusters, and the mean reward."""
+    """Estimate the success rate, also with images or databases as clusters, and the mean reward."""
     places, attempts = _places(scored_outcomes), _attempts(scored_outcomes)
     weights = _weights(scored_outcomes)
     success, low, high = _parts(_rate(scored_outcomes, attempts, weights))
@@ -130,7 +131,7 @@ def _intervals(scored_outcomes: Sequence[Outcome]) -> dict[str, Any]:
     reward, reward_low, reward_high = _parts(
         mean(rewards, attempts, weights) if scored_outcomes else None
     )
-    if reward_low == reward_high:  # all are alike, of which t would be sure without reason
+    if reward_low == reward_high:  # equal rewards: t would be certain without reason
         reward_low = reward_high = None
     elif (
         reward_low is not None
@@ -154,7 +155,7 @@ def _intervals(scored_outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def by_tag(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
-    """Map each tag to the statistics of the episodes whose task has it; most episodes first."""
+    """Map each tag to the statistics of its tasks' episodes; most episodes first."""
     return _summarize_groups(outcomes, lambda outcome: outcome.tags)
 
 
@@ -172,7 +173,7 @@ def by_place(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
 
 
 def errors_by_type(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """Count the episodes that ended by each kind of error."""
+    """Count the episodes that ended with each type of error."""
     kinds = Counter(outcome.error_type or "unknown" for outcome in outcomes if outcome.failed)
     return dict(sorted(kinds.items()))
 
@@ -186,11 +187,14 @@ def by_failure_mode(outcomes: Iterable[Outcome]) -> dict[str, int]:
 def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estimate]:
     """Estimate the success rate within one turn, within two, and so on.
 
-    An agent that knew it had fewer turns might have used them better.
+    The estimate is not the rate under a lower limit: an agent that knows the limit may plan for it.
 
     Args:
         outcomes: Outcomes; those with errors are left out.
-        turns: The number of turns; default: as many as any episode took.
+        turns: The number of turns; default: the maximum of all episodes.
+
+    Returns:
+        One estimate for each number of turns, from 1 on; empty without scored episodes.
     """
     scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
     if not scored_outcomes:
@@ -213,7 +217,7 @@ class Attempts:
 
     k: int
     tasks: int
-    """Tasks with at least `k` scored attempts: the others are left out."""
+    """Tasks with at least `k` scored attempts; other tasks are left out."""
     pass_at_k: float
     pass_hat_k: float
 
@@ -249,9 +253,9 @@ def _rate(
 
 
 def _weights(outcomes: Sequence[Outcome]) -> list[float] | None:
-    """Return weights by which all forks of an attempt count as one; None where there are none."""
+    """Return weights under which all forks of an attempt count as one; None without forks."""
     attempts = Counter((outcome.task_id, outcome.epoch) for outcome in outcomes)
-    # Of a run that goes on, a fork may be there without others of its attempt.
+    # In an unfinished run, a fork may be the only one of its attempt.
     if not any(outcome.branch for outcome in outcomes) or max(attempts.values()) == 1:
         return None
     return [1 / attempts[outcome.task_id, outcome.epoch] for outcome in outcomes]
@@ -264,9 +268,9 @@ def _parts(estimate: Estimate | None) -> tuple[float | None, float | None, float
 
 
 def _attempts(outcomes: Sequence[Outcome]) -> Sequence[Hashable] | None:
-    """Return the task of each outcome as its cluster; None if each task has one.
+    """Return the task of each outcome as its cluster; None if each task has one outcome.
 
-    If there is one task only, it is the attempt, of which there are several forks.
+    With a single task, the cluster is the attempt, which then has several forks.
     """
     tasks = [outcome.task_id for outcome in outcomes]
     if len(set(tasks)) == 1 and _weights(outcomes) is not None:
@@ -292,7 +296,7 @@ def _summarize_groups(
 
 
 def _summarize_group(outcomes: Sequence[Outcome], tasks: int) -> Statistics:
-    """Summarize a group; attempts at a single task tell no interval for others like it."""
+    """Summarize a group; attempts at a single task give no interval for similar tasks."""
     statistics = summarize(outcomes)
     if (
         statistics.episodes > 1
@@ -311,12 +315,12 @@ def _finite_value(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class SpendingTotals:
-    """The turns, time and money of some episodes together."""
+    """The total turns, time in seconds and cost in US dollars of some episodes."""
 
     episodes: int
     turns: int
     invalid: int
-    """Turns whose action could not be executed or failed."""
+    """Turns with an action that failed or could not be executed."""
     seconds: float
     action_seconds: float
     model_seconds: float
@@ -326,7 +330,7 @@ class SpendingTotals:
 
 
 def spending_by_outcome(outcomes: Iterable[Outcome]) -> dict[str, SpendingTotals]:
-    """Group the turns, time and money of a run by the outcome of its episodes."""
+    """Group the turns, time and cost of a run by the outcome of its episodes."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.kind or UNKNOWN, []).append(outcome)

@@ -1,8 +1,8 @@
-"""Tasks that are chosen, and tasks that are excluded, each with its reason.
+"""Selected and excluded tasks, with a reason for each exclusion.
 
-A list of excluded tasks is written by hand, or by a validation. As JSON it also says which tasks it
-was made for, when, and by which version. As plain text it
-has one task a line, its id and the reason; ``#`` begins a comment.
+`select_tasks` applies ids, limit and exclusion to a dataset. A person or a validation writes an
+exclusion list. The JSON form also states its dataset, its date and the version of InterCode. The
+plain-text form has one task a line, with its id and the reason; ``#`` starts a comment.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _NO_REASON = "no reason given"
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Excluded tasks, and why."""
+    """Excluded tasks with their reasons."""
 
     tasks: Mapping[str, str]
     """Task id → reason."""
     dataset: str = ""
-    """The name of the dataset that it was made for; empty if the list does not say."""
+    """The name of the list's dataset; empty if the list does not state it."""
     digest: str = ""
     """The dataset's digest."""
     intercode: str = ""
-    """The version that made it."""
+    """The version of InterCode that wrote the list."""
     date: str = ""
     format: int = field(default=FORMAT)
 
     @classmethod
     def of(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
-        """Make a list now."""
+        """Make a list with the current time."""
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return cls(dict(tasks), dataset.name, dataset.digest, __version__, date)
 
     def check(self, dataset: Dataset) -> str:
-        """Check that it is a list of these tasks.
+        """Check that the list belongs to these tasks.
 
         Returns:
-            A warning, empty if there is none: it was made for other tasks than these.
+            A warning if the list belongs to another version of the tasks; otherwise an empty text.
 
         Raises:
-            UsageError: It names tasks that are not among them.
+            UsageError: The list names tasks that the dataset does not have.
         """
         task_ids = {task.task_id for task in dataset}
         if unknown_ids := [task_id for task_id in self.tasks if task_id not in task_ids]:
@@ -68,10 +68,10 @@ class Exclusion:
         return ""
 
     def write(self, path: Path) -> None:
-        """Write it as JSON.
+        """Write the list as JSON.
 
         Raises:
-            RecordWriteError: It cannot be written.
+            RecordWriteError: The file cannot be written.
         """
         try:
             path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="ascii")
@@ -80,10 +80,10 @@ class Exclusion:
 
 
 def read_exclusion(path: Path) -> Exclusion:
-    """Read a list from a file: JSON if it begins with a brace, else plain text.
+    """Read a list from a file: JSON if the text starts with a brace, else plain text.
 
     Raises:
-        UsageError: It cannot be read, or is malformed; the message says where.
+        UsageError: The file cannot be read, or is malformed; the message gives the position.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -95,14 +95,14 @@ def read_exclusion(path: Path) -> Exclusion:
 
 
 def ungradable_tasks(dataset: Dataset) -> dict[str, str]:
-    """Return the tasks that cannot be graded, and why: they say so, or a test has an odd name."""
+    """Return the tasks that cannot be graded, with reasons: a mark, or a test's odd name."""
     reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
     stated_reasons = {task_id: str(reason) for task_id, reason in reasons if reason is not None}
     return {**tasks_with_odd_tests(dataset), **stated_reasons}
 
 
 def tasks_with_odd_tests(dataset: Dataset) -> dict[str, str]:
-    """Return the tasks of repositories with a name that cannot be a test, and why."""
+    """Return the repository tasks with an impossible test name, and the reason for each."""
     tasks = (task for task in dataset if "FAIL_TO_PASS" in task.metadata)
     return {task.task_id: reason for task in tasks if (reason := task_name_problem(task))}
 
@@ -113,11 +113,17 @@ def select_tasks(
     limit: int | None,
     exclude: Collection[str] = (),
 ) -> list[Task]:
-    """Return the tasks that were asked for and are not excluded, in the dataset's order.
+    """Return the selected tasks that are not excluded, in the dataset's order.
+
+    Args:
+        dataset: The dataset.
+        ids: Ids of the tasks to select; None or empty: all tasks.
+        limit: Maximum number of tasks, at least 1; None: unlimited.
+        exclude: Ids of excluded tasks, or a mapping from ids to reasons.
 
     Raises:
         TaskNotFoundError: An id is unknown.
-        UsageError: None is left.
+        UsageError: The limit is below 1, or no task remains.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")

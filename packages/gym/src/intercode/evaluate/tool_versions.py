@@ -1,4 +1,4 @@
-"""The versions of common tools in images, as the tools themselves say in a sandbox."""
+"""The versions of common tools in images, from the tools' own output in a sandbox."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ TOOLS = {
     "gcc": "gcc",
     "sqlite": "sqlite3",
 }
-"""Name → the program that is asked for it."""
+"""Name → the program whose ``--version`` is run."""
 LIMIT = 16
-"""Images are asked before a run begins."""
+"""Maximum number of images, because the probe delays the start of a run."""
 _VERSION = re.compile(rb"\d+(?:\.\d+)+")
 _NAME = re.compile(rb'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _OUTPUT_LIMIT = 2000
 
 
 def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Find the tools of each image; of images that differ only in what is laid over them, once.
+    """Return the tools of each image; images that differ only in added layers count once.
 
-    That may bring tools, too; but an image's digest tells of it, and hundreds of tasks have each
-    their own files laid over the same image. Nor are more than `LIMIT` asked, for the same reason.
+    Added layers may also contain tools. The image's digest covers them, and hundreds of tasks may
+    each add their own files to the same image. For the same reason at most `LIMIT` images are
+    probed.
 
     Args:
-        provider: Starts the sandboxes in which they are asked.
+        provider: Starts the sandboxes that run the tools.
         images: The images' names.
 
     Returns:
@@ -58,10 +59,10 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
 
 
 def _base(name: str) -> str:
-    """Return an image's name without what is laid over it, if that is an image by itself."""
+    """Return an image's name without its added layers, if the base is an image by itself."""
     try:
         spec = parse(name)
-    except ImageError:  # a name of another provider's
+    except ImageError:  # another provider's name
         return name
     return name if spec.scheme == "scratch" else str(replace(spec, additions=()))
 
@@ -74,7 +75,7 @@ def _tools(provider: Provider, image: str) -> dict[str, str]:
 
 
 def _version(sandbox: SandboxBackend, program: str) -> str:
-    """Return a program's version; "" if the image has no such program, or it does not say."""
+    """Return a program's version; "" if the image lacks the program or the version."""
     result = sandbox.exec([program, "--version"], cwd="/", output_limit=_OUTPUT_LIMIT)
     match = _VERSION.search(result.stdout) if result.ok else None
     return match[0].decode() if match else ""

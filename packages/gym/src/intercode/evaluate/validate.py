@@ -1,8 +1,8 @@
-"""Validation of a dataset: gold solves every task, twice alike, and nothing else does.
+"""Validation of a dataset: gold solves every task, twice alike, and no other answer does.
 
-Every task is tried with gold, with gold again an odd number of seconds later, and with all
-`guesses`: doing nothing, a wrong answer, constants, tricks. Alternative solutions, which a task's
-metadata may have, are tried, too. Then the trials are checked, see `checks`.
+Each task is tried with gold, with gold again an odd number of seconds later, and with all
+`guesses`: doing nothing, a wrong answer, constants, tricks. Alternative solutions in a task's
+metadata are also tried. Afterwards the functions of `checks` examine the trials.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Validation:
     constants: Mapping[str, int]
     """Constant → the number of tasks that it solves."""
     solved_by_constants: int
-    """The number of tasks that any of them solves."""
+    """The number of tasks that any constant solves."""
     problems: list[Problem]
     doubts: list[Problem]
-    """Warnings, like `slow_tasks` and `leaks`: a task may be meant to be like that."""
+    """Warnings, like `slow_tasks` and `leaks`: the task's author may intend these findings."""
     slow_tasks: list[SlowTask]
     leaks: list[Leak]
     usage: list[Usage]
@@ -84,7 +84,7 @@ class Validation:
         return self.complete and not self.problems
 
     def reasons(self) -> dict[str, str]:
-        """Return task id → its problems, for those that have any."""
+        """Return task id → the texts of its problems, for tasks with problems."""
         texts_by_task: dict[str, list[str]] = {}
         for problem in self.problems:
             texts_by_task.setdefault(problem.task_id, []).append(problem.problem)
@@ -101,20 +101,23 @@ def validate(
     progress: Progress | None = None,
     backends: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
 ) -> Validation:
-    """Try every task in all ways, and check the trials.
+    """Try every task with gold and all guesses, and check the trials.
 
     Args:
         dataset: The tasks.
         env_factory: As for `evaluate`.
-        timeout: The time limit of an action in tasks that have none of their own, in seconds.
-        tasks: The ids of the tasks to try; None: all that can be graded.
-        workers: Threads, each with an environment of its own.
+        timeout: The time limit of an action, in seconds, for tasks without their own limit.
+        tasks: The ids of the tasks to try; None: all gradable tasks.
+        workers: Threads, each with its own environment.
         progress: Observes the work.
-        backends: Name → factory of the same environment on another back end, where gold must behave
-            in the same way.
+        backends: Name → factory of the same environment with another sandbox provider or engine,
+            where gold must behave in the same way.
+
+    Returns:
+        The problems, doubts and statistics.
 
     Raises:
-        UsageError: The arguments make no sense.
+        UsageError: The arguments are inconsistent.
         SandboxUnavailableError: This machine permits no sandbox.
     """
     selected_tasks = select_tasks(dataset, tasks, None, ungradable_tasks(dataset))
@@ -183,7 +186,7 @@ def _attempt(
 ) -> tuple[RunResult, Mapping[str, Trials]]:
     """Run an agent, and return each task's trials. Without guesses, gold is tried once."""
     trials: dict[str, dict[int, Trial]] = defaultdict(dict)
-    # On the disk, because observations may be large, and there may be many.
+    # Keep the run on disk: its observations may be large and many.
     with TemporaryDirectory(prefix="intercode-validate-") as folder:
         epochs = max(guesses_by_trial, default=GOLD) + 1
         result = evaluate(dataset, agent, make, out=folder, epochs=epochs, **options)
@@ -227,7 +230,7 @@ def _statistics(
 
 
 class _Prober:
-    """The factory of the agent of each trial.
+    """The factory of each trial's agent.
 
     Args:
         guesses_by_trial: The guesses, by trial.
@@ -239,11 +242,11 @@ class _Prober:
         self._guesses_by_trial = guesses_by_trial
 
     def __call__(self, task: Task) -> Agent:
-        """Return gold's agent, where no environment is known."""
+        """Return gold's agent, for a caller without an environment."""
         return Oracle()(task)
 
     def within(self, env: Any, task: Task) -> Agent:
-        """Return the agent of the trial that the environment's episode is."""
+        """Return the agent of the trial that the environment's episode belongs to."""
         guess = self._guesses_by_trial.get(env.episode.epoch)
         if guess is None or (guess.role == "clock" and guess.actions(task)):
             return _PrefixedAgent(guess.actions(task) if guess else (), Oracle().within(env, task))
@@ -251,11 +254,11 @@ class _Prober:
 
 
 class _PrefixedAgent:
-    """An agent that takes some actions before another one acts.
+    """An agent that takes some actions before another agent acts.
 
     Args:
-        actions: The actions.
-        agent: The other agent.
+        actions: The first actions.
+        agent: The agent that acts afterwards.
     """
 
     def __init__(self, actions: Sequence[str], agent: Agent) -> None:
@@ -269,17 +272,17 @@ class _PrefixedAgent:
 
 
 class Clock:
-    """Holds back the two trials of a task's gold until an odd number of seconds lies between them.
+    """A delay of a task's gold trials, so an odd number of seconds lies between the two starts.
 
-    So all gold shows that depends on whole seconds, even on whether their number is even.
+    The delay exposes all gold that depends on whole seconds, even on the parity of their number.
 
     Args:
         now: Returns the seconds since 1970.
-        sleep: Waits for some seconds.
+        sleep: Sleeps for a number of seconds.
     """
 
     LATEST_START = 0.7
-    """The part of a second in which a trial may begin: its actions have the rest of it."""
+    """The part of a second in which a trial may start: its actions have the remainder."""
 
     def __init__(
         self, now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
@@ -290,10 +293,10 @@ class Clock:
         self._lock = Lock()
 
     def wait(self, task_id: str, trial: int) -> float:
-        """Wait until a trial may begin.
+        """Wait until a trial may start.
 
         Returns:
-            The seconds for which it was held back.
+            The delay in seconds.
         """
         start_time = self._now()
         while not self._try_begin(task_id, trial, now := self._now()):
@@ -314,24 +317,24 @@ class Clock:
 
 
 class ProbeFindings:
-    """The findings of all probes. Workers share it; each has other tasks, or another trial."""
+    """The findings of all probes, shared by workers with different tasks or trials."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.clock = Clock()
         self.leaks: dict[str, list[Leak]] = {}
         self.failures: dict[str, list[Problem]] = {}
-        """Task → problems and doubts: of gold or a setup that fails."""
+        """Task → problems and doubts: gold or a setup that fails."""
         self.memory: dict[str, int] = {}
-        """Task → the most bytes that a sandbox has used in which gold ran."""
+        """Task → the peak memory of the sandboxes in which gold ran, in bytes."""
 
     def wrap_factory(self, make: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
-        """Return a factory of probed environments, from one of environments."""
+        """Return a factory of probed environments, from a factory of environments."""
         return lambda: ProbedEnv(make(), self)
 
 
 class ProbedEnv(WrappedEnv):
-    """An environment that is searched for leaks and measured, and in which gold begins on time."""
+    """An environment with probes: a leak search, a memory measurement, and the delay of `Clock`."""
 
     def __init__(self, env: EpisodeEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)
@@ -341,7 +344,10 @@ class ProbedEnv(WrappedEnv):
         return getattr(self._env, name)
 
     def step(self, action: str, /) -> Step:
-        """Take an action. Doing nothing finds the sandbox as an agent finds it: it is searched."""
+        """Take an action; before the first action of the idle trial, search the sandbox for leaks.
+
+        The sandbox is then in the state in which an agent finds it.
+        """
         episode, place = self.episode, getattr(self._env, "place", None)
         task_id, is_gold = episode.task_id, episode.epoch in (GOLD, GOLD_REPEAT)
         if episode.epoch == NOOP and not episode.turns:
@@ -362,7 +368,7 @@ class ProbedEnv(WrappedEnv):
         return result
 
     def _failures(self, task_id: str) -> list[Problem]:
-        """Return what fails of a task's gold and its setup, in a shell."""
+        """Return the failures of a task's gold and setup, in a shell."""
         task, stage = self._probe_findings.dataset.by_id(task_id), getattr(self._env, "stage", None)
         if not isinstance(stage, SandboxStage) or resolve_traits(self._env).language != "bash":
             return []

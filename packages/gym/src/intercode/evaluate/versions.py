@@ -1,7 +1,8 @@
-"""The versions of the rules by which a run is scored, for its ``run.json``.
+"""The versions of a run's scoring rules, for its ``run.json``.
 
-A rule of ours has its version beside it, as ``VERSION``; a reward of your own has one if its
-function or class has a whole number of that name, and is otherwise identified by its file's digest.
+A built-in rule has its version beside it, as ``VERSION``. A custom reward has a version if its
+function or class has an integer attribute of that name. Otherwise the digest of its file identifies
+it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ def rule_versions(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return the field ``rules`` of an environment's facts: rule → version.
 
     Args:
-        env: The facts, of which ``env``, ``protocol`` and ``reward`` count. The reward may be the
-            function or the judge itself.
+        env: The facts; ``env``, ``protocol`` and ``reward`` count. The reward may be the function
+            or the judge itself.
 
     Returns:
-        The field, or nothing where no version is known.
+        The field, or an empty dictionary if no version is known.
 
     Raises:
-        UsageError: The file of a reward has no such function.
+        UsageError: The file of a reward lacks the function.
     """
     name, protocol = str(env.get("env", "")), str(env.get("protocol", "default"))
     default = {rule: RULES.get(rule) for rule in find_traits(name, protocol).rules} if name else {}
@@ -39,7 +40,7 @@ def rule_versions(env: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _reward_rules(env: str, reward: Any, default: Mapping[str, int]) -> dict[str, int]:
-    """Return the rules of a reward, with those of the environment's own if it uses that."""
+    """Return a reward's rules, including the environment's own rules if the reward uses them."""
     if reward in (None, "default"):
         return dict(default)
     if isinstance(reward, Judge) or (env, reward) == ("bash", "judge"):
@@ -56,7 +57,7 @@ def _reward_rules(env: str, reward: Any, default: Mapping[str, int]) -> dict[str
 
 
 def _uses_default(reward: object) -> bool:
-    """Tell whether a function asks for the environment's own reward."""
+    """Return whether a function takes the environment's own reward as an argument."""
     if isinstance(reward, type) or not callable(reward):
         return False
     return "default" in inspect.signature(reward).parameters

@@ -1,4 +1,9 @@
-"""The threads of a run: workers take jobs in order and give back episodes, until interrupted."""
+"""The worker threads of a run, from its jobs to its recorded episodes.
+
+A `Pool` starts threads. Each thread has one `Worker`, which takes jobs in order and puts the
+recorded episodes into a queue. The main thread yields the episodes. `Interrupts` stops the pool on
+SIGINT and SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -46,21 +51,22 @@ log = logging.getLogger(__name__)
 TICK = 0.1
 """Seconds between calls of `Progress.tick`."""
 SILENCE_SECONDS = 30.0
-"""Seconds without an answer of the model after which a run tells what it waits for."""
+"""Seconds without an answer of the model before a run reports the delay."""
 PATIENCE = 5.0
 """Seconds that workers get to close their sandboxes after a second interrupt."""
 FATAL_ERROR_NAMES = {BudgetError.__name__, ModelAccessError.__name__}
-"""Errors of an episode that every other one would end in, too."""
+"""Error types of an episode that every other episode would also end in."""
 _FATAL_ERRORS = (SandboxUnavailableError, RecordError, UsageError)
-"""Exceptions that every other episode would meet, too. Any other is its own episode's."""
+"""Exceptions that every other episode would also meet. Any other exception ends only its
+episode."""
 _POLL_SECONDS = 0.01
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM are counted and put into `messages`.
+    """A context that counts SIGINT and SIGTERM and puts each into `messages`.
 
-    `SimpleQueue.put` is the one way to wake the main thread that may be called from a signal
-    handler at any moment. Outside the main thread no signal is caught.
+    A signal handler may call `SimpleQueue.put` at any moment; no other method to wake the main
+    thread permits this. Outside the main thread the context catches no signal.
     """
 
     def __init__(self) -> None:
@@ -69,7 +75,7 @@ class Interrupts:
         self._previous_handlers: dict[int, Any] = {}
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        # SIGTERM does not ask twice: its sender will send SIGKILL next.
+        # SIGTERM counts as two interrupts: its sender sends SIGKILL next.
         self.count += 2 if number == signal.SIGTERM else 1
         self.messages.put(None)
         if self.count > 2:
@@ -93,7 +99,7 @@ class Job:
     epoch: int
     task: Task
     branch: tuple[int, ...] = ()
-    """The branch of a recorded fork that is scored again."""
+    """The branch of a recorded fork to score again."""
 
     @property
     def key(self) -> Key:
@@ -103,23 +109,23 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The instructions that all workers of a run have in common."""
+    """The instructions that all workers of a run share."""
 
     attempt: Callable[[Job, Callable[[], EpisodeEnv]], Episode]
-    """Runs one episode, in the environment that the callable gives if it is called."""
+    """Runs one episode, in the environment that the callable returns on demand."""
     env_factory: Callable[[], EpisodeEnv]
     max_retries: int
     agent_name: str
     env_name: str
     record: Callable[..., None]
-    """Returns when the episode is safe."""
+    """Writes an episode, and returns once the episode is durable."""
     resources: Shared = field(default_factory=Shared)
     delay: Callable[[], tuple[float, str] | None] = lambda: None
-    """Tells for how long the agent's model has not answered, and that in words."""
+    """Returns the seconds since the model's last answer, and a text about them; None: no delay."""
 
 
 class Worker:
-    """The owner of at most one environment at a time. `stop` may be called from any thread."""
+    """The owner of at most one environment at a time. Any thread may call `stop`."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
@@ -128,7 +134,7 @@ class Worker:
         self._stopped = False
 
     def run(self, job: Job) -> Episode:
-        """Run a job to its end and record it; failures of the sandbox are retried.
+        """Run a job to its end and record it; a sandbox failure starts a new attempt.
 
         Raises:
             Stopped: `stop` was called.
@@ -148,7 +154,7 @@ class Worker:
                 if self._stopped:
                     raise Stopped from error
                 should_retry = isinstance(error, SandboxError)
-                if self._making and not should_retry:  # it is not the task's fault
+                if self._making and not should_retry:  # the task is not at fault
                     if isinstance(error, Exception):
                         raise
                     raise UsageError(
@@ -166,7 +172,7 @@ class Worker:
             self._orders.record(episode)
         except RecordError:
             raise
-        except (TypeError, ValueError, RecursionError):  # of an agent's or an interpreter's own
+        except (TypeError, ValueError, RecursionError):  # agents' or interpreters' data, not JSON
             episode = unserialisable_episode(episode)
             self._orders.record(episode)
         return episode
@@ -176,14 +182,14 @@ class Worker:
             self._making = True
             self._env = self._orders.env_factory()
             self._making = False
-        if self._stopped:  # asked here, as `stop` may have looked before there was one
+        if self._stopped:  # check after creation: `stop` may have run before it
             raise Stopped
         return self._env
 
     def _partial_episode(self, job: Job) -> Episode:
-        """Return the episode that the environment was in when it failed, or an empty one."""
+        """Return the environment's episode at the time of its failure, or an empty episode."""
         task, partial_episode = job.task, None
-        with suppress(EnvironmentStateError):  # it failed in its first reset
+        with suppress(EnvironmentStateError):  # the first reset failed
             partial_episode = None if self._env is None else self._env.episode
         if partial_episode is None or (partial_episode.epoch, partial_episode.task_id) != (
             job.epoch,
@@ -196,12 +202,12 @@ class Worker:
         return partial_episode
 
     def stop(self) -> None:
-        """Close the sandbox of a running job; an error of its end is logged, and ends no run."""
+        """Close the sandbox of a running job; log an error of the close, which ends no run."""
         self._stopped = True
         _close(self._env)
 
     def close(self) -> None:
-        """Close the environment; an error of its end is logged, and ends no run. Idempotent."""
+        """Close the environment; log an error of the close, which ends no run. Idempotent."""
         env, self._env, self._making = self._env, None, False
         _close(env)
 
@@ -215,7 +221,7 @@ def _close(env: EpisodeEnv | None) -> None:
 
 
 def _add_lost_attempts(episode: Episode, lost_attempts: Sequence[Episode]) -> None:
-    """Add what was said to models in lost attempts, which was paid for, to an episode's record."""
+    """Add the paid model calls of lost attempts to an episode's record."""
     episode.metadata["attempts"] = len(lost_attempts) + 1
     if model_records := [
         attempt.metadata["model"] for attempt in lost_attempts if "model" in attempt.metadata
@@ -228,27 +234,27 @@ def _add_lost_attempts(episode: Episode, lost_attempts: Sequence[Episode]) -> No
 
 
 class Runs(Protocol):
-    """Jobs that run, on threads or elsewhere."""
+    """Running jobs, on threads or on other machines."""
 
     stopped: str | None
-    """The error of an episode after which no other was begun."""
+    """The error that stopped the run: no episode started after it."""
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        """Yield the episodes, each as soon as it is recorded; after an interrupt begin no more.
+        """Yield each episode as soon as it is recorded; after an interrupt start no other.
 
         Raises:
-            KeyboardInterrupt: There was a second interrupt.
+            KeyboardInterrupt: A second interrupt came.
         """
 
 
 class Pool:
-    """A pool of threads that runs jobs; each thread has an environment of its own."""
+    """A pool of threads that runs jobs; each thread has its own environment."""
 
     def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
         self._jobs = iter(jobs)
         self._resources = orders.resources
         self._workers = [Worker(orders) for _ in range(min(workers, len(jobs)))]
-        # Daemons, so that a worker that hangs cannot keep the process from ending.
+        # Daemons: a hanging worker cannot prevent the exit of the process.
         self._threads = [
             threading.Thread(target=self._work, args=(worker,), name=f"worker-{n}", daemon=True)
             for n, worker in enumerate(self._workers)
@@ -256,15 +262,15 @@ class Pool:
         self._lock = threading.Lock()
         self._draining = False
         self.stopped: str | None = None
-        """The error of an episode after which no other was begun."""
+        """The error that stopped the run: no episode started after it."""
         self._delay, self._shown_delay = orders.delay, SILENCE_SECONDS
         self._messages: queue.SimpleQueue[Episode | BaseException | Worker | None]
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        """Yield the episodes, each as soon as it is recorded.
+        """Yield each episode as soon as it is recorded.
 
         Raises:
-            KeyboardInterrupt: There was a second interrupt.
+            KeyboardInterrupt: A second interrupt came.
         """
         with run_drain() as drain, preserve_working_directory():
             yield from self._run(interrupts, progress, drain)
@@ -305,17 +311,17 @@ class Pool:
             raise failure
 
     def _tell_delay(self, progress: Progress) -> None:
-        """Tell of a model that does not answer: at first, and whenever the time has doubled."""
+        """Report a model that does not answer: at first, and each time the delay has doubled."""
         delay = self._delay()
         if delay is not None and delay[0] >= self._shown_delay:
             self._shown_delay = 2 * delay[0]
             progress.waiting(delay[1])
 
     def _stop(self) -> None:
-        """Close the sandboxes of the workers, all at once, and wait a little for them.
+        """Close the sandboxes of all workers concurrently, and wait a little for them.
 
-        Workers whose agent is at work hold no sandbox, and its model may take an hour: they are
-        not waited for.
+        Workers whose agent is deciding hold no sandbox, and a model's answer may take an hour. The
+        pool does not wait for these workers.
         """
         self._draining = True
         self._resources.stop()
@@ -342,7 +348,7 @@ class Pool:
             finally:
                 worker.close()
         except Stopped:
-            pass  # by the main thread, which knows
+            pass  # the main thread has stopped this worker
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, raised there
             self._draining = True
             self._messages.put(error)

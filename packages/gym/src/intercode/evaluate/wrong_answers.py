@@ -1,9 +1,9 @@
-"""Wrong answers that are made of a verification's own words, for `validate`.
+"""Wrong answers for `validate`, built from the words of a task's verification.
 
-An agent that knows how it is verified may put something at the names that the verification uses:
-links that have a program read its own arguments or its own input, links to a temporary file of the
-verification's, programs that always succeed. A verification that lets one of them pass judges
-nothing. Each trick only makes names that are not there yet.
+An agent that knows the verification may create files under the names that it uses: links to a
+program's own arguments or input, links to a temporary file of the verification, programs that
+always succeed. A verification that accepts one of these answers judges nothing. Each trick creates
+only names that do not exist yet.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PROGRAM = """{
         printf '#!/bin/sh\\n' > "$program"; chmod 755 "$program"
     }"""
 NO_PROGRAM = "no program of the verification's is the agent's"
-"""The last words of the trick with a spy where there is nothing to try."""
+"""The last words of the spy trick's output if no program qualifies."""
 _SPY = r"""
 for program in {names}; do
     case $program in "~/"*) program=$HOME/${{program#"~/"}};; esac
@@ -67,11 +67,11 @@ done 2> /dev/null
 """
 _LINKS = ("/proc/self/cmdline", "/dev/stdin", "/dev/fd/63")
 _MAX_NAMES = 100
-"""Words of a verification that are taken for names."""
+"""Maximum number of words of a verification that count as names."""
 
 
 def tricks(language: str) -> Sequence[Guess]:
-    """Return the tricks in an environment whose actions are in this language."""
+    """Return the tricks for an environment with actions in this language."""
     if language not in ("bash", "python"):
         return ()
     is_shell = language == "bash"
@@ -91,10 +91,10 @@ def tricks(language: str) -> Sequence[Guess]:
 
 
 def _spy(task: Task) -> tuple[str, ...]:
-    """Return gold, and a program in the place of each of its own that the verification names.
+    """Return gold, and a script that replaces each of the agent's programs in the verification.
 
-    It prints what the right one would, if that lies in a file, or is a variable: then another
-    program could print it without computing it.
+    The replacement prints the original's output if a file or a variable contains it. In that case
+    another program could print the output without computing it.
     """
     if task.verification is None or not task.gold:
         return ()
@@ -103,7 +103,7 @@ def _spy(task: Task) -> tuple[str, ...]:
 
 
 def alternatives(tasks: Sequence[Task]) -> Sequence[Guess]:
-    """Return a guess for the first alternative solution of each task, for the second, and so on."""
+    """Return a guess for each position: all first alternative solutions, all second ones, …"""
     max_solutions = max((len(_solutions(task)) for task in tasks), default=0)
 
     def guess(number: int) -> Guess:
@@ -117,9 +117,9 @@ def alternatives(tasks: Sequence[Task]) -> Sequence[Guess]:
 
 
 def _solutions(task: Task) -> list[tuple[str, ...]]:
-    """Return the solutions in a task's metadata: each is an action, or a list of them.
+    """Return the solutions in a task's metadata; each is an action, or a list of actions.
 
-    Data of other shapes have another meaning of that name.
+    Data of another shape gives no solutions, because the field then has another meaning.
     """
     alternatives = task.metadata.get("alternatives")
     if not isinstance(alternatives, list | tuple):

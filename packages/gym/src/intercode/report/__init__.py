@@ -1,1 +1,1 @@
-"""Reports of runs: tables, text, a page of HTML, and exports in the forms of other programs."""
+"""Reports of runs: tables, text, an HTML page, and exports in formats of other programs."""

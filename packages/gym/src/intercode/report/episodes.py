@@ -1,4 +1,4 @@
-"""Episodes as the viewer is given them: a small row of each for lists, and its body on demand."""
+"""Episodes in the viewer's form: a small row of each for lists, and its body on demand."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from intercode.records import Outcome
 from intercode.report.reward_reasons import explain_reward
 
 MAX_TEXT_LENGTH = 20_000
-"""Characters that are kept of each text: its head and its tail."""
+"""Characters that remain of each long text: its head and its tail."""
 LINE = 160
 """Characters of a query in a list."""
 _TAGS = 20
 _SEPARATE_FIELDS = ("model", "search", "tags", "earlier", "judge")
-"""Names in an episode's metadata that have places of their own, or may quote gold."""
+"""Metadata fields that the body shows separately, or that may quote gold."""
 
 
 class Row(NamedTuple):
@@ -31,7 +31,7 @@ class Row(NamedTuple):
     task: str
     epoch: int
     query: str
-    """The beginning of it."""
+    """The beginning of the query."""
     outcome: str
     """One of `OUTCOMES`; ``unknown``: the record stops before the end."""
     success: bool
@@ -46,14 +46,14 @@ class Row(NamedTuple):
     tags: Sequence[str]
     place: str
     kinds: Sequence[str]
-    """Troubles: the type of an error, ``timeout``, a limit that was reached, and so on."""
+    """Troubles: an error's type, ``timeout``, a reached limit, and so on."""
     started: float
     parent: str | None
-    """The id of the episode that it was forked from."""
+    """The id of the episode from which it was forked."""
 
 
 def make_row(run: int, episode: Episode, outcome: Outcome) -> Row:
-    """Return the row of an episode of the run of this number."""
+    """Return an episode's row, for the run of this number."""
     tokens = None
     if outcome.tokens_in is not None and outcome.tokens_out is not None:
         tokens = outcome.tokens_in + outcome.tokens_out
@@ -85,12 +85,12 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
 
 
 def make_body(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = False) -> Any:
-    """Return all of an episode, as plain data; long texts are cut.
+    """Return an episode's complete content as plain data, with long texts cut.
 
     Args:
         episode: The episode.
-        hide_gold: Whether to leave out all that may quote gold.
-        shown_gold: Whether its agent was shown gold, so that what it did may quote it.
+        hide_gold: Whether to leave out all text that may quote gold.
+        shown_gold: Whether its agent was shown gold, so its actions may quote gold.
     """
     body: dict[str, Any] = {"query": episode.query, "error": episode.error, "hidden": hide_gold}
     body["metadata"] = {k: v for k, v in episode.metadata.items() if k not in _SEPARATE_FIELDS}
@@ -168,7 +168,7 @@ def _search(episode: Episode) -> Any:
 
 
 def _cut(value: Any) -> Any:
-    """Cut the texts in a value, which becomes one that JSON has."""
+    """Cut the texts in a value, and convert the value to JSON's types."""
     if isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
         head, tail = (
             value[: MAX_TEXT_LENGTH - MAX_TEXT_LENGTH // 3],

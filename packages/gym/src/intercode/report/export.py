@@ -1,6 +1,6 @@
-"""Runs in the forms of other programs: dialogues to train on, and tables.
+"""Exports of runs to formats of other programs: training dialogues and tables.
 
-`inspect` has the log of Inspect AI; the package `intercode-paper` has the files of 2023.
+`inspect` writes the log of Inspect AI; the package `intercode-paper` writes the files of 2023.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TURN_COLUMNS = {
     **{"task_id": _TEXT, "epoch": _COUNT, "turn": _COUNT, "action": _TEXT, "observation": _TEXT},
     **{"reward": _NUMBER, "ok": "BOOLEAN", "exit_code": _COUNT, "seconds": _NUMBER},
 }
-"""Columns of a table of turns, which count from 1."""
+"""Columns of a table of turns, numbered from 1."""
 
 _IDS = "INTEGER[]"
 TOKEN_COLUMNS = {
@@ -66,20 +66,25 @@ def to_chat(
 ) -> dict[str, Any]:
     """Return a dialogue for fine-tuning: OpenAI's messages, and the reward.
 
-    It consists of the messages that the model was last sent, and its reply. Where no model's
-    messages are recorded, as of the oracle, the episode is told in a style.
+    The dialogue consists of the last messages to the model, and its reply. If the record has no
+    model messages, as for the oracle, the dialogue is rendered from the episode in a style.
 
     Args:
         episode: The episode.
-        style: As of `InterCodeEnv.messages`: ``plain`` has the query and the observations as the
-            user's words, the actions as the assistant's; ``chat`` and ``tools`` have what the
-            agents ``try-again`` and ``tool-calling`` would have been sent, so that a model that
-            learns from it can play as one of them.
+        style: As of `InterCodeEnv.messages`. ``plain`` renders the query and the observations as
+            the user's messages, the actions as the assistant's. ``chat`` and ``tools`` render the
+            messages that the agents ``try-again`` and ``tool-calling`` would receive, so a
+            fine-tuned model can act as one of them.
         env: The environment's facts in the run's record.
         trust: Whether the record may name an environment whose module is not imported yet.
 
+    Returns:
+        ``messages``, ``task_id``, ``epoch``, ``outcome``, ``reward``, ``success``, and ``tools`` if
+        the model had tools.
+
     Raises:
-        TrustError: It does, and is not trusted; ``plain`` needs no environment.
+        TrustError: The record names such an environment, and is not trusted; ``plain`` needs no
+            environment.
     """
     model = agent_talk(episode) or Talk()
     messages = _recorded_messages(model) or _render_messages(episode, style, env, trust=trust)
@@ -98,7 +103,7 @@ def to_chat(
 def _render_messages(
     episode: Episode, style: str, env: Mapping[str, Any], *, trust: bool
 ) -> list[dict[str, Any]]:
-    if style == "plain":  # bytes outside of any text stay readable
+    if style == "plain":  # undecodable bytes stay readable
         return [*map(as_openai, as_plain_messages(episode))]
     env_key = episode.env, str(env.get("protocol", "default"))
     check_imported(*env_key, trust=trust)
@@ -154,13 +159,13 @@ def episode_row(episode: Episode) -> dict[str, Any]:
 
 
 def _result(episode: Episode) -> dict[str, Any]:
-    """Return reward and success: without a result neither, as a mean would take them for 0."""
+    """Return reward and success; without a result both are None, because a mean would count 0."""
     success = None if episode.reward is None else episode.success
     return {"reward": episode.reward, "success": success}
 
 
 def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
-    """Yield an episode's turns under `TURN_COLUMNS`; without a result none has a reward."""
+    """Yield an episode's turns under `TURN_COLUMNS`; without a result no turn has a reward."""
     turn_columns = [name for name in TURN_COLUMNS if name not in ("task_id", "epoch", "turn")]
     unscored = {"reward": None} if episode.reward is None else {}
     for number, turn in enumerate(episode.turns, 1):
@@ -171,11 +176,11 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
 
 
 def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
-    """Yield an episode's tokens under `TOKEN_COLUMNS`, as they were recorded.
+    """Yield an episode's tokens under `TOKEN_COLUMNS`, as recorded.
 
-    A row is a dialogue as one text in tokens. Where a prompt does not begin with all tokens before
-    it, as it does not if the server has tokenized the dialogue again, another row begins: nothing
-    that the model was not shown or has not made is in any.
+    A row is a dialogue as one sequence of tokens. If a prompt does not start with all earlier
+    tokens, for example because the server has tokenised the dialogue again, another row starts. No
+    row therefore contains tokens that the model has neither received nor generated.
     """
     calls = (agent_talk(episode) or Talk()).get("calls", ())
     token_calls = [
@@ -215,7 +220,7 @@ def _sequences(calls: Iterable[Call]) -> list[dict[str, Any]]:
 
 
 def escape_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Escape halves of characters in all texts, as other programs refuse them."""
+    """Escape lone surrogates in all texts, because other programs refuse them."""
     return {name: _escape_value(value) for name, value in values.items()}
 
 
@@ -230,7 +235,7 @@ def _escape_value(value: Any) -> Any:
 def write_parquet(
     path: Path, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Write a table as a Parquet file, by DuckDB.
+    """Write a table as a Parquet file, with DuckDB.
 
     Args:
         path: The file.
@@ -249,7 +254,7 @@ def write_parquet(
             "pip install 'intercode-gym[duckdb]', or choose --to csv"
         ) from error
     types = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
-    # Not beside the file: DuckDB would take a folder's * or [ for a pattern.
+    # Not beside the file: DuckDB would read a folder's * or [ as a pattern.
     with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".jsonl") as lines:
         lines.writelines(f"{json.dumps(row)}\n" for row in rows)
         lines.flush()

@@ -1,10 +1,11 @@
 """A run as a log of Inspect AI (UK AI Security Institute): its `EvalLog` as JSON, version 2.
 
-Written from `inspect_ai` 0.3.285, without needing it. A metric has one of Inspect's names only
-where its formula is Inspect's; all of our own statistics are in the results' metadata, and the
-whole of ``run.json`` in the log's. Facts that our record does not have are left out, never made up:
-Inspect's *events* need the time of each, so there are none, and the turns and the calls of the
-model stand whole in the sample's metadata.
+The format follows `inspect_ai` 0.3.285, but the export does not need that package. A metric has an
+Inspect name only if its formula is Inspect's. InterCode's own statistics are in the results'
+metadata, and the complete ``run.json`` is in the log's metadata.
+
+Facts that the record lacks are omitted, never invented. Inspect's *events* need the time of each
+event, so the log has no events. The sample's metadata contains all turns and model calls.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from intercode_sandbox.files import sha256
 VERSION = 2
 """The version of the log's format."""
 NO_MODEL = "none/none"
-"""Inspect's name of the model where there is none."""
+"""Inspect's model name for a run without a model."""
 _PLACED = ("task_id", "query", "epoch", "answer", "score", "error", "started", "seconds")
-"""Fields of an episode that have their own place; the others are metadata."""
+"""Fields of an episode with their own field in the log; other fields are metadata."""
 _TALK = {
     *("name", "messages", "calls"),
     *("input_tokens", "output_tokens", "cached_tokens", "cost"),
@@ -47,15 +48,15 @@ _LIMITS = {"seconds": "time", "tokens": "token", "cost": "cost"}
 def to_inspect(
     episodes: Iterable[Episode], manifest: Mapping[str, Any], repeated_episodes: Iterable[Episode]
 ) -> Iterator[str]:
-    """Yield the log's text in pieces, so that memory stays flat.
+    """Yield the log's text in pieces, so memory stays flat.
 
     Args:
         episodes: The episodes of the run.
         manifest: The ``run.json`` of the run.
-        repeated_episodes: The same episodes a second time: the results stand before the samples.
+        repeated_episodes: The same episodes a second time: the results precede the samples.
 
     Raises:
-        RecordError: The record does not say when the run began, which Inspect must know.
+        RecordError: The record lacks the start time of the run, which Inspect requires.
     """
     eval_id = _id(manifest)
     outcomes, usage_by_model = _count_usage(episodes)
@@ -72,7 +73,7 @@ def file_name(manifest: Mapping[str, Any]) -> str:
     """Return a name by which Inspect finds the log in a folder: time, task, id.
 
     Raises:
-        RecordError: As `to_inspect`.
+        RecordError: As for `to_inspect`.
     """
     eval_id = _id(manifest)
     time = _utc(manifest["sessions"][0]["started"]).replace(":", "-")
@@ -139,7 +140,7 @@ def _head(
 
 
 def _status(session: Mapping[str, Any], coverage: Coverage) -> str:
-    """Return the status in their sense: an episode with an error is in the log, and ends no run."""
+    """Return Inspect's status: an episode's error is part of the log, and does not fail the run."""
     if not session.get("finished"):
         return "started"
     return "cancelled" if coverage.missing else "success"
@@ -256,10 +257,10 @@ def _results(outcomes: list[Outcome], coverage: Coverage, rate: str) -> dict[str
 def _inspect_metrics(
     name: str, scored_outcomes: list[Outcome], values: list[float]
 ) -> dict[str, float]:
-    """Return Inspect's mean and standard error: those of the means of each task's attempts.
+    """Return Inspect's mean and standard error over the means of each task's attempts.
 
-    Inspect's mean is our mean, with its error clustered by task, where all tasks have as many
-    attempts.
+    If all tasks have the same number of attempts, Inspect's mean is InterCode's mean, and its error
+    is the error clustered by task. Otherwise the result is empty.
     """
     tasks = [outcome.task_id for outcome in scored_outcomes]
     counts = Counter(tasks)
@@ -281,7 +282,7 @@ def _drop_unknown(**values: Any) -> dict[str, Any]:
 
 
 def _utc(text: str) -> str:
-    """Return a time as Inspect writes it."""
+    """Return a time in Inspect's format."""
     return text[:-1] + "+00:00" if text.endswith("Z") else text
 
 
@@ -291,7 +292,7 @@ def sample(
     """Return an episode as a sample of the log.
 
     Args:
-        episode: An episode that has ended.
+        episode: An ended episode.
         eval_id: The id of the log.
         limits: The limits of each episode: ``seconds``, ``tokens``, ``cost``.
         rate: The name of the rate of success.
@@ -301,14 +302,14 @@ def sample(
     uuid = digest(eval_id, episode.epoch, episode.task_id, *fork)
     messages = list(_dialogue_messages(talk) if talk.get("calls") else _episode_messages(episode))
     for number, message in enumerate(messages):
-        message["id"] = digest(uuid, number)  # all of Inspect's own have one
+        message["id"] = digest(uuid, number)  # Inspect's own messages have ids
     replies = len(_answered_calls(talk))
     return escape_values(
         {
             "id": episode.task_id,
-            "epoch": episode.epoch + 1,  # theirs count from 1
+            "epoch": episode.epoch + 1,  # Inspect's epochs count from 1
             "input": episode.query,
-            "target": "",  # gold is not in the record
+            "target": "",  # the record does not contain gold
             "messages": messages,
             "output": _output(talk, messages),
             "metadata": _metadata(episode),
@@ -351,7 +352,7 @@ def _result(episode: Episode, rate: str) -> dict[str, Any]:
 
 
 def usage(episode: Episode) -> dict[str, dict[str, Any]]:
-    """Map each model to its tokens, also of attempts that a failing sandbox ended."""
+    """Map each model to its tokens, including attempts that a sandbox failure ended."""
     usage_by_model: dict[str, dict[str, Any]] = {}
     for value in all_agent_talks(episode):
         if talk := _talk(value):
@@ -365,17 +366,17 @@ def usage(episode: Episode) -> dict[str, dict[str, Any]]:
 
 
 def add_usage(first_usage: Mapping[str, Any], second_usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Add two usages; a cost that one of them does not know is left out."""
+    """Add two usages; a cost that one usage lacks is left out."""
     return {key: first_usage[key] + second_usage[key] for key in first_usage if key in second_usage}
 
 
 def digest(*parts: object) -> str:
-    """Return an id that is equal at every export."""
+    """Return an id that is equal in every export: 22 hexadecimal digits."""
     return sha256(repr(parts))[:22]
 
 
 def _talk(talk: Talk | None) -> Mapping[str, Any]:
-    """Return the dialogue with a model; empty if the record has none, or not all of it."""
+    """Return the dialogue with a model; empty if the record lacks it or a part of it."""
     if talk is None or not talk.keys() >= _TALK:
         return {}
     return talk if all(call.keys() >= _REPLY for call in _answered_calls(talk)) else {}
@@ -384,7 +385,7 @@ def _talk(talk: Talk | None) -> Mapping[str, Any]:
 def _usage(counts: Mapping[str, Any]) -> dict[str, Any]:
     input_tokens, cached_tokens = counts["input_tokens"], counts["cached_tokens"]
     usage_facts = {
-        "input_tokens": input_tokens - cached_tokens,  # theirs are without those
+        "input_tokens": input_tokens - cached_tokens,  # Inspect counts cached tokens separately
         "output_tokens": counts["output_tokens"],
         "total_tokens": input_tokens + counts["output_tokens"],
         "input_tokens_cache_read": cached_tokens,
@@ -398,7 +399,7 @@ def _answered_calls(talk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _dialogue_messages(talk: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the dialogue as it was last sent, and the reply."""
+    """Yield the dialogue of the last request, and the reply."""
     last_call = (_answered_calls(talk) or talk["calls"])[-1]
     numbers = (
         [*last_call["sent"], last_call["reply"]] if "reply" in last_call else last_call["sent"]
@@ -463,7 +464,7 @@ def _output(talk: Mapping[str, Any], messages: Sequence[dict[str, Any]]) -> dict
 
 def _metadata(episode: Episode) -> dict[str, Any]:
     fields = episode.to_dict()
-    # At the top, so that Inspect finds what to cluster by: stderr(cluster="image").
+    # At the top level, where Inspect looks for the cluster key: stderr(cluster="image").
     extra_metadata = fields.pop("metadata")
     episode_fields = {key: value for key, value in fields.items() if key not in _PLACED}
     return {**extra_metadata, "intercode": episode_fields}

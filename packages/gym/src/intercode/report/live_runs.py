@@ -1,4 +1,4 @@
-"""Run folders as the viewer's server sees them: what is appended to them is read as it comes."""
+"""Run folders for the viewer's server, which reads appended episodes as they appear."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ from intercode.report.overview import overview
 from intercode.report.runs import Run, distinguish_runs, make_run
 
 _BATCH = 500
-"""Episodes that are read before others may have the lock."""
+"""Maximum number of episodes that are read before the lock is released."""
 _SHARE = 20
-"""The statistics take at most one part in so many of the time."""
+"""The statistics use at most one part in this number of the time."""
 _MIN_SECONDS = 1.0
-"""Seconds between two readings of the statistics, at least."""
+"""Minimum seconds between two computations of the statistics."""
 
 
 @dataclass(slots=True)
 class _Folder:
-    """A run's folder, as far as it has been read."""
+    """A run's folder, with the state of its reading."""
 
     path: Path
     manifest: dict[str, Any]
     stamp: tuple[int, int]
-    """Of its ``run.json``: time and inode."""
+    """Modification time and inode of its ``run.json``."""
     inode: int = 0
     offset: int = 0
     outcomes: dict[Key, Outcome] = field(default_factory=dict)
     trouble: str = ""
-    """The reason why it cannot be read on."""
+    """The reason why reading has stopped."""
 
 
 class Library:
-    """Runs that are viewed, also while they go on. Methods may be called from any thread.
+    """The viewed runs, including unfinished ones. Any thread may call its methods.
 
-    Rows are only ever appended: the last one of an episode counts. If a run's file is replaced,
-    `generation` changes, and all is read once more.
+    Rows are only ever appended: the last row of an episode counts. If a run's file is replaced,
+    `generation` changes, and all files are read again.
 
     Args:
         places: Folders of runs, and folders that contain them.
-        hide_gold: Whether to leave out all that may quote gold.
+        hide_gold: Whether to leave out all text that may quote gold.
 
     Raises:
-        RecordError: A place is neither, or a run cannot be read.
+        RecordError: A path is not a folder, or the manifest of a run's folder cannot be read.
     """
 
     def __init__(self, places: Sequence[Path], *, hide_gold: bool = False) -> None:
@@ -84,7 +84,7 @@ class Library:
         self._find()
 
     def refresh(self) -> bool:
-        """Read what is new, as much as one batch; return whether there may be more."""
+        """Read new episodes, at most one batch; return whether more may remain."""
         with self._lock:
             self._find()
             remaining_count = _BATCH
@@ -95,22 +95,22 @@ class Library:
             return False
 
     def body(self, row_number: int) -> Any:
-        """Return the body of the episode of a row."""
+        """Return the body of a row's episode."""
         row, offset = self.rows[row_number], self._offsets[row_number]
         return self._body(row, self._line(row, offset))
 
     def search(self, words: str, start: int = 0) -> Iterator[tuple[int, bool]]:
-        """Yield the number of each row from a first one on, and whether its texts have the words.
+        """Yield each row's number, from `start` on, and whether its texts contain the words.
 
-        Case does not matter. What is hidden is not searched.
+        The search ignores case and excludes hidden text.
         """
         forms = {words, words.lower(), words.upper(), words.title()}
         encoded_forms = {json.dumps(form)[1:-1].lower().encode() for form in forms}
-        rows, offsets = self.rows, self._offsets  # others, once a file was replaced
+        rows, offsets = self.rows, self._offsets  # a replaced file replaces both lists
         for row_number in range(start, len(rows)):
             line = self._line(rows[row_number], offsets[row_number])
             lower_line = line.lower()
-            # The raw line has names of fields, too, and what is hidden or redacted.
+            # The raw line also contains field names, and hidden or redacted text.
             yield (
                 row_number,
                 any(pattern in lower_line for pattern in encoded_forms)
@@ -118,7 +118,7 @@ class Library:
             )
 
     def overview(self) -> tuple[int, str]:
-        """Return the version of the report, and the report as JSON; it may be a little late."""
+        """Return the report's version, and the report as JSON; it may be slightly out of date."""
         with self._lock:
             now, version = time.monotonic(), self._change_count
             if version == self._overview[0] or now < self._due_time:
@@ -139,7 +139,7 @@ class Library:
             return self._overview
 
     def runs(self) -> list[dict[str, str]]:
-        """Return what rows need to know of their runs."""
+        """Return the facts of runs that rows need."""
         with self._lock:
             runs = [Run(folder.path, folder.manifest, [], "") for folder in self._folders]
             labels = [make_run(run.folder, run.manifest, []).label for run in runs]
@@ -174,7 +174,7 @@ class Library:
         return any(lower_words in text.lower() for text in iterate_texts([row.task, body]))
 
     def _find(self) -> None:
-        """Add runs that are new, and read each ``run.json`` that has changed."""
+        """Add new runs, and read each changed ``run.json``."""
         folders_by_path = {known_folder.path: known_folder for known_folder in self._folders}
         for place in self._places:
             paths = [place] if (place / MANIFEST).is_file() else _entries(place)
@@ -189,7 +189,7 @@ class Library:
                 self._learn(path, stamp, folder)
 
     def _learn(self, path: Path, stamp: tuple[int, int], folder: _Folder | None) -> None:
-        """Read a run's ``run.json``; one that is damaged hides no other run."""
+        """Read a run's ``run.json``; a damaged file hides no other run."""
         try:
             manifest = self._redactor.facts(read_manifest(path))
         except RecordError as error:
@@ -204,12 +204,12 @@ class Library:
             folder.manifest, folder.stamp = manifest, stamp
 
     def _read(self, number: int, folder: _Folder, limit: int) -> int:
-        """Read what a run has more; return how many episodes."""
+        """Read a run's new episodes; return their number."""
         path = folder.path / EPISODES
         try:
             stat = path.lstat()
         except OSError:
-            return 0  # it has only begun
+            return 0  # the run has no episode yet
         if folder.offset and (stat.st_size < folder.offset or stat.st_ino != folder.inode):
             self._begin_again()
             return limit
@@ -248,7 +248,7 @@ class Library:
         self._change_count += 1
 
     def _begin_again(self) -> None:
-        """Forget all rows: a file is another one than it was."""
+        """Discard all rows, because a file was replaced."""
         self.generation += 1
         self._change_count += 1
         self.rows, self._offsets = [], []
@@ -257,7 +257,7 @@ class Library:
 
 
 def _entries(place: Path) -> list[Path]:
-    """List the entries of a folder of runs, without links that lead out of it."""
+    """Return the entries of a folder of runs, without links that lead out of the folder."""
     root = place.resolve()
     return sorted(
         path

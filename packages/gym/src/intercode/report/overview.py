@@ -1,4 +1,4 @@
-"""The first screen of the viewer, and the tables below it, as plain data."""
+"""The viewer's first screen and the tables below, as plain data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from intercode.report.verdict import (
 )
 
 _ALL_PAIRS = 6
-"""Runs of one environment of which every two are compared; of more, each with the first."""
+"""Maximum number of runs of one environment that are compared pairwise; more runs are each
+compared with the first."""
 _COLUMN_FILTERS: Mapping[str, Link] = {
     "errors": {"state": "error"},
     "reward": {"sort": "reward"},
@@ -44,18 +45,19 @@ _COLUMN_FILTERS: Mapping[str, Link] = {
     "restarts": {"kind": "restarted"},
     "not executed": {"kind": "no action"},
 }
-"""Name of a column → the choice among a row's episodes that its numbers are about."""
+"""Name of a column → the selection from a row's episodes that its numbers describe."""
 
 
 def overview(
     runs: Sequence[Run], comparisons: Sequence[BaselineComparison] | None = None
 ) -> dict[str, Any]:
-    """Return what the viewer says of some runs: verdicts, tables, curves, comparisons.
+    """Return the viewer's report on some runs: verdicts, tables, curves, comparisons.
 
     Args:
-        runs: The runs; their names tell them apart.
-        comparisons: What `held` returns for them, if that is known. Else an agent that was shown
-            gold is not what others are held against, wherever it stands.
+        runs: The runs, with unique names.
+        comparisons: The result of `compare_with_baselines` for them. None: this function compares
+            the runs, and moves agents that were shown gold to the end, where they are not
+            baselines.
     """
     if comparisons is None:
         comparisons = compare_with_baselines(sorted(runs, key=lambda run: run.shown_gold))
@@ -117,9 +119,9 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def address(link: Link) -> str:
-    """Return a choice of episodes as the part of the viewer's address after the #."""
+    """Return a selection of episodes as the fragment of the viewer's address, after the #."""
     view = "compare" if "second" in link else "episodes"
-    # As the viewer does: an address cannot hold half of a character.
+    # The viewer does the same: an address cannot contain a lone surrogate.
     names = {name: re.sub("[\ud800-\udfff]", "\ufffd", value) for name, value in link.items()}
     return f"{view}?{urlencode(names)}"
 
@@ -152,12 +154,12 @@ def _table(table: Table) -> dict[str, Any]:
 
 
 def _tail(link: str | None, interval: Any) -> list[Any]:
-    """Return what follows a cell's text: its link and its picture, if there are any."""
+    """Return the optional elements after a cell's text: its link and its picture."""
     return [link, interval] if interval else [link] if link else []
 
 
 def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Iterator[Link | None]:
-    """Yield the episodes that each cell of a row is about."""
+    """Yield the selection of episodes that each cell of a row describes."""
     for number, (name, kind) in enumerate(table.columns):
         if links is None or (number == 0 and kind == "text") or kind == "words":
             yield None
@@ -180,7 +182,7 @@ def _intervals(row: Row, kinds: Sequence[str]) -> Iterator[Any]:
 
 
 def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Yield success against turns for each environment, in each with the same colours."""
+    """Yield success against turns for each environment; an agent has the same colour in all."""
     colours = {label: n for n, label in enumerate(dict.fromkeys(run.label for run in runs))}
     for env_label in dict.fromkeys(run.env_label for run in runs):
         series = [
@@ -232,7 +234,7 @@ def _pairs(
 
 
 def _filter_table(table: Table, run: Run) -> Table:
-    """Return the rows of a comparison that are about this run."""
+    """Return a comparison table with only the rows about this run."""
     entries = []
     for row, links in zip(table.rows, table.links, strict=True):
         row_links = [links] if isinstance(links, Mapping) else links or []

@@ -1,8 +1,8 @@
-"""The viewer's page: one app, which is given its data in the page itself or by a server.
+"""The viewer's HTML page: one app, with its data in the page itself or from a server.
 
-The text of agents and programs is hostile. In the page it is Base64, or JSON in which ``<`` is
-escaped, so that it cannot end the element that holds it; the app, the only script that the page's
-policy allows to run, inserts it as text.
+The text of agents and programs is hostile. The page holds it as Base64, or as JSON with an escaped
+``<``, so it cannot end its element. The page's policy permits one script only, the app, which
+inserts this text as text.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from intercode.report.verdict import BaselineComparison
 from intercode_sandbox.files import write_atomically
 
 CHUNK = 100
-"""Episodes that are packed together."""
+"""Number of episodes in a chunk."""
 MODULES = (
     *("dom", "address", "text", "source", "grid", "overview"),
     *("lists", "changes", "episode", "compare", "save", "main"),
 )
-"""The app's modules, each after those that it imports."""
+"""The app's modules, each after its imports."""
 
 
 class Episodes:
-    """The episodes of a page: packed a hundred at a time, unpacked when they are looked at.
+    """The episodes of a page, compressed in chunks of a hundred and expanded on demand.
 
-    So ten thousand of them are not a burden, neither for this program nor for the browser.
+    Ten thousand episodes are therefore no burden for this program or for the browser.
 
     Args:
-        hide_gold: Whether to leave out all that may quote gold.
+        hide_gold: Whether to leave out all text that may quote gold.
         shown_gold: The numbers of the runs whose agents were shown gold.
     """
 
@@ -57,7 +57,7 @@ class Episodes:
         self._rows: dict[tuple[int, Key], tuple[int, Row]] = {}
 
     def add(self, run: int, episode: Episode) -> None:
-        """Add an episode; it replaces an earlier record of the same one."""
+        """Add an episode; it replaces an earlier record of the same episode."""
         key = (run, episode_key(episode))
         self._rows.pop(key, None)
         row_number = len(self._chunks) * CHUNK + len(self._open)
@@ -68,7 +68,7 @@ class Episodes:
             self._close()
 
     def page_data(self) -> dict[str, str]:
-        """Return the page's data: the id of each element that holds some, and its text."""
+        """Return the page's data: element id → text of the element."""
         self._close()
         index = {"at": [row_number for row_number, _ in self._rows.values()], "chunk": CHUNK}
         index["columns"] = columns([row for _, row in self._rows.values()])
@@ -87,14 +87,14 @@ def write_page(
     episodes: Episodes,
     comparisons: Sequence[BaselineComparison] | None = None,
 ) -> None:
-    """Write a page that needs nothing else: no network, no other file.
+    """Write a page without dependencies on a network or on other files.
 
     Args:
         path: The file.
-        runs: The runs that it reports on.
+        runs: The reported runs.
         episodes: The episodes of the runs.
-        comparisons: What `intercode.report.verdict.compare_with_baselines` returns for the runs, if
-            that is known.
+        comparisons: The result of `intercode.report.verdict.compare_with_baselines` for the runs;
+            None: this function compares them.
 
     Raises:
         RecordWriteError: The file cannot be written.
@@ -107,12 +107,12 @@ def write_page(
 
 
 def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
-    """Return a page.
+    """Return a page as HTML.
 
     Args:
-        title: Its title.
-        data: The report, as `overview` returns it; None: a server has it.
-        page_data: More data: the id of each element that holds some, and its Base64.
+        title: The page's title.
+        data: The report, from `overview`; None: a server provides it.
+        page_data: More data: element id → Base64.
     """
     script, style = app()
     elements = [
@@ -123,7 +123,7 @@ def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
         policy=policy(live=data is None),
         title=escape(escape_unprintable(title)),
         style=style,
-        # As a JSON text may hold them only in strings, they can be escaped.
+        # JSON contains these characters only in strings, where escapes are valid.
         report=re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", _json(data)),
         data="\n".join(elements),
         script=script,
@@ -131,7 +131,11 @@ def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
 
 
 def policy(*, live: bool) -> str:
-    """Return the content security policy of a page: its own script and style, nothing else."""
+    """Return a page's content security policy, which permits only its own script and style.
+
+    Args:
+        live: Whether the page may connect to its own server.
+    """
     hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in app()]
     return (
         f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
@@ -144,7 +148,7 @@ _SELF = "'self'"
 
 @cache
 def app() -> tuple[str, str]:
-    """Return the app's script, which its modules make together, and its style sheet."""
+    """Return the app's script, joined from its modules, and its style sheet."""
     lines = [line for name in MODULES for line in _file(f"{name}.js").splitlines()]
     script_lines = [
         line.removeprefix("export ") for line in lines if not line.startswith("import ")
@@ -161,6 +165,6 @@ def _json(data: Any) -> str:
 
 
 def _pack(data: Any) -> str:
-    # Level 5 is three times as fast as the best and hardly larger; no clock in it.
+    # Level 5 is three times as fast as level 9, and hardly larger. The output has no time stamp.
     compressed_data = gzip.compress(_json(data).encode("ascii"), 5, mtime=0)
     return base64.b64encode(compressed_data).decode("ascii")

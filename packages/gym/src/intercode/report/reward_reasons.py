@@ -1,4 +1,4 @@
-"""The reason of a reward, in words, from the detail of its score. It may quote gold."""
+"""The reasons for a reward, in words, from the detail of its score. The words may quote gold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reason(NamedTuple):
 
 
 _MAX_QUOTED_ENTRIES = 20
-"""The number of entries that rewards quote of a list: then there may be more."""
+"""The number of list entries that rewards quote: a list of this length may have more."""
 _LISTS = {
     "missing": "not changed, though gold changes them",
     "different": "changed, but not as gold changes them",
@@ -49,7 +49,7 @@ _PARTS = {
 
 
 def explain_reward(episode: Episode) -> list[Reason]:
-    """List the reasons why the reward of an episode is below 1.0; empty without a reward."""
+    """Return the reasons for an episode's reward below 1.0; empty without a reward."""
     score = episode.score
     if score is None or episode.success:
         return []
@@ -76,7 +76,7 @@ def explain_reward(episode: Episode) -> list[Reason]:
 
 
 def _tests(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
-    """Yield the failing tests of a Python task: number → what went wrong."""
+    """Yield the failing tests of a Python task: number → error."""
     if isinstance(failed_tests := detail.get("failed"), Mapping):
         del detail["failed"]
         share = score.parts.get("tests", 0.0)
@@ -100,7 +100,7 @@ def _flag(detail: dict[str, Any], score: Score, episode: Episode) -> Iterator[Re
 
 
 def _verification(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
-    """Yield what the task's verification, or the tests of a repository, said."""
+    """Yield the output of the task's verification, or of the tests of a repository."""
     code, has_timeout = detail.pop("exit_code", None), detail.pop("timed_out", False)
     if "gold_output" in detail or not {"verification", "fail_to_pass"} & score.parts.keys():
         return
@@ -117,11 +117,11 @@ def _verification(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
 
 
 def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
-    """Yield the two outputs of a Bash episode where they differ."""
+    """Yield the two outputs of a Bash episode, if they differ."""
     if "gold_output" not in detail:
         return
     last_output, gold_output = detail.pop("output", None), str(detail.pop("gold_output"))
-    if "output" not in score.parts:  # it was not compared
+    if "output" not in score.parts:  # the reward did not compare outputs
         return
     if last_output is None:
         yield Reason("there was no action whose output could be compared")
@@ -131,7 +131,7 @@ def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
 
 
 def _rows(detail: dict[str, Any]) -> Iterator[Reason]:
-    """Yield the rows that differ, if all of them are recorded, else the first of both results."""
+    """Yield the differing rows if all are recorded, otherwise the first rows of both results."""
     gold_rows, answer_rows = detail.pop("gold_rows", None), detail.pop("answer_rows", None)
     if answer := detail.pop("answer", None):
         yield Reason("the answer that was scored:", str(answer))
@@ -172,7 +172,7 @@ def _judge(detail: dict[str, Any]) -> Iterator[Reason]:
 
 
 def _remaining_reasons(detail: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield all lists, and whatever a reward of a user's has noted."""
+    """Yield all lists, and each further detail of a custom reward."""
     for name, value in detail.items():
         if value in ([], {}) or name in _TEXTS:
             continue

@@ -1,8 +1,8 @@
-"""Runs as reports see them: alone, with a judge, and two at a time.
+"""Runs in the form of reports: alone, with a judge, and in pairs.
 
-The successes that are a judge's word are not those of the same run without a judge. So their rate
-has another name wherever it stands: ``success (judged by MODEL)`` for people, keys that begin with
-``judged_`` for programs.
+Successes by a judge's word are not comparable with those of the same run without a judge. Their
+rate therefore has another name everywhere: ``success (judged by MODEL)`` for people, keys with the
+prefix ``judged_`` for programs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Run:
     label: str
     """The agent's name, distinct from those of a report's other runs."""
     name: str = ""
-    """The folder's name, or all of its path where another run's is the same."""
+    """The folder's name, or its full path if another run's folder has the same name."""
 
     @property
     def env(self) -> str:
@@ -62,26 +62,26 @@ class Run:
 
     @property
     def env_label(self) -> str:
-        """The environment, and the benchmark's or the dataset's name where that differs."""
+        """The environment, and the benchmark's or the dataset's name if that differs."""
         name = benchmark(self.manifest) or str(self.manifest.get("dataset", {}).get("name", ""))
         return self.env if name in ("", self.env) else f"{self.env} · {name}"
 
     @property
     def unfinished_note(self) -> str:
-        """A line that says how much of the run there is, and how it continues; empty if all."""
+        """A line on the finished episodes, and on how to continue; empty if the run is complete."""
         coverage = self.coverage
         if not coverage.missing:
             return ""
         finished_count = coverage.planned - coverage.missing
         line = f"unfinished: {finished_count} of {format_count(coverage.planned, 'episode')}"
         sessions = self.manifest.get("sessions") or [{}]
-        if "options" not in sessions[-1]:  # made in Python
+        if "options" not in sessions[-1]:  # a Python caller made the run
             return line
         return f"{line}; if it is not running: intercode resume {shlex.quote(str(self.folder))}"
 
     @property
     def shown_gold(self) -> bool:
-        """Whether the agent was shown its tasks whole, including gold."""
+        """Whether the agent received its tasks with gold."""
         return bool(self.manifest.get("needs_gold"))
 
     @property
@@ -96,7 +96,7 @@ class Run:
 
 
 def benchmark(manifest: Mapping[str, Any]) -> str:
-    """Return the name of the benchmark that was run, if that is a folder; else empty."""
+    """Return the name of the run's benchmark, if that is a folder; otherwise empty."""
     sessions = manifest.get("sessions") or [{}]
     return str(sessions[-1].get("options", {}).get("benchmark", ""))
 
@@ -104,7 +104,7 @@ def benchmark(manifest: Mapping[str, Any]) -> str:
 def read_runs(
     folders: Sequence[Path], on_episode: Callable[[int, Episode], None] = lambda run, episode: None
 ) -> list[Run]:
-    """Read runs. Episodes are not kept, so that memory stays small.
+    """Read runs. Episodes are discarded, so memory stays small.
 
     Args:
         folders: The folders of the runs.
@@ -113,7 +113,7 @@ def read_runs(
     Raises:
         RecordError: A run cannot be read.
     """
-    redactor = Redactor()  # a record may be of an older version
+    redactor = Redactor()  # an older version may have left secrets in a record
     manifests = [redactor.facts(read_manifest(folder)) for folder in folders]
     runs = []
     for number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
@@ -129,7 +129,7 @@ def read_runs(
 
 
 def make_run(folder: Path, manifest: dict[str, Any], outcomes: list[Outcome]) -> Run:
-    """Return a run with its label, which other runs may have, too: see `distinguish_runs`."""
+    """Return a run with its label, which may not be unique: see `distinguish_runs`."""
     return Run(folder, manifest, outcomes, _agent(manifest, find_judge(manifest, outcomes)))
 
 
@@ -143,7 +143,7 @@ def _agent(manifest: dict[str, Any], judge: str | None) -> str:
 def distinguish_runs(runs: Sequence[Run]) -> list[Run]:
     """Add the folders to the labels of runs of the same agent in the same environment.
 
-    Give each run its name, too.
+    Also set each run's name.
     """
     labels = Counter((run.label, run.env_label) for run in runs)
     names = Counter(run.folder.name for run in runs)
@@ -162,8 +162,8 @@ def distinguish_runs(runs: Sequence[Run]) -> list[Run]:
 def baselines(runs: Sequence[Run]) -> list[tuple[Run, list[Run]]]:
     """Pair each baseline with the runs to compare with it.
 
-    A baseline is the first run on its tasks; the others come later, are of the same environment,
-    and share a task with it.
+    A baseline is the first run on its tasks. The other runs come later, are of the same
+    environment, and share a task with the baseline.
     """
     groups: list[tuple[Run, set[str], list[Run]]] = []
     for run in runs:
@@ -182,7 +182,8 @@ class PairedConsumption:
     """The consumption of two runs, for one task. Of several attempts the mean counts."""
 
     tasks: int
-    """The number of tasks of which both are known, episodes with an error left out."""
+    """The number of tasks with a known value in both runs, without episodes that ended in an
+    error."""
     first: float
     second: float
     difference: Estimate
@@ -194,37 +195,39 @@ class PairedComparison:
     """The comparison of two runs on the same tasks. Of several attempts the mean counts."""
 
     tasks: int
-    """The number of tasks that both have a score for."""
+    """The number of tasks with a score in both runs."""
     first: float
     """The first run's success rate on them."""
     second: float
     difference: Estimate
     """Second minus first, with the paired t interval."""
     drawn: Estimate | None
-    """The difference with an interval over places: the bootstrap's, or of few places the t
-    interval; None with only one place."""
+    """The difference with an interval over images or databases: the bootstrap interval, or with
+    few of them the t interval. None for a single one."""
     test: McNemar | None
-    """None where there are several attempts at a task."""
+    """McNemar's test; None if a task has several attempts."""
     differing: float
-    """The share of the tasks on which they differ."""
+    """The share of the tasks on which the runs differ."""
     detectable: float | None
-    """The smallest difference that so many tasks are likely to show."""
+    """The smallest difference that this number of tasks is likely to show."""
     needed: int | None
-    """Tasks that the difference that was seen is likely to show on; None: there is none."""
+    """The number of tasks that is likely to show the observed difference; None without a
+    difference."""
     tokens: PairedConsumption | None = None
-    """Tokens in and out; None: of no task they are known in both."""
+    """Tokens in and out; None: no task has known values in both runs."""
     cost: PairedConsumption | None = None
     """US dollars."""
     turns: PairedConsumption | None = None
     better_first: tuple[str, ...] = ()
-    """The tasks of which the first solves more attempts."""
+    """The tasks on which the first run solves more attempts."""
     better_second: tuple[str, ...] = ()
 
     def is_significant(self, p_value: float | None = None) -> bool:
-        """Tell whether the runs differ: by McNemar's test, else by the difference's interval.
+        """Return whether the runs differ: by McNemar's test, else by the difference's interval.
 
         Args:
-            p_value: That test's p value if it was corrected for several comparisons.
+            p_value: The test's p value after a correction for several comparisons; None:
+                uncorrected.
         """
         if self.test is not None:
             return (self.test.p if p_value is None else p_value) < ALPHA
@@ -237,9 +240,9 @@ def compare(
     """Compare two runs; None if they have no task in common.
 
     Args:
-        first_outcomes: The outcomes of the one.
-        second_outcomes: Those of the other.
-        comparisons: The number of comparisons that are made, for which the level is corrected.
+        first_outcomes: The first run's outcomes.
+        second_outcomes: The second run's outcomes.
+        comparisons: The number of comparisons, for which the level is corrected.
     """
     first_by_task, second_by_task = _by_task(first_outcomes), _by_task(second_outcomes)
     common_tasks = [task for task in first_by_task if task in second_by_task]
@@ -250,7 +253,7 @@ def compare(
     places = [first_by_task[task][0].place for task in common_tasks]
     changes = [b - a for a, b in zip(first_rates, second_rates, strict=True)]
     observed_difference = difference(first_rates, second_rates, max_difference=1.0)
-    # At least the difference itself, which rounding might put above it.
+    # The maximum keeps the share above the difference despite rounding.
     differing_share = max(
         math.fsum(map(abs, changes)) / len(common_tasks), abs(observed_difference.value)
     )
@@ -313,7 +316,10 @@ def compare(
 def _over_places(
     first_rates: Sequence[float], second_rates: Sequence[float], places: Sequence[str]
 ) -> Estimate | None:
-    """Return the difference with an interval over places: of few, the bootstrap's is too narrow."""
+    """Return the difference with an interval over images or databases.
+
+    With few of them, the bootstrap interval would be too narrow.
+    """
     if (count := len(set(places))) < 2:
         return None
     if count < FEW_CLUSTERS:
@@ -360,7 +366,7 @@ def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def _rate(outcomes: Sequence[Outcome]) -> float:
-    """Return the mean over attempts at a task; all forks of one, together, count once."""
+    """Return the mean over attempts at a task; all forks of one attempt count together once."""
     return summarize(outcomes).success_rate or 0.0
 
 
@@ -372,15 +378,15 @@ class Coverage:
     """The number of tasks in the dataset."""
     epochs: int
     planned: int
-    """Episodes that were asked for."""
+    """Requested episodes."""
     scored: int
     errored: int
     missing: int
-    """Episodes that were asked for and did not take place (yet)."""
+    """Requested episodes that did not take place (yet)."""
     excluded: int
-    """Tasks that were left out by name."""
+    """Tasks that were excluded by name."""
     coverage: float | None
-    """Scored episodes, of those that the whole dataset makes."""
+    """Scored episodes as a share of those that the whole dataset makes."""
 
 
 def compute_coverage(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Coverage:
@@ -408,7 +414,7 @@ def compute_coverage(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -
 
 
 def _count_tasks(settings: Mapping[str, Any], tasks: int, excluded_tasks: Mapping[str, str]) -> int:
-    """Count the tasks that a session was to run."""
+    """Return the number of tasks that a session requested."""
     task_ids = settings.get("tasks")
     count = len(set(task_ids) - set(excluded_tasks)) if task_ids else tasks - len(excluded_tasks)
     return min(count, settings.get("limit") or count)
@@ -420,22 +426,22 @@ class JudgeCounts:
 
     model: str
     asked: int
-    """Episodes that it was asked about."""
+    """Episodes with a question to the judge."""
     same: int
     """Episodes that are a success by its word."""
     split: int
-    """Episodes in which its votes, or the two orders of one, disagreed."""
+    """Episodes with disagreement between its votes, or between the two orders of a vote."""
     steered: int
-    """Episodes in which it would have called a decoy the same, so that it was not believed."""
+    """Episodes in which it called a decoy the same, so its word did not count."""
     malformed: int
     """Malformed replies."""
     success_by_execution: float | None
     """The rate without its word; None: no episode has a score."""
     tokens_in: int | None
-    """Of all episodes, those with errors too; None: not recorded."""
+    """Input tokens of all episodes, including those with errors; None: not recorded."""
     tokens_out: int | None
     cost: float | None
-    """US dollars, likewise."""
+    """US dollars of all episodes, including those with errors; None: not recorded."""
 
 
 def find_judge(manifest: Mapping[str, Any], outcomes: Iterable[Outcome] = ()) -> str | None:
@@ -451,7 +457,7 @@ def rate_name(judge: str | None) -> str:
 
 
 def add_judge(label: str, judge: str | None) -> str:
-    """Return the name of an agent or a run that has such a rate."""
+    """Return the label of an agent or a run with a judged rate."""
     return label if judge is None else f"{label}, judged by {judge}"
 
 
@@ -481,7 +487,7 @@ def count_judgements(judge: str | None, outcomes: Sequence[Outcome]) -> JudgeCou
 
 
 def as_data(statistics: Statistics, judge: str | None) -> dict[str, Any]:
-    """Return statistics as plain data; those that depend on a judge have names of their own."""
+    """Return statistics as plain data; keys that depend on a judge start with ``judged_``."""
     return {
         f"judged_{name}" if judge is not None and name.startswith(_JUDGED) else name: value
         for name, value in asdict(statistics).items()

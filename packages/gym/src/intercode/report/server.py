@@ -1,8 +1,8 @@
-"""The server of ``intercode view``: one page, and what is read from the run folders for it.
+"""The server of ``intercode view``: one page, and the data of run folders for it.
 
-It listens on this machine only. Each address begins with a token, and the names by which and from
-where it is called are checked (`intercode.request_guard`): no page of another site, and no other
-user of this machine, can read a run.
+The server listens on this machine only. Each address starts with a token. `intercode.request_guard`
+checks the host and the origin of each request. Therefore no page of another site, and no other user
+of this machine, can read a run.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from intercode.request_guard import Guard
 
 LOOPBACK = "127.0.0.1"
 _PAUSE = 1.0
-"""Seconds between two looks at the folders."""
+"""Seconds between two checks of the folders."""
 _KEEPALIVE_PERIOD = 10
-"""Looks without news after which a browser is sent a sign of life, to see whether it is there."""
+"""Checks without news after which the server sends a keepalive, to detect a disconnected
+browser."""
 _ROWS = 2000
-"""Rows of one message."""
+"""Maximum number of rows in a message."""
 _MAX_PAGES = 32
-"""Pages that are kept up to date at a time."""
+"""Maximum number of pages with live updates."""
 _MAX_HEAD_BYTES = 32 * 1024
 
 
 class Viewer:
-    """Serves runs to browsers on this machine.
+    """A server of runs for browsers on this machine.
 
     Args:
         library: The runs.
-        port: Where it listens; 0: at any port that is free.
-        admission: Has the connections that have not shown the token yet.
+        port: The TCP port; 0: any free port.
+        admission: Holds the connections that have not shown the token yet.
 
     Attributes:
         url: The page's address, with its token.
@@ -69,17 +70,17 @@ class Viewer:
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """End `serve`, and all that it does. Idempotent."""
+        """End `serve` and all its work. Idempotent."""
         self.close_event.set()
         self._server.shutdown()
         self._server.server_close()
 
     def news(self, generation: int, sent_count: int) -> Iterator[tuple[str, str] | None]:
-        """Yield events as they come: names and JSON; None: there is nothing new.
+        """Yield events as they occur, each a name and JSON; None: no news.
 
         Args:
-            generation: Of the rows that a page has.
-            sent_count: How many it has of them.
+            generation: The generation of the rows that a page has.
+            sent_count: The number of rows that a page has.
         """
         sent_runs: list[dict[str, str]] = []
         version = -1
@@ -108,7 +109,7 @@ class _Server(ThreadingHTTPServer):
     viewer: Viewer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what went wrong; that a browser leaves is nothing wrong."""
+        """Print the error of a connection, unless the browser has disconnected."""
         if not isinstance(sys.exc_info()[1], OSError | HTTPException):
             super().handle_error(request, client_address)
 
@@ -123,12 +124,12 @@ class _Handler(BaseHTTPRequestHandler):
     _admit: Callable[[], None]
 
     def handle(self) -> None:
-        """Serve the connection, which waits for its admission at first."""
+        """Serve the connection, which stays pending until its admission."""
         with self.server.viewer.admission.pending_entry(self.connection) as self._admit:
             super().handle()
 
     def handle_one_request(self) -> None:
-        """Read a request of which the head is not too long, and answer it."""
+        """Read a request with a head of limited length, and reply."""
         connection_file, self.rfile = self.rfile, _Head(self.rfile)  # type: ignore[assignment]
         try:
             super().handle_one_request()
@@ -136,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile = connection_file
 
     def do_GET(self) -> None:
-        """Answer a request."""
+        """Reply to a GET request."""
         viewer = self.server.viewer
         path, _, question = self.path.partition("?")
         token, *segments = path.removeprefix("/").split("/")
@@ -174,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.NOT_FOUND, b"there is no such page", "text/plain")
 
     def _search(self, words: str, start: int) -> None:
-        """Send the number of each row that has the words, and now and then that of the last one."""
+        """Send the number of each matching row, and from time to time the last row's number."""
         self._begin("application/x-ndjson")
         row_number = start - 1
         for row_number, is_match in (
@@ -185,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"{json.dumps([row_number, False])}\n".encode())
 
     def _events(self, generation: int, sent_count: int) -> None:
-        """Send what is new, until the browser leaves."""
+        """Send events until the browser disconnects."""
         pages = self.server.viewer.pages
         if not pages.acquire(blocking=False):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are open", "text/plain")
@@ -210,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _begin(self, kind: str) -> None:
-        """Begin an answer whose length is not known: the connection's end is its end."""
+        """Start a response of unknown length, which ends with the connection."""
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Connection", "close")
@@ -230,11 +231,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: addresses have the token."""
+        """Log nothing, because addresses contain the token."""
 
 
 class _Head:
-    """The lines of a head, up to a length of them all."""
+    """The lines of a request's head, with a limit on their total length."""
 
     def __init__(self, file: BufferedIOBase) -> None:
         self._file, self._remainder = file, _MAX_HEAD_BYTES
@@ -253,7 +254,7 @@ class _Head:
 
 
 class _Headers:
-    """The headers of a request, as the guard reads them."""
+    """The headers of a request, in the guard's form."""
 
     def __init__(self, request: _Handler) -> None:
         self._headers = request.headers
@@ -264,10 +265,10 @@ class _Headers:
 
 
 def _natural(query: dict[str, str], name: str) -> int:
-    """Return a number of a query, or 0.
+    """Return a natural number from a query, or 0 if the query lacks it.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: The value is not a natural number.
     """
     value = int(query.get(name, "0"))
     if value < 0:

@@ -1,7 +1,7 @@
-"""The tables of reports, as plain values; `text` and `html` write them down.
+"""The tables of reports, as plain values; `text` and `overview` format them.
 
-First those of one run, then those of several side by side and task by task, then the tables
-themselves and the form of their values.
+The class `Table` and the format of its values stand at the top. The tables of one run follow, then
+those of several runs, side by side and task by task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from intercode_sandbox.units import format_count
 ALL_GROUP = "all"
 _MEANS = "Reward, turns and seconds are means over the scored episodes."
 _MAX_ENTRIES = 8
-"""Entries of a list of facts."""
+"""Maximum number of entries in a list of facts."""
 
 Kind = Literal[
     "text",
@@ -61,14 +61,14 @@ Kind = Literal[
     "gain",
     "paid",
 ]
-"""The content of a column. ``text`` is flush left in the first column only, ``words`` in any; an
-``interval`` of a rate and a ``range`` of points are pairs; ``points`` have a sign, a ``size`` has
-none; an ``estimate`` is a rate and both ends of its interval; ``gain`` and
-``paid`` are a number and dollars with a sign. Unknown values are None."""
+"""The content of a column. ``text`` is flush left in the first column only, ``words`` in any
+column. An ``interval`` of a rate and a ``range`` of points are pairs. ``points`` have a sign, a
+``size`` has none. An ``estimate`` is a rate and both ends of its interval. ``gain`` and ``paid``
+are a number and dollars with a sign. Unknown values are None."""
 Row = tuple[Any, ...]
 _Column = tuple[str, Kind, Callable[[Any], Any]]
 Link = Mapping[str, str]
-"""A choice of episodes: names of the viewer's filters, and their values."""
+"""A selection of episodes: names of the viewer's filters, and their values."""
 _DIGITS = {"number": 1, "precise": 3, "money": 4}
 
 
@@ -83,10 +83,10 @@ class Table:
     note: str = ""
     """Remarks for the reader, one a line."""
     links: tuple[Link | Sequence[Link | None] | None, ...] = ()
-    """The episodes of each row, or of each of its cells; empty: not known."""
+    """The episodes of each row, or of each of its cells; empty: unknown."""
 
     def cells(self) -> list[list[str]]:
-        """Return the rows as people read them."""
+        """Return the rows as formatted text."""
         kinds = [kind for _, kind in self.columns]
         return [[format_value(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
 
@@ -105,7 +105,7 @@ def _table(
     note: str = "",
     link: Callable[[Any], Link | Sequence[Link | None] | None] = lambda item: None,
 ) -> Table:
-    """Make a table with a row for each item; a column is a name, a kind and a getter."""
+    """Return a table with a row for each item; a column is a name, a kind and a getter."""
     items = list(items)
     rows = tuple(tuple(get(item) for _, _, get in columns) for item in items)
     head = tuple((name, kind) for name, kind, _ in columns)
@@ -113,7 +113,7 @@ def _table(
 
 
 def format_value(value: Any, kind: Kind) -> str:
-    """Return a value as people read it."""
+    """Return a value as formatted text; ``-`` if the value is unknown."""
     if value is None:
         return "-"
     match kind:
@@ -162,14 +162,14 @@ def group_table(
     rate: str = "success",
     link: Callable[[str], Link | None] = lambda name: None,
 ) -> Table:
-    """Make a table with a line for each group of episodes.
+    """Return a table with a line for each group of episodes.
 
     Args:
-        title: The table's.
+        title: The table's title.
         statistics_by_name: The statistics of each group, by its name.
-        note: The table's.
+        note: The table's note.
         rate: The name of the groups' rate.
-        link: Returns the choice of a group's episodes.
+        link: Returns the selection of a group's episodes.
     """
     columns: list[_Column] = [
         ("", "text", lambda item: item[0]),
@@ -185,11 +185,11 @@ def group_table(
 
 
 def run_tables(run: Run, tags: int | None = None) -> list[Table]:
-    """Make all tables of one run.
+    """Return all tables of one run.
 
     Args:
         run: The run.
-        tags: The number of tags, the most frequent ones; None: all.
+        tags: Maximum number of tags, the most frequent ones; None: all.
     """
     outcomes, statistics = run.outcomes, summarize(run.outcomes)
     rate, judge_counts = rate_name(run.judge), count_judgements(run.judge, outcomes)
@@ -322,13 +322,13 @@ def _cluster_note(statistics: Statistics) -> str:
 
 
 def _shown_gold(runs: Iterable[Run]) -> str:
-    """Return a line with the runs whose success is not a measure; empty if there are none."""
+    """Return a line with the runs whose agents were shown gold; empty without such runs."""
     names = dict.fromkeys(run.label for run in runs if run.shown_gold)
     return f"\nShown gold: {', '.join(names)}." if names else ""
 
 
 def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table]:
-    """Make a table with a line for each name that has a judge; no table if none has one."""
+    """Return a table with a line for each name with a judge; no table without judges."""
     names: dict[str, Kind] = {
         "": "text",
         **dict.fromkeys(("asked about", "the same", "disagreed", "steered", "malformed"), "count"),
@@ -360,7 +360,7 @@ def judge_sentence(counts: JudgeCounts | None) -> str:
 
 
 def side_by_side_tables(runs: Sequence[Run]) -> list[Table]:
-    """Make the tables of several runs side by side."""
+    """Return the tables of several runs side by side."""
     stats = [(run, summarize(run.outcomes)) for run in runs]
     return [
         _by_agent_and_place(stats),
@@ -391,7 +391,7 @@ def _adapt_column(column: _Column) -> _Column:
 
 
 def _by_agent_and_place(stats: _Summaries) -> Table:
-    """Make the paper's table: agents against environments."""
+    """Return the table of the 2023 paper: agents against environments."""
     env_labels = list(dict.fromkeys(run.env_label for run, _ in stats))
     cells: dict[str, dict[str, Any]] = {}
     links: dict[str, dict[str, Link]] = {}
@@ -410,7 +410,7 @@ def _by_agent_and_place(stats: _Summaries) -> Table:
 
 
 def _levels(runs: Sequence[Run]) -> list[Table]:
-    """Compare runs by the difficulty of tasks, as far as the tasks state it."""
+    """Return a table of runs by the difficulty of tasks, if tasks state it."""
     level_rows = [(run, row) for run in runs if (row := by_level(run.outcomes))]
     levels = [level for level in LEVELS if any(level in row for _, row in level_rows)]
     rows = tuple(
@@ -466,7 +466,7 @@ def _bill(stats: _Summaries) -> Table:
 
 
 def _failure_mode_tables(runs: Sequence[Run]) -> list[Table]:
-    """Count failure modes side by side; no table where there are none."""
+    """Return a table of failure modes side by side; no table without failures."""
     counts = [(run, by_failure_mode(run.outcomes)) for run in runs]
     modes = [
         mode for mode in FAILURE_MODES if any(mode in mode_counts for _, mode_counts in counts)
@@ -489,7 +489,7 @@ def _price(statistics: Statistics) -> float | None:
 
 
 def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) -> list[Table]:
-    """Make the table of runs that are compared with the first one, task by task."""
+    """Return the tables that compare runs with the first run, task by task."""
     if not pairs:
         return []
     p_values = [comparison.test.p for _, comparison in pairs if comparison.test]
@@ -508,7 +508,7 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
         ("only this", "count", lambda item: item[1].test and item[1].test.only_second),
         ("McNemar's p", "p", lambda item: item[1].test and item[1].test.p),
     ]
-    if len(p_values) > 1:  # else there is nothing to correct for
+    if len(p_values) > 1:  # a single test needs no correction
         columns.append(
             ("Holm's p", "p", lambda item: next(corrected_values) if item[1].test else None)
         )
@@ -543,7 +543,7 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
 def _consumption_tables(
     baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]
 ) -> list[Table]:
-    """Make the table of what the others took, against the first; no table without a model."""
+    """Return the table of consumption against the first run; no table without a model."""
     kinds: dict[str, tuple[Kind, Kind]] = {
         "turns": ("number", "gain"),
         "tokens": ("number", "gain"),
@@ -586,15 +586,15 @@ def _consumption_tables(
 
 
 def _known_interval(estimate: Estimate | None) -> tuple[float, float] | None:
-    """Return an interval; None where one task, or equal tasks, say nothing of it."""
+    """Return an interval; None if one task, or equal tasks, give no spread."""
     is_known = estimate is not None and 0 < estimate.high - estimate.low < math.inf
     return (estimate.low, estimate.high) if is_known and estimate else None
 
 
 def matrix(runs: Sequence[Run]) -> Table:
-    """Make a table with a column for each environment, one for all, and lines for each agent.
+    """Return a table with a column for each environment and for all, and lines for each agent.
 
-    It is narrow enough for a terminal, where that of `side_by_side_tables` is not.
+    The table fits a terminal, unlike the tables of `side_by_side_tables`.
     """
     places = list(dict.fromkeys(run.env_label for run in runs))
     head: tuple[tuple[str, Kind], ...] = (
@@ -616,7 +616,7 @@ def matrix(runs: Sequence[Run]) -> Table:
 
 
 def by_agent(runs: Iterable[Run]) -> dict[str, list[Outcome]]:
-    """Map each agent to its episodes in all environments, whose names become part of tasks'."""
+    """Map each agent to its episodes in all environments, with the environment in task ids."""
     outcomes_by_agent: dict[str, list[Outcome]] = {}
     for run in runs:
         outcomes_by_agent.setdefault(run.label, []).extend(
@@ -636,7 +636,7 @@ def _lines(label: str, cells: Sequence[Statistics | None]) -> Iterator[Row]:
 
 
 def error_tables(run: Run) -> list[Table]:
-    """Make the table of errors; no table if all episodes have a result."""
+    """Return the table of errors; no table if all episodes have a result."""
     message_by_type: dict[str, str] = {}
     for outcome in run.outcomes:
         if outcome.failed:
@@ -656,7 +656,7 @@ def error_tables(run: Run) -> list[Table]:
 
 
 def settings_table(run: Run) -> Table:
-    """Make the table of settings, versions and times in a run's record."""
+    """Return the table of settings, versions and times in a run's record."""
     rows = tuple((name, text) for name, text in _facts(run) if text)
     return Table("What was run", (("", "text"), ("", "words")), rows)
 
@@ -704,5 +704,5 @@ def _abbreviate_texts(texts: list[str]) -> str:
 
 
 def _format_setting(value: object) -> str:
-    """Return a value as text; empty where it is not set."""
+    """Return a value as text; empty if the value is not set."""
     return "" if value is None or value == [] or value == "" else str(value)

@@ -1,4 +1,4 @@
-"""Reports as text: Markdown, CSV, and a chart for terminals. Hostile text is made harmless."""
+"""Reports as text: Markdown, CSV, and a chart for terminals. Hostile text is escaped."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from intercode.report.runs import Run
 from intercode.report.tables import Table
 
 MIN_WIDTH = 40
-"""The least width of a chart, in columns."""
+"""Minimum width of a chart, in columns."""
 ROWS = 11
 """Rows of a chart: one for each ten percent, from 100 down to 0."""
 MARKS = "●▲■◆○△□◇"
 _GUTTER = len("100 % ┤")
 _MAX_STEP = 8
-"""The most columns from a turn to the next."""
+"""Maximum number of columns from a turn to the next."""
 _NAME = 24
-"""Columns of a name that go before its interval."""
+"""Columns that a name keeps before its interval is dropped."""
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")  # noqa: RUF001 - full-width on purpose
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _ASCII = str.maketrans("●▲■◆○△□◇─│╮╯┤┼┬…", "*^#+oAOX-|..|++~")
@@ -39,15 +39,15 @@ def escape_unprintable(text: str) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """Return a cell of a table that no spreadsheet takes for a formula: those get a quote before.
+    """Return a cell that no spreadsheet reads as a formula: a quote precedes formulas.
 
-    Spreadsheets skip blanks before a formula, and some know its signs as full-width characters.
+    Spreadsheets skip blanks before a formula, and some accept its signs as full-width characters.
     """
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def to_markdown(table: Table) -> str:
-    """Write a table in GitHub's Markdown, under a heading."""
+    """Return a table in GitHub's Markdown, under a heading."""
     names = [name for name, _ in table.columns]
     lines = [f"### {escape_markdown(table.title)}", "", _line(names)]
     lines.append(_line(["---", *["---:"] * (len(names) - 1)]))
@@ -58,7 +58,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_list(text: str) -> str:
-    """Write lines as a list in Markdown; indented lines belong to the one above."""
+    """Return lines as a Markdown list; indented lines belong to the line above."""
     return "".join(
         f"{'  - ' if line.startswith(' ') else '- '}{escape_markdown(line)}\n"
         for line in text.splitlines()
@@ -70,12 +70,12 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape all markup of Markdown, and of the HTML that it allows."""
+    """Escape all markup of Markdown, and of the HTML that Markdown permits."""
     return re.sub(r"([\\|<>\[\]`*_&])", r"\\\1", escape_unprintable(" ".join(text.split())))
 
 
 def to_csv(runs: Sequence[Run]) -> str:
-    """Write a line for each run and each of its groups of episodes, with every statistic."""
+    """Return a CSV line for each run and each of its groups of episodes, with every statistic."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     position = next(
@@ -106,17 +106,19 @@ def chart(
 ) -> str:
     """Draw success against turns, for any terminal: a step up for each turn that solves more.
 
-    Below stand the names of the marks, and the last rates. Of curves that coincide the first is
-    visible.
+    The names of the marks and the last rates stand below the chart. If curves coincide, the first
+    curve is visible.
 
     Args:
-        series: Name → the rates within 1, 2, … turns, as `intercode.evaluate.summary.by_turn`
-            returns them.
-        width: The most columns of a line.
+        series: Name → the rates within 1, 2, … turns, from `intercode.evaluate.summary.by_turn`.
+        width: Maximum width of a line, in columns.
         ascii_only: Whether the terminal has ASCII only.
 
+    Returns:
+        The lines of the chart; an empty text without rates.
+
     Raises:
-        UsageError: The width is too small to be read.
+        UsageError: The width is below `MIN_WIDTH`.
     """
     if width < MIN_WIDTH:
         raise UsageError(f"a chart is at least {MIN_WIDTH} columns wide, not {width}")
@@ -128,10 +130,10 @@ def chart(
     places = [round(turn * (columns - 1) / max(1, turns - 1)) for turn in range(turns)]
     canvas = [[" "] * columns for _ in range(ROWS)]
     for number, points in reversed([*enumerate(curves.values())]):
-        # An agent that has stopped stays where it is.
+        # After its last turn, an agent keeps its rate.
         rates = [point.value for point in [*points, *[points[-1]] * (turns - len(points))]]
         rows = [round((1 - rate) * (ROWS - 1)) for rate in rates]
-        # Where turns share a column the last of them counts.
+        # If turns share a column, the last turn counts.
         _draw(canvas, dict(zip(places, rows, strict=True)), MARKS[number % len(MARKS)])
     lines = [f"{_level(row)}{''.join(cells)}" for row, cells in enumerate(canvas)]
     lines += _axis(places, width)
@@ -158,7 +160,7 @@ def _level(row: int) -> str:
 
 
 def _axis(places: Sequence[int], width: int) -> list[str]:
-    """Draw the line below the chart, and as many turns as there is room for."""
+    """Return the line below the chart, with as many turn numbers as fit."""
     ticks = ["─"] * (places[-1] + 1)
     numbers = ""
     for turn, column in enumerate(places, 1):

@@ -1,6 +1,7 @@
-"""The first lines of a report: what was run, when, by which model; who is better, how sure.
+"""The first lines of a report: the runs, their time and models, and the better agent.
 
-The sentences are the same in the terminal, in Markdown and on the page.
+`BaselineComparison` compares runs with a first run. `verdicts`, `facts` and `warnings` turn runs
+and comparisons into sentences, which are equal in the terminal, in Markdown and on the page.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from intercode_sandbox.units import format_count, format_names
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
 _MAX_AGENTS = 3
-"""Agents that a title names."""
+"""Maximum number of agents in a title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,18 @@ class Verdict:
     headline: str
     detail: str
     kind: Literal["rate", "better", "worse", "open"]
-    """A run alone; a second run that is better or worse than the first; or no difference shown."""
+    """A single run; a second run that is better or worse than the first; or no detected
+    difference."""
     links: tuple[tuple[str, Link], ...] = ()
-    """Texts, and the episodes or tasks that each is about."""
+    """Texts, each with a filter for its episodes or tasks."""
 
 
 class BaselineComparison:
-    """Runs that are held against a first one.
+    """Runs that are compared with a first run.
 
     Args:
-        baseline: That one.
-        later_runs: Those.
+        baseline: The first run.
+        later_runs: The other runs.
     """
 
     def __init__(self, baseline: Run, later_runs: Sequence[Run]) -> None:
@@ -58,7 +60,7 @@ class BaselineComparison:
             for run in later_runs
             if (folder := str(run.folder))
         }
-        """Folder of a run that is not compared → the versions that differ."""
+        """Folder of a run → its differing versions; a run with such differences is not compared."""
         comparable_runs = [
             run for run in later_runs if not self.version_differences[str(run.folder)]
         ]
@@ -69,7 +71,7 @@ class BaselineComparison:
         ]
 
     def _is_rescoring(self, run: Run) -> bool:
-        """Tell whether one run is the other scored again, to see what the new rule changes."""
+        """Return whether one run rescores the other, for a comparison of two rules."""
         run_pairs = ((self.first, run), (run, self.first))
         return any(
             (origin := (rescored_run.manifest.get("rescored") or {}).get("run")) is not None
@@ -78,11 +80,11 @@ class BaselineComparison:
         )
 
     def tables(self) -> list[Table]:
-        """Make the tables that compare them task by task."""
+        """Return the tables that compare the runs task by task."""
         return pair_tables(self.first, self.pairs)
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Yield a verdict on each of the others; p values are corrected for their number."""
+        """Yield a verdict on each later run; p values are corrected for the number of tests."""
         corrected_values = iter(
             holm([comparison.test.p for _, comparison in self.pairs if comparison.test])
         )
@@ -93,7 +95,7 @@ class BaselineComparison:
 
 
 def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
-    """Hold each run against the first one on its tasks."""
+    """Compare each run with the first run on its tasks."""
     return [
         BaselineComparison(baseline, later_runs)
         for baseline, later_runs in baselines(runs)
@@ -102,7 +104,7 @@ def compare_with_baselines(runs: Sequence[Run]) -> list[BaselineComparison]:
 
 
 def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[Verdict]:
-    """Return what a report says first: a verdict on each pair, and on each run that has none."""
+    """Return a report's first lines: a verdict on each pair, and on each run without a pair."""
     paired_ids = {
         id(run)
         for comparison in comparisons
@@ -116,14 +118,14 @@ def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> 
 
 
 def title(runs: Sequence[Run]) -> str:
-    """Name what was run: the environments, and the agents with their models."""
+    """Return a title: the environments, and the agents with their models."""
     places = list(dict.fromkeys(run.env_label for run in runs))
     agents = list(dict.fromkeys(run.label for run in runs))
     return f"{', '.join(places)}: {format_names(agents, _MAX_AGENTS)}" if runs else "no runs"
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:
-    """Return when runs were made, by which models, and with which version."""
+    """Return the runs' times, models and versions of InterCode."""
     sessions = [session for run in runs for session in run.manifest.get("sessions") or ()]
     times = sorted(
         str(session[name]) for session in sessions for name in _TIMES if session.get(name)
@@ -140,7 +142,7 @@ def facts(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def warnings(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> list[str]:
-    """Return what stands in the way of conclusions; lines after the first say more."""
+    """Return reasons against conclusions; lines after the first of a warning give details."""
     unfinished_notes = [
         f"{run.folder}: {run.unfinished_note}" for run in runs if run.unfinished_note
     ]
@@ -151,7 +153,7 @@ def warnings(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> 
 
 
 def describe_drift(comparison: BaselineComparison) -> list[str]:
-    """Return of what the runs were not made alike; those that differ alike are named together."""
+    """Return the facts in which runs differ; runs with equal differences share one text."""
     folders_by_text: dict[str, list[str]] = {}
     for folder, run_differences in comparison.differences_by_folder.items():
         if run_differences:
@@ -182,9 +184,9 @@ def describe_drift(comparison: BaselineComparison) -> list[str]:
 
 _TIMES = ("started", "finished")
 _MAX_LINES = 10
-"""Differences that a warning lists."""
+"""Maximum number of differences in a warning."""
 _DIGEST = 32
-"""The least length of a digest, of which the beginning says enough."""
+"""Minimum length of a digest, which a text shows by its beginning only."""
 
 
 def _version(session: dict[str, Any]) -> str:
@@ -232,7 +234,7 @@ def _run_verdict(run: Run) -> Verdict:
 
 
 _BAD = "failed"
-"""The viewer's name of all outcomes without success or error."""
+"""The viewer's name for all outcomes without success or error."""
 
 
 def _pair_verdict(
@@ -250,7 +252,7 @@ def _pair_verdict(
         kind = "open"
         headline = f"No difference between {run.label} and {baseline.label} is detected"
     rates, estimate = (comparison.second, comparison.first), comparison.difference
-    if kind == "worse":  # told of the better one
+    if kind == "worse":  # state the difference from the better run's side
         rates, estimate = (
             (comparison.first, comparison.second),
             Estimate(-gain, -estimate.high, -estimate.low),
