@@ -52,7 +52,7 @@ class Answer(Form):
     """The type of an answer, and the properties that count in the comparison."""
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     type: str
     both: bool = False

@@ -64,7 +64,7 @@ class BashReward:
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self, gold: GoldRunner, judge: Judge | None = None, ignore: Sequence[str] = ()

@@ -76,7 +76,7 @@ class FlagReward:
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score of an episode.

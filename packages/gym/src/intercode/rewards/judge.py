@@ -97,7 +97,7 @@ class Judge:
     KIND = "judge"
     """The name of the reward, and of its facts in a run's record."""
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(self, model: Model | str, votes: int = VOTES) -> None:
         if votes < 1:

@@ -67,7 +67,7 @@ class SweReward:
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self,

@@ -97,7 +97,7 @@ class CommandReward:
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self, provider: Provider, start: Callable[[Task], SandboxBackend], network: Network = False
