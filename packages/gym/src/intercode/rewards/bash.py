@@ -4,12 +4,13 @@
 mode, owner and content. Nothing else was changed. The last executed action printed gold's output
 (after `normalise`). Times are not compared.
 
-- The changes by the task's files and setup are in both file systems and cancel out; undoing or
-  altering them is a change. A setup must therefore be deterministic.
+- Changes by the task's files and setup are in both file systems and cancel out; undoing or altering
+  them is a change. A setup must therefore be deterministic.
 - *Scratch* is not compared: paths under ``/tmp``, ``/var/tmp`` or ``/dev/shm``, and histories that
   programs write to a home directory. Exceptions are compared: paths that the task's files or setup
-  touch or create a directory above, and paths that gold touches and the task's words name. Other
-  scratch that gold alone leaves is a means, not an answer, unless gold does nothing else.
+  touch, paths below a directory that they create, and paths that gold touches and the task's words
+  name. Other scratch that gold alone leaves is an intermediate file, not an answer, unless gold
+  does nothing else.
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
 - If gold neither changes files nor prints, the task asks for an action that prints nothing.
 - If a task declares the type of its answer (``metadata.answer``), outputs are compared by their

@@ -2,8 +2,8 @@
 
 Source: the evaluation of BIRD's mini-dev (github.com/bird-bench/mini_dev, ``evaluation/``, 2024).
 The scores compare Python values of the driver: without a float tolerance, without an order of rows,
-and with repeated rows counted once. They complement the default reward by figures that others can
-compare; a guess that the default reward would detect passes here.
+and with repeated rows counted once. The scores complement the default reward by figures that others
+can compare; a guess that the default reward would detect passes here.
 
 Two things differ from the original. Gold and answer run on fresh copies, on the environment's own
 engine: timing includes the engine's round trip but no connection setup. And gold that fails is an

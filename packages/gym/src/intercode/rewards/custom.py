@@ -1,4 +1,4 @@
-"""Custom rewards: functions ``score(task, episode, place)``.
+"""Custom rewards: user functions ``score(task, episode, place)``.
 
 The function returns a `Score` or a number in [0, 1]. An option names the function by its file, such
 as ``reward.py:score``. A fourth parameter, ``default``, receives the environment's default reward,

@@ -44,8 +44,7 @@ ENVIRONMENT = {
     "GIT_NO_REPLACE_OBJECTS": "1",
     "AWKPATH": "/usr/share/awk:.",
 }
-"""Environment variables of a grader's programs. ``/usr/local``, to which an agent may add, is last.
-"""
+"""Environment variables of a grader's programs: ``/usr/local``, open to an agent, comes last."""
 _HARMLESS_VARIABLES = re.compile(
     r"HOME|USER|LOGNAME|SHELL|TERM|HOSTNAME|PWD|TZ|LANG|LANGUAGE|LC_[A-Z]+"
 )
@@ -136,7 +135,7 @@ def empty_temporary_folders(sandbox: SandboxBackend, paths: Collection[str]) -> 
     )
 
 
-# -- what may mislead ------------------------------------------------------------------------------
+# -- misleading traces -----------------------------------------------------------------------------
 
 _OPEN_SCRIPT = f"{PATHS_PROLOGUE}each chmod u+rwX --"
 _MOVE_SCRIPT = f"""{PATHS_PROLOGUE}
@@ -160,7 +159,7 @@ _OBJECT = re.compile(r".*/objects/(pack/|[0-9a-f]{2}/)")
 
 @dataclass(slots=True)
 class Leftovers:
-    """The parts of an agent's work that may mislead a verification, and the means to undo each."""
+    """The parts of an agent's work that may mislead a verification, with their undo operations."""
 
     task: Task
     agent_changes: Mapping[str, Change]
@@ -275,7 +274,7 @@ class Leftovers:
         """Rejoin the names of one file in a copy.
 
         A write to a file of a lower layer separates its names. A link to such a file gets another
-        inode, which `git clone` takes for another file. If one name is unchanged from the image,
+        inode, which ``git clone`` takes for another file. If one name is unchanged from the image,
         and therefore unknown to this function, the other names are left alone.
         """
         counts = count_names(copy, [path for names in self.groups for path in names], self.env)

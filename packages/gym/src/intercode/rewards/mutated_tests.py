@@ -1,7 +1,7 @@
 """Twins of tests: copies with one literal changed, so that no right code passes both.
 
 Tested code can make its tests pass in many ways that prove nothing. For example, it may replace
-their runner, or return an object that is equal to everything. Such code also passes a test that
+their runner, or return an object that is equal to everything. The same code also passes a test that
 asserts something wrong. Tests that have passed therefore run again, with some of them replaced by
 twins: the others must pass as before, and the twins must fail. Work that passes a twin has
 tampered.
@@ -11,9 +11,9 @@ tampered.
 decimals, loops over literals, and the test's own helpers are supported, too. If a text must be
 contained in another, one letter changes (``assert "expired" in f(x)``); for an expected exception,
 the class changes. An inequality, the containment of a number, or a tolerance may well hold for
-another value: a better solution than gold would be accused. Each file is changed in one place, by
-one character if possible, so that lines, names and lengths stay the same. A twin that gold passes
-is dropped, and so is the twin of a test that gold fails after other tests.
+another value: a better solution than gold would be accused. Each twin changes one literal, by one
+character if possible: lines, names and lengths stay the same. A twin that gold passes is dropped,
+and so is the twin of a test that gold fails after other tests.
 
 **Procedure.** Nothing distinguishes a twin from a test, or a run with twins from one without. Every
 run is a process in a separate sandbox, with the same names, and a coin decides which of them are

@@ -206,7 +206,7 @@ def _library(name: str) -> str:
 def _find_entry(
     tests: Iterable[_Source], gold_source: _Source, free_names: list[str]
 ) -> str | None:
-    """Return the one submitted name that every test calls; of several, the one function."""
+    """Return the submitted name that every test calls; among several, the only function."""
     common = [
         name
         for name in free_names

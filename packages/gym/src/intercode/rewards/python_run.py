@@ -205,7 +205,7 @@ class Trial:
             with _blame_tests(module):
                 return start(sandbox, module, self._python)
         except ImageError as error:
-            if module == SUBMISSION:  # the agent removed it: the image has a Python
+            if module == SUBMISSION:  # the agent removed Python: the image has it
                 raise _Failure(str(error)) from None
             raise
 
@@ -354,7 +354,7 @@ def _run(
     max_bytes = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
     try:
         python_process = start(sandbox, PROGRAM, python)
-    except ImageError as error:  # the agent removed it: the image has a Python
+    except ImageError as error:  # the agent removed Python: the image has it
         return Result(False, str(error))
     with closing(python_process) as process:
         deadline = time.monotonic() + timeout
@@ -442,9 +442,8 @@ def is_same_output(output: str, expected_output: str) -> bool:
     """Return whether two outputs are the same: line by line, token by token.
 
     Blanks between tokens and at the ends of lines do not count, and neither do blank lines. Two
-    tokens are equal if their texts are equal. Two numbers are also equal if at least one has a
-    decimal point or an exponent, and they differ by at most `ABSOLUTE` + `RELATIVE` · abs(expected
-    number).
+    tokens are equal if their texts are equal. Two numbers, at least one with a decimal point or an
+    exponent, are also equal within `ABSOLUTE` + `RELATIVE` · abs(expected number).
     """
     output_lines, expected_lines = _words(output), _words(expected_output)
     return len(output_lines) == len(expected_lines) and all(

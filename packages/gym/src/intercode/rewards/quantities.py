@@ -1,10 +1,10 @@
 """Parsing of numbers, and of yes or no, in the words of an output.
 
 An output gives one number if it contains exactly one and all other words name the counted thing.
-Such words are words of the question, paths, and the few of `_FRAME`. The parser therefore needs no
-list of hedges. "certainly not 5", "5 or so", "five or 5" and an error message with a 5 contain
-words that name nothing. Words of the question that negate or compare do not count either. All
-functions are pure.
+Permitted words are words of the question, paths, and the few of `_FRAME`. The parser therefore
+needs no list of hedges. Each of "certainly not 5", "5 or so", "five or 5" and an error message with
+a 5 contains words that name nothing. Words of the question that negate or compare do not count
+either. All functions are pure.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Question:
         )
 
     def explains(self, token: str) -> bool:
-        """Return whether a word may stand beside an answer: a word of the question's, or a path."""
+        """Return whether a word may stand beside an answer: a word of the question, or a path."""
         word = token.casefold()
         if word in _DOUBTS or word.partition(".")[0] in _DOUBTS:
             return False

@@ -1,8 +1,8 @@
 """Recognition of tests that leave their process unchanged, from their source alone.
 
-Such tests compute with values, call the submission, and bind names that are discarded. They name no
-function that reaches further, and no attributes other than the methods of data types. An attribute
-of a frame, a function or a module would lead to state that the next tests use.
+These tests compute with values, call the submission, and bind names that are discarded. No test
+names a function that reaches further, or an attribute other than the methods of data types. An
+attribute of a frame, a function or a module would lead to state that the next tests use.
 """
 
 from __future__ import annotations

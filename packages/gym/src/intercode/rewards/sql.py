@@ -6,10 +6,10 @@ returned one. Answer and gold run again, each on a fresh copy of the database
 (`intercode.rewards.sql_compare`), in the same order if gold's outermost query orders its rows
 (`intercode.rewards.sql_gold`).
 
-The results must also be equal on mutated copies in two cases: gold's result could be guessed, or
-the answer has columns of one type in another order than gold. If a task allows another column order
-(``metadata.permute_columns``, set in Spider's tasks), one order must hold on the database and all
-copies.
+In two cases the results must also be equal on mutated copies: if gold's result could be guessed,
+and if the answer has columns of one type in another order than gold. If a task allows another
+column order (``metadata.permute_columns``, set in Spider's tasks), one order must hold on the
+database and all copies.
 
 **A change** as gold is graded by the tables that the agent left. In a running episode, reading the
 tables commits an open transaction.
@@ -68,8 +68,8 @@ class SqlReward:
         permute_columns: Whether an answer's columns may have another order; None: the task's
             setting.
         columns: The columns that an answer may have. ``exact``: gold's. ``explained``: gold's, and
-            possibly one that explains them (`intercode.rewards.sql_explain`). None: the task's
-            setting.
+            possibly a further column that explains them (`intercode.rewards.sql_explain`). None:
+            the task's setting.
     """
 
     VERSION = 1

@@ -5,9 +5,9 @@ do not matter. The number of columns matters, and so does their order, unless an
 allowed. Values are compared by type:
 
 - Numbers by value, whatever their type: ``3 = 3.0 = Decimal('3') = TRUE``. A tolerance applies to
-  columns with fractions, on either side. Two such numbers are equal if they differ by at most 1e-6
-  of the larger or 1e-9 (`RELATIVE`, `ABSOLUTE`), or if a chain of such numbers in the column links
-  them. Columns of whole numbers are compared exactly. NaN equals itself.
+  columns with fractions, on either side. Numbers that differ by at most 1e-6 of the larger or 1e-9
+  (`RELATIVE`, `ABSOLUTE`) are equal. Numbers that a chain of such pairs in the column links are
+  equal, too. Columns of whole numbers are compared exactly. NaN equals itself.
 - Texts exactly: case, blanks and all. ``'3'`` is not 3, ``''`` is not NULL, and NULL is not 0.
 - Dates, times and intervals by type: a date equals neither its text nor its midnight.
 - Lists and objects by their content, numbers in them exactly.
@@ -66,15 +66,13 @@ class Comparison:
     equal: bool
     overlap: float
     """Dice's coefficient of the two multisets of rows, 2·|common| / (|gold| + |answer|): 1.0 for
-    the same
-    rows in any order, 0.0 for none in common.
+    the same rows in any order, 0.0 for none in common.
     """
     reason: str = ""
     """The reason, in words, why the results are not equal."""
     orders: tuple[Order, ...] = field(default=(), compare=False)
     """The orders of the answer's columns in which the results are equal, its own first; not all if
-    there
-    are many.
+    there are many.
     """
 
 

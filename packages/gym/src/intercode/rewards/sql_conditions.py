@@ -1,8 +1,8 @@
 """Conditions of a query: the constants that it compares columns with, and its lookups of rows.
 
 A *condition* gives values that a mutated copy of the database plants (`sql_mutate`), so the query
-finds other rows there. A *lookup* is one comparison with a constant, or several that AND joins, on
-one table. If a lookup has a single row in the data, a reader may rely on that.
+finds other rows in the copy. A *lookup* is one comparison with a constant, or several that AND
+joins, on one table. If a lookup has a single row in the data, a reader may rely on that.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Mutated copies of a task's database, on which an answer runs again.
 
 Some results of gold can be guessed: no rows, one row of NULL, 0, 1 and empty text, or a single
-small number. Many wrong answers give the same result, among them an empty select or a constant.
-Such a gold runs again on mutated copies of the database, chosen such that its result differs there;
-a right answer follows, a guess does not. If gold's results on the copies are only 0, 1 or nothing
-(an existence question), one copy with the original's result is added. An answer that only
-distinguishes copies from the original fails there.
+small number. Many wrong answers give the same result, among them an empty select or a constant. A
+guessable gold runs again on mutated copies of the database on which its result differs; a right
+answer follows, a guess does not. If gold's results on the copies are only 0, 1 or nothing (an
+existence question), one copy with the original's result is added. An answer that only distinguishes
+copies from the original fails on that copy.
 
 Gentle mutations are tried first (`intercode.rewards.sql_mutate`): rough ones change names that were
 unique in the data, on which an answer may have relied. No mutation duplicates a value that gold
@@ -94,7 +94,7 @@ def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple
 def _try_copies(
     grader: Grader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
 ) -> Iterator[tuple[Source, bool, bool]]:
-    """Yield copies, each with whether gold's result differs there, and is empty there."""
+    """Yield copies, each with whether gold's result differs, and whether the result is empty."""
     original = grader.gold(task, gold, source)
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)

@@ -4,7 +4,7 @@
 an expression of the outermost SELECT, written in full. The same expression is a key of the ORDER BY
 or GROUP BY, or is compared in the WHERE or HAVING. A star names no expression, and a constant
 explains nothing. A key or a condition without an effect explains nothing either. The answer
-therefore also runs without it.
+therefore also runs without the key or condition.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class ColumnUse:
     """The position of the expression among the columns."""
     variants: tuple[str, ...]
     """The answer with another order or group, or with the condition taken as true, and as false.
-    Each must
-    have another result in the database or a copy, or the use has no effect.
+    Each must have another result in the database or a copy, or the use has no effect.
     """
 
 

@@ -40,8 +40,7 @@ class Facts:
 
     changes: bool
     """Whether gold is graded by the tables that it leaves, not by an answer. A new temporary table
-    is no
-    change.
+    is no change.
     """
     ordered: bool
     """Whether the outermost query orders its rows."""
@@ -49,8 +48,7 @@ class Facts:
     """The last statement, if it is a query that could be parsed."""
     chooses: bool
     """Whether the engine has a choice: which tied rows an inner LIMIT takes, or from which row of a
-    group
-    a column comes. The engine need not choose alike twice.
+    group a column comes. The engine need not choose alike twice.
     """
     reads: bool
     """Whether gold reads a table, or may read one: its text does not exclude that."""
@@ -200,7 +198,7 @@ def _orders_by_tokens(statement: Sequence[Token]) -> bool:
 
 # -- tied rows -------------------------------------------------------------------------------------
 
-# Rows of an ordered gold may change places if its ORDER BY does not distinguish them. A result does
+# Rows of an ordered gold may be exchanged if its ORDER BY does not distinguish them. A result does
 # not show these rows if gold orders by columns that it does not select, or if a LIMIT cuts through
 # them. Gold therefore runs once more, with the keys of its ORDER BY as further columns and without
 # its LIMIT: rows with equal keys form a group. In some cases this is impossible, and the order of

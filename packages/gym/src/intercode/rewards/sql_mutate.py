@@ -5,10 +5,9 @@ empty table gets rows. Columns that a query compares with constants get values t
 accept. The query then finds rows where it found none, or other rows. Primary keys, unique columns,
 NOT NULL and the satisfied foreign keys still hold; types stay.
 
-A value that the query looks up, and that occurs once in the data, occurs at most once in every
-copy: a subquery that returned one row never returns several. The same holds for a missing looked-up
-value, in a column whose values all differ, and for a row that several comparisons together single
-out.
+A looked-up value that occurs once in the data occurs at most once in every copy: a subquery that
+returned one row never returns several. The same holds for a missing looked-up value, in a column
+whose values all differ, and for a row that several comparisons together single out.
 
 A gentle mutation also preserves other facts on which a reader of the data may rely. Columns of
 unique names, and columns in which a condition of the query singles out a row, keep their values

@@ -1,6 +1,6 @@
 """Runs of golds and answers, each on a fresh copy of the database that no agent has touched.
 
-No change by the agent in its own database counts therefore: changed rows, views, triggers,
+Changes by the agent in its own database therefore do not count: changed rows, views, triggers,
 temporary tables, variables, the current database. Each run has a grader's session, whose changes
 are discarded at its end.
 """
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Databases(Protocol):
-    """The tasks' databases, and the means to open them."""
+    """The tasks' databases, and the operations that open them."""
 
     engine: Engine
 
@@ -48,7 +48,7 @@ class GoldAnswer:
     ordered: bool
     """Whether the order of its rows counts."""
     groups: Sequence[Group] | None
-    """The groups of rows that may change places; None: unknown."""
+    """The groups of interchangeable rows; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Grader:
             is_repeat: Whether to run gold even if its result is cached.
 
         Raises:
-            RewardError: Gold failed, returned no result set, or one that is too large to compare.
+            RewardError: Gold failed, returned no result set, or too large a result.
             DatabaseError: The engine failed.
         """
         if is_repeat:
@@ -175,7 +175,7 @@ class Grader:
     def _groups(
         self, session: Session, task: Task, facts: Facts, gold: Result
     ) -> Sequence[Group] | None:
-        """Group gold's rows that may change places; None if the groups cannot be determined."""
+        """Group gold's interchangeable rows; None if the groups cannot be determined."""
         keyed_query = (
             None if facts.query is None else add_order_keys(facts.query, self.dialect(task))
         )

@@ -2,10 +2,10 @@
 
 *Equal* states have the same tables and views by name. Their columns have the same names, and types
 of the same family. Their rows are the same multiset, with values compared like those of a result.
-They have the same constraints, whatever their names, and triggers for the same events. The order of
-columns and rows, and indexes that serve speed alone, are not compared. A table that the change
-creates may have more constraints than gold's, if these constraints only determine how its own
-columns are filled: `_HARMLESS_KINDS`.
+Their constraints are the same, whatever the names, and so are the events of their triggers. The
+order of columns and rows, and indexes that serve speed alone, are not compared. A table that the
+change creates may have more constraints than gold's, if these constraints only determine how its
+own columns are filled: `_HARMLESS_KINDS`.
 
 *The overlap* counts the changes: each table, view, constraint and row of one state that the
 pristine state lacks, or the reverse. The formula is Dice's coefficient of gold's changes and the

@@ -3,11 +3,11 @@
 Grading uses a fresh sandbox in which the agent has never been, prepared like the agent's:
 
 1. The test patch is applied to the original repository.
-2. The agent's changes in the repository are copied, except those that do not count: tests and their
-configuration, git's own files, and files that Python would run unasked (`swe_plan`). Changes
-outside the repository do not count either.
+2. The agent's changes in the repository are copied. Changes of tests and their configuration, of
+   git's own files, and of files that Python would run unasked do not count (`swe_plan`). Changes
+   outside the repository do not count either.
 3. The named tests run, and report (`swe_run`). Each test that is a command has a separate sandbox:
-no command can change the tests of the next.
+   no command can change the tests of the next.
 4. Tests of FAIL_TO_PASS that have passed run again among twins that must fail (`mutated_tests`).
 
 **1.0**: every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Otherwise the score is

@@ -170,8 +170,8 @@ def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> Swe
 # -- tests that must fail --------------------------------------------------------------------------
 
 # Tests that cannot pass run along with the others: code that makes them pass tampers with tests.
-# They fail in all common ways, once before the others and once after: tested code may replace any
-# of these ways, when it is imported or when it is called.
+# These tests fail in all common ways, once before the others and once after: tested code may
+# replace any of these ways, on its import or on a call.
 
 _WAYS = {
     "statement": "assert 1 == 2",
@@ -258,8 +258,8 @@ def make_failing_tests(runner: str, module: str) -> FailingTests:
 # -- reports ---------------------------------------------------------------------------------------
 
 # A report is JUnit XML that a tested program may have manipulated. The parser accepts no document
-# type, hence no entities, and ignores a declared encoding, which Python might not have. It retains
-# only names, outcomes, and the nesting depth of elements.
+# type, hence no entities, and ignores a declared encoding, which Python might not have. Only names,
+# outcomes, and the nesting depth of elements are retained.
 
 NODE = "nodeid"
 """The property that holds the name of a test case's test."""

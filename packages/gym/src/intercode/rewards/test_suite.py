@@ -6,8 +6,8 @@ Source: Zhong, Yu and Klein, "Semantic evaluation for text-to-SQL with distilled
 - Two results are equal if some order of the answer's columns makes them equal multisets of rows, or
   equal lists if gold's text contains ORDER BY. Values are compared by Python's ``==``, without a
   float tolerance.
-- Before execution, ``> =`` becomes ``>=``, ``YEAR(CURDATE())`` becomes 2020, and DISTINCT is
-  removed from both statements, unless it is to be kept.
+- Before execution, ``> =`` becomes ``>=``, ``YEAR(CURDATE())`` becomes 2020. DISTINCT is removed
+  from both statements, unless `keep_distinct` is set.
 """
 
 from __future__ import annotations

@@ -4,28 +4,28 @@ The command must judge the files that the agent *left*, and must not be steered 
 therefore proceeds in this order:
 
 1. All processes of the agent are killed: they could change files during the check, trace the
-command, or wait for it. A running episode (with a reward in every turn) keeps its processes: the
-command then runs in another sandbox, started from a snapshot of the files.
+   command, or wait for it. A running episode (with a reward in every turn) keeps its processes: the
+   command then runs in another sandbox, started from a snapshot of the files.
 2. If the agent changed a file that decides how *any* command runs (programs, libraries, the
-loader's configuration: `SYSTEM_PATHS`), no command's result is trustworthy. The score is 0, with
-the paths in its detail. Changes by the task's own setup do not count.
+   loader's configuration: `SYSTEM_PATHS`), no command's result is trustworthy. The score is 0, with
+   the paths in its detail. Changes by the task's own setup do not count.
 3. The command runs in a new process, not in the agent's shell: functions, aliases, variables,
-``BASH_ENV`` and the working directory do not reach it. It gets few environment variables, and none
-of the image's that could steer it. No start-up file is read. ``PATH`` is fixed, with the image's
-own directories first. ``/usr/local/bin``, the one directory in which the agent may add programs,
-thus hides no program of the image. Python's modules are protected alike (see the end of this
-module). The limits are a fresh sandbox's, since no program can change those of process 1. An agent
-that has filled the disk gets 0.
-4. No program that the command starts can inspect another one for the expected values, neither in
-the command's own text nor in the arguments of ``grep`` (`SupportsPrivacy`).
+   ``BASH_ENV`` and the working directory do not reach it. Few environment variables reach it, and
+   none of the image's that could steer the command. No start-up file is read. ``PATH`` is fixed,
+   with the image's own directories first. ``/usr/local/bin``, the only directory in which the agent
+   may add programs, thus hides no program of the image. Python's modules are protected alike (see
+   the end of this module). The limits are a fresh sandbox's, since no program can change those of
+   process 1. An agent that has filled the disk gets 0.
+4. No program that the command starts can inspect another program (`SupportsPrivacy`). The expected
+   values, in the command's own text or in the arguments of ``grep``, stay hidden.
 5. The agent's files in temporary folders are removed, except those that the task names.
-6. If the agent changed files that may configure a tool, or left links that lead elsewhere (see
-`leftovers`), the command must succeed a second time. The second run uses a copy in which these
-files are as before: see `restore_paths`. Honest work also passes in the copy.
+6. If the agent changed files that may configure a tool, or left links that redirect file names (see
+   `leftovers`), the command must succeed a second time. The second run uses a copy in which these
+   files are as before: see `restore_paths`. Honest work also passes in the copy.
 
-A task whose answer is such a file names the file in `may_change`. The files that the command itself
-opens are the responsibility of its author: the command should not run a program of the agent,
-unless that program is under judgement. Its exit code comes from the kernel, not from its output.
+A task whose answer is such a file names the file in `may_change`. The author of the command is
+responsible for the files that it opens. The command should not run a program of the agent, unless
+that program is under judgement. Its exit code comes from the kernel, not from its output.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ def _setting_paths(changes: Sequence[Change], home: str) -> set[str]:
             return True
         if any(path[: m.start()] in repositories for m in repository_pattern.finditer(path)):
             return True
-        # A link in the place of such a folder leads to the settings of another folder.
+        # A link that replaces such a folder leads to the settings of another folder.
         return change.type == "symlink" and (
             path in ancestors or folders.fullmatch(path) is not None
         )
