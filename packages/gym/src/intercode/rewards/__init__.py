@@ -1,1 +1,1 @@
-"""How well: one module for each reward; they run where the agent cannot reach."""
+"""Rewards, one module each. Grading runs outside the reach of the agent's programs."""

@@ -1,4 +1,7 @@
-"""Names that lead to other files: symbolic links, and several names of one file."""
+"""Aliases of files: symbolic links, and hard links to one file.
+
+Scripts that run in the sandbox find and resolve aliases, and replace them by copies.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from intercode_sandbox.scripts import SHELL
 TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders in which a grader may write files of any name."""
 _VOLATILE_FOLDERS = ("/proc", "/sys", "/dev", *TEMPORARY_FOLDERS)
-"""Folders whose names mean something else to each process, or each time."""
+"""Folders whose names refer to different files in each process, or at each time."""
 
 PATHS_PROLOGUE = """
 paths=()
 while IFS= read -rd '' path; do paths+=("$path"); done
 each() { [ ${#paths[@]} = 0 ] || printf '%s\\0' "${paths[@]}" | xargs -0 "$@"; }
 """
-"""The beginning of a script that reads paths, and can run a program on all of them."""
+"""The beginning of a script that reads paths and can run a program on all of them."""
 _EXISTENCE_CHECK = 'for path in "${paths[@]}"; do [ -e "$path" ]; printf \'%d\\0\' $?; done\n'
 _RESOLVE_SCRIPT = (
     f"{PATHS_PROLOGUE}each readlink -z -- && each realpath -m -z -- && {_EXISTENCE_CHECK}"
@@ -49,13 +52,13 @@ class Link:
     target: str
     """The text of the link."""
     end: str
-    """The path at the end of all links; empty if the image's tools cannot tell."""
+    """The path at the end of all links; empty if the image's tools cannot resolve it."""
     has_end: bool
-    """Whether there is a file or folder at the end."""
+    """Whether a file or folder exists at the end."""
 
     @property
     def escapes(self) -> bool:
-        """Whether it leads out of the files."""
+        """Whether the link leads into a volatile folder."""
         direct = normpath(join(dirname(self.path), self.target))
         return is_within_any(direct, _VOLATILE_FOLDERS) or is_within_any(
             self.end, _VOLATILE_FOLDERS
@@ -65,13 +68,13 @@ class Link:
 def resolve_links(
     sandbox: SandboxBackend, paths: Sequence[str], env: Mapping[str, str]
 ) -> list[Link] | None:
-    """Follow symbolic links of a sandbox; return None if they cannot be followed."""
+    """Resolve symbolic links of a sandbox; return None if the image's tools cannot."""
     if not paths:
         return []
     for script in (
         _RESOLVE_SCRIPT,
         _PORTABLE_RESOLVE_SCRIPT,
-    ):  # the second for images without GNU's tools
+    ):  # for images without GNU tools
         fields = run_script(sandbox, script, paths, env)
         if fields is not None and len(fields) == 3 * len(paths) and all(fields[: len(paths)]):
             break
@@ -91,15 +94,15 @@ def find_hard_links(
     agent_files: Collection[str],
     env: Mapping[str, str],
 ) -> list[set[str]]:
-    """Return the names of each file that has several, one of them the agent's.
+    """Return the sets of names of files with several names, at least one of them the agent's.
 
     Args:
-        sandbox: A sandbox in which no program of the agent's runs.
-        changes: How it differs from the image.
+        sandbox: A sandbox in which no program of the agent runs.
+        changes: The differences between the sandbox and the image, by path.
         agent_files: The regular files that the agent has changed.
-        env: The variables of the programs that look.
+        env: The environment variables of the programs that inspect the files.
     """
-    # A file with one name stays so in a copy; a count of 0 is unknown.
+    # A file with one name keeps one name in a copy; a count of 0 is unknown.
     candidates = [path for path in agent_files if changes[path].links != 1]
     linked_paths = {
         path for path, (_, count) in _inodes(sandbox, candidates, env).items() if count > 1
@@ -121,14 +124,14 @@ def find_hard_links(
 def count_names(
     sandbox: SandboxBackend, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, int]:
-    """Map path to the count of its file's names, for those that can be seen."""
+    """Return the count of each visible file's names, by path."""
     return {path: count for path, (_, count) in _inodes(sandbox, paths, env).items()}
 
 
 def _inodes(
     sandbox: SandboxBackend, paths: Collection[str], env: Mapping[str, str]
 ) -> dict[str, tuple[str, int]]:
-    """Map path to its file's number and the count of its names, for those that can be seen."""
+    """Return the inode of each visible file and the count of its names, by path."""
     inodes: dict[str, tuple[str, int]] = {}
     all_paths = [*paths]
     for start in range(0, len(all_paths), _BATCH_SIZE):
@@ -145,14 +148,14 @@ def _inodes(
 def materialise_links(
     sandbox: SandboxBackend, paths: Iterable[str], env: Mapping[str, str]
 ) -> bool:
-    """Put a copy of what they lead to in the place of other names; return whether that worked."""
+    """Replace names by copies of the files that they lead to; return whether that succeeded."""
     return run_script(sandbox, _MATERIALISE_SCRIPT, sorted(paths), env) is not None
 
 
 def run_script(
     sandbox: SandboxBackend, script: str, paths: Sequence[str], env: Mapping[str, str]
 ) -> list[str] | None:
-    """Run a script that reads paths; return what it prints, each with a NUL; None if it fails."""
+    """Run a script that reads paths; return its NUL-terminated output fields; None if it fails."""
     stdin_data = encode("".join(f"{path}\0" for path in paths))
     result = run_as_root(
         sandbox, [*SHELL, script], stdin=stdin_data, env=env, output_limit=_MAX_OUTPUT
@@ -168,7 +171,7 @@ def run_as_root(
     env: Mapping[str, str],
     output_limit: int | None = None,
 ) -> Completed:
-    """Run a program as root, where the sandbox has more users than one."""
+    """Run a program as root, or as the sandbox's only user."""
     try:
         return sandbox.exec(
             argv, cwd="/", user="0", stdin=stdin, env=env, output_limit=output_limit
@@ -178,7 +181,7 @@ def run_as_root(
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Return whether a path is a folder, or lies in it."""
+    """Return whether a path is a folder, or lies in the folder."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 

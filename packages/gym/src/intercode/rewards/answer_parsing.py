@@ -1,8 +1,8 @@
-"""Readings of outputs: how an answer of each type stands in one, and what counts in it.
+"""Readers of outputs: the parser and the comparison for each type of answer.
 
-The reading of a task's answer is fixed by gold's output alone, and any other output is read by it.
-What tools print around an answer, such as the columns of ``ls -l``, is recognized by the output's
-form alone, never by whether the result would then agree. Pure.
+Gold's output alone fixes the reading of a task's answer, and any other output is read in the same
+way. Decorations by tools, such as the columns of ``ls -l``, are recognised by the output's form
+alone, never by whether the result would then agree. All functions are pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from intercode.rewards.quantities import (
 )
 
 Reading = Callable[[Sequence[str]], bool]
-"""Whether lines give gold's answer."""
+"""A predicate of lines: whether they give gold's answer."""
 
 _LONG_LINE = re.compile(
     r"(?:\d{1,12}\s+)?(?:\d{1,12}\s+)?(?P<mode>[-dlbcps][-rwxsStT]{9})[.+@]?\s+\d+\s+(?P<user>\S+)\s+"
@@ -58,7 +58,7 @@ _ADDRESS = re.compile(r"0[\da-f]{6,7}(?:\s+|$)")
 """The offset before a line of ``od`` and ``hexdump``."""
 _NUMBER_PREFIX = re.compile(r"\s*(?P<number>\d{1,9})[:\t ]\s*")
 _FILE_PREFIX = re.compile(r"(?P<name>(?=[^\s:]*[/.])[^\s:]+):(?:(?P<number>\d{1,9}):)?")
-"""The file, and the number, that ``grep`` prints before a line."""
+"""The file name, and possibly the line number, that ``grep`` prints before a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The properties of an answer that decide how an output is read."""
+    """The properties of an answer that determine the reading of an output."""
 
     columns: tuple[Column, ...] = ()
     ordered: bool = False
     """Whether the order of paths, lines and rows counts."""
     repeated: bool = True
-    """Whether it counts how often each comes."""
+    """Whether the number of occurrences of each item counts."""
     names: bool = False
     """Whether only the last part of a path counts."""
     total: str = ""
     """Whether a table may (``optional``) or must (``needed``) have a row with the total."""
     question: Question = field(default=Question(), init=False)
-    """The task's words, some of which an answer may repeat."""
+    """The words of the task's question, some of which an answer may repeat."""
 
 
 def collapse_blanks(line: str) -> str:
@@ -92,7 +92,7 @@ def collapse_blanks(line: str) -> str:
 
 
 def collect(answer: Form, items: Sequence[Hashable]) -> object:
-    """Return what items are compared as: in order, by number, or as a set."""
+    """Return items in the form in which they are compared: a list, a multiset, or a set."""
     if answer.ordered:
         return list(items) if answer.repeated else [*dict.fromkeys(items)]
     return Counter(items) if answer.repeated else frozenset(items)
@@ -102,7 +102,7 @@ def collect(answer: Form, items: Sequence[Hashable]) -> object:
 
 
 def read_number(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix the number that gold prints; of a listing, the rows count."""
+    """Fix the number in gold's output; for a listing with several numbers, compare the rows."""
     numbers = quantities(gold)
     if len(numbers) != 1:
         return lambda lines: (
@@ -117,13 +117,13 @@ def read_number(answer: Form, gold: Sequence[str]) -> Reading:
         units = {number.unit, quantity.unit}
         return len(units) == 1 or (
             "" in units and units - {""} <= expected_units
-        )  # asked, so left out
+        )  # a unit that the question names may be omitted
 
     return agrees
 
 
 def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix yes or no; of gold that says neither, its sentence counts."""
+    """Fix gold's yes or no; if gold has neither, compare its sentence."""
     choice = parse_choice(gold, answer.question)
     sentence = collapse_blanks(" ".join(gold)).casefold()
     if choice is None:
@@ -143,14 +143,14 @@ class _PathEntry:
 
     @property
     def parts(self) -> Sequence[_PathEntry]:
-        """The paths that it is with a blank between each two."""
+        """The entries that result if each blank separates two paths."""
         if " " not in self.path:
             return [self]
         return [_PathEntry(_path(part), self.hash) for part in self.path.split()]
 
 
 def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix the paths that gold prints; a blank divides two, unless gold's paths have blanks."""
+    """Fix gold's paths; a blank separates two paths, unless gold's paths contain blanks."""
     rows = _read_listing(answer, gold)
     blanks = any(" " in row.path for row in rows)
 
@@ -172,7 +172,7 @@ def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
 
 
 def _read_listing(answer: Form, lines: Sequence[str]) -> list[_PathEntry]:
-    """Read the paths of lines by the one form that all of them have."""
+    """Parse the paths of lines, in the one form that all lines share."""
     rows = [line for line in lines if not _TOTAL.fullmatch(collapse_blanks(line))]
     if any(map(_BRANCH.match, rows)):
         return [
@@ -198,7 +198,7 @@ def _read_listing(answer: Form, lines: Sequence[str]) -> list[_PathEntry]:
 
 
 def _read_grouped_listing(rows: Sequence[str]) -> Iterator[_PathEntry]:
-    """The names that ``ls`` lists for several folders, each with its folder."""
+    """Yield the names that ``ls`` lists for several folders, each with its folder."""
     folder = ""
     for row in rows:
         if match := _HEADING.fullmatch(row):
@@ -213,7 +213,7 @@ def _path(text: str) -> str:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
-    text = re.sub(r"^//+", "/", text.rstrip("*@=|"))  # two slashes are a root of their own
+    text = re.sub(r"^//+", "/", text.rstrip("*@=|"))  # POSIX gives two leading slashes a meaning
     return str(PurePosixPath(text)) if text else text
 
 
@@ -226,7 +226,7 @@ def _are_same_paths(answer: Form, paths: Sequence[str], output_paths: Sequence[s
         return _are_same_names(answer, paths, output_paths)
     if collect(answer, paths) == collect(answer, output_paths):
         return True
-    pairs = _align_paths(answer, paths, output_paths)  # "." alone would be every path
+    pairs = _align_paths(answer, paths, output_paths)  # "." alone would match every path
     return any(
         {*gold_side} != {"."} and collect(answer, gold_side) == collect(answer, output_side)
         for gold_side, output_side in pairs
@@ -234,7 +234,7 @@ def _are_same_paths(answer: Form, paths: Sequence[str], output_paths: Sequence[s
 
 
 def _are_same_names(answer: Form, paths: Sequence[str], output_paths: Sequence[str]) -> bool:
-    """Whether the names are the same, and no folder before one is another."""
+    """Return whether the names are the same, with no contradicting folder before a name."""
     if collect(answer, [*map(_base_name, paths)]) != collect(
         answer, [*map(_base_name, output_paths)]
     ):
@@ -262,7 +262,7 @@ _Pair = tuple[Sequence[str], Sequence[str]]
 def _align_paths(
     answer: Form, paths: Sequence[str], output_paths: Sequence[str]
 ) -> Iterator[_Pair]:
-    """Yield both lists; then, where one is absolute, it relative to a stated folder."""
+    """Yield both lists; if one list is absolute, also yield it relative to each possible folder."""
     yield paths, output_paths
     for absolute_paths, relative_paths, is_swapped in (
         (paths, output_paths, False),
@@ -283,9 +283,9 @@ def _align_paths(
 
 
 def _base_folders(answer: Form, paths: Sequence[str]) -> Iterator[str]:
-    """Yield the folders that paths may be relative to: one that the question names, and above.
+    """Yield the folders that paths may be relative to: a folder of the question, and its parents.
 
-    If the question names no path, it is the deepest folder that holds several paths.
+    If the question names no folder, the first is the deepest folder that holds several paths.
     """
     start = commonpath(paths)
     if answer.question.folders or len({*paths}) == 1:
@@ -300,7 +300,7 @@ def _base_folders(answer: Form, paths: Sequence[str]) -> Iterator[str]:
 
 
 def read_lines(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix gold's lines; of lines of one word each, the words, on however many lines they stand."""
+    """Fix gold's lines; if each line is one word, compare words regardless of line breaks."""
     rows = [*map(collapse_blanks, _drop_headings(gold))]
     are_single_words = all(len(row.split()) <= 1 for row in rows)
     has_places = any(
@@ -329,7 +329,7 @@ def _drop_headings(lines: Sequence[str]) -> list[str]:
 
 
 def _drop_places(answer: Form, rows: Sequence[str]) -> Sequence[str]:
-    """Return rows without the file and the rising number that stand before all of them."""
+    """Return rows without file names or rising numbers that precede all of them."""
     for matcher in (_FILE_PREFIX.match, _NUMBER_PREFIX.match):
         places = [match for row in rows if (match := matcher(row))]
         if rows and len(places) == len(rows) and _are_places(answer, places):
@@ -338,7 +338,7 @@ def _drop_places(answer: Form, rows: Sequence[str]) -> Sequence[str]:
 
 
 def _are_places(answer: Form, places: Sequence[re.Match[str]]) -> bool:
-    """Whether names are those of files that the question speaks of, and numbers rise from 1."""
+    """Return whether the question names all files, and the numbers rise, from at least 1."""
     files = [match.groupdict().get("name", "") for match in places]
     numbers = [int(match["number"]) if match["number"] else None for match in places]
     question_names = answer.question.words | answer.question.folders
@@ -359,7 +359,7 @@ def _are_places(answer: Form, places: Sequence[re.Match[str]]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The path, the other cells that are asked for, and what is beside them."""
+    """A row of a table: the path, the requested cells, and the extra cells."""
 
     path: str
     cells: tuple[Hashable, ...]
@@ -367,7 +367,7 @@ class _Row:
 
 
 def read_table(answer: Form, gold: Sequence[str]) -> Reading:
-    """Fix gold's rows; an answer has the cells that are asked for, or all cells of gold's rows."""
+    """Fix gold's rows; an answer has either the requested cells or all cells of gold's rows."""
     rows, total = _rows(answer, gold), _total(answer, gold)
 
     def agrees(lines: Sequence[str]) -> bool:
@@ -388,7 +388,7 @@ def _total(answer: Form, lines: Sequence[str]) -> frozenset[Hashable]:
 
 
 def _rows(answer: Form, lines: Sequence[str]) -> list[_Row] | None:
-    """Read the rows of a table; None: a line lacks a cell."""
+    """Parse the rows of a table; None: a line lacks a cell."""
     rows = [
         _row(answer, x)
         for x in lines
@@ -398,7 +398,7 @@ def _rows(answer: Form, lines: Sequence[str]) -> list[_Row] | None:
 
 
 def _row(answer: Form, line: str) -> _Row | None:
-    """Read a line: of each type, the cells that are asked for come first, and the path last."""
+    """Parse a line: of each type, the requested cells come first, and the path last."""
     types = [column.type for column in answer.columns]
     column_counts = types.count("number"), types.count("text")
     if match := _LONG_LINE.fullmatch(line.strip()):
@@ -419,7 +419,7 @@ def _row(answer: Form, line: str) -> _Row | None:
         or ("path" in types and not path)
     ):
         return None
-    if types == ["path"]:  # any words may tell of it
+    if types == ["path"]:  # any words may describe the path
         if not all(word.isalpha() and not is_doubt(word) for word in words):
             return None
         words = []
@@ -445,7 +445,7 @@ def _cell(quantity: Quantity) -> Hashable:
 
 
 def _drop_folder_total(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """Return the rows but for that of the folder that holds all others: the total of `du`."""
+    """Return the rows without the folder that holds all others, which is the total of ``du``."""
     folder = min((row.path for row in rows), key=lambda path: (path != ".", len(path)), default="")
     inner_rows = [row for row in rows if row.path != folder]
     return (

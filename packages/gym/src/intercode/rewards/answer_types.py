@@ -1,22 +1,23 @@
-"""The type of a task's answer, and when two outputs give the same one.
+"""The types of tasks' answers, and the equivalence of two outputs under a type.
 
-A question has one answer, and many forms of it: ``8``, ``8 files``, ``/srv: 8``; absolute paths or
-relative ones; a list with sizes or without. Where a task says of which type its answer is
-(``metadata.answer``), gold's output alone fixes how the answer is read (`answer_reading`), and an
-agent's output is read so: all of it, since a right answer among others is none.
+A question has one answer in many forms: ``8``, ``8 files``, ``/srv: 8``; absolute or relative
+paths; a list with or without sizes. A task may declare the type of its answer
+(``metadata.answer``). Gold's output alone then fixes the reading (`answer_parsing`), and the
+agent's output is read in the same way. The whole output counts: a right answer among others is no
+answer.
 
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count
 ``number``  one number, in its unit; beside it only words of the question and paths
-``yes-no``  one line that says yes, no, true or false; or gold's own sentence
-``paths``   files; absolute or relative to one folder; what tools print beside each does not count
+``yes-no``  one line with yes, no, true or false; or gold's own sentence
+``paths``   files; absolute or relative to one folder; columns printed by tools do not count
 ``lines``   lines, whatever the blanks in them, and numbers or file names before all of them
-``table``   rows with these columns; beside them nothing but what gold's rows have
+``table``   rows with these columns; beside them only cells that gold's rows have
 ``text``    text, up to blanks at line ends and empty lines at both ends
 ==========  ======================================================================================
 
-Paths, lines and rows come in any order, and as often as they do, unless the task says otherwise.
-Messages of tools are never an answer (`tool_messages`). Pure.
+Paths, lines and rows may have any order, with the same multiplicities, unless the task declares
+otherwise. Messages of tools are never an answer (`tool_messages`). All functions are pure.
 """
 
 from __future__ import annotations
@@ -39,31 +40,32 @@ TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
 _COLUMN_TYPES = ("number", "path", "text")
 _TOTALS = ("", "optional", "needed")
 _MAX_CHARACTERS, _MAX_LINE_CHARACTERS = 50_000, 1000
-"""Characters from which on outputs are compared as text: an answer is made for people to read, and
-reading it takes up to the square of a line's."""
+"""Limits above which outputs are compared as text: answers are written for people, and parsing
+takes up to the square of a line's length.
+"""
 _PIPE_CHECKSUM = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
-"""A sum of what a program read from a pipe, which has no name."""
+"""A checksum of data that a program read from a pipe, which has no name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Form):
-    """The type of an answer, and the properties that count in it."""
+    """The type of an answer, and the properties that count in the comparison."""
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     type: str
     both: bool = False
     """Whether both the files and the output count."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """Path → kind (`intercode.rewards.archive`): files that are compared by their content."""
+    """Path → kind (`intercode.rewards.archive`) of the files that are compared by their members."""
 
     @classmethod
     def parse(cls, task: Task) -> Answer | None:
-        """Return the type of a task's answer; None if the task does not say it.
+        """Return the type of a task's answer; None if the task declares no type.
 
         Raises:
-            TaskError: It is malformed.
+            TaskError: The declaration is malformed.
         """
         specification = task.metadata.get("answer")
         if specification is None:
@@ -99,7 +101,7 @@ class Answer(Form):
         return self.type != "state" or self.both
 
     def is_equivalent(self, gold: str, output: str) -> bool:
-        """Whether an output gives the same answer as gold's."""
+        """Return whether an output gives the same answer as gold's."""
         if normalise(gold).strip("\n") == normalise(output).strip("\n"):
             return True
         if self.type not in READINGS or max(len(gold), len(output)) > _MAX_CHARACTERS:
@@ -120,7 +122,7 @@ class Answer(Form):
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines that are not empty, without complaints, and without names of pipes."""
+    """Return the non-empty lines without complaints, and checksums without the names of pipes."""
     rows = drop_complaints([line.rstrip() for line in text.split("\n") if line.strip()])
     return [match[1] if (match := _PIPE_CHECKSUM.fullmatch(row)) else row for row in rows]
 
@@ -131,8 +133,8 @@ def _lines(text: str) -> list[str]:
 def normalise(text: str) -> str:
     """Return a text without the characters that a terminal does not show.
 
-    Windows line ends become plain ones; spaces and tabs at the end of a line go, and so do empty
-    lines at the end of the text. Case, order, and space within a line count.
+    Windows line ends become plain ones. Spaces and tabs at the end of a line, and empty lines at
+    the end of the text, are removed. Case, order, and space within a line count.
     """
     lines = [line.rstrip(" \t\r\v\f") for line in text.split("\n")]
     while lines and not lines[-1]:
@@ -143,8 +145,8 @@ def normalise(text: str) -> str:
 def similarity(first_text: str, second_text: str) -> float:
     """Return the share of words that two texts have in common, in [0, 1], counted with repeats.
 
-    It is Dice's coefficient, 2·|common| / (|one| + |other|), which takes time linear in the
-    texts. Only for partial credit: equal values do not mean equal texts.
+    The formula is Dice's coefficient, 2·|common| / (|first| + |second|), in time linear in the
+    texts. The value is for partial credit only: texts with the value 1.0 need not be equal.
     """
     if first_text == second_text:
         return 1.0
@@ -154,7 +156,7 @@ def similarity(first_text: str, second_text: str) -> float:
 
 
 def last_output(episode: Episode) -> str | None:
-    """Return the output of the last action, without notes to the agent; None: no action has run."""
+    """Return the last executed action's output, without notes to the agent; None: no action."""
     for turn in reversed(episode.turns):
         if turn.info.get("executed", True):
             return str(turn.info.get("output", turn.observation))

@@ -1,9 +1,9 @@
 """A program that prints a digest of the members of the archive on standard input.
 
-It is started as a script, with limits of its own: the standard library's readers were not made for
-archives that are to make them fail. A header of 30 MB of digits takes `tarfile` hours, in which no
-other thread runs; a name of 8 GiB, packed in 8 MB, takes as much memory; and their exceptions are
-of any type. Here all of that ends this process, and nothing else.
+The program is started as a script with its own limits, because the standard library's readers do
+not withstand hostile archives. A header of 30 MB of digits occupies `tarfile` for hours, in which
+no other thread runs. A name of 8 GiB, packed in 8 MB, takes as much memory. Their exceptions have
+any type. Each of these failures ends only this process.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, cast
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of an archive, and of all its members, up to which it is looked into."""
+"""The limit in bytes of an archive, and of all its members, up to which the archive is read."""
 _SECONDS = 10
-"""Seconds of a processor."""
+"""Seconds of processor time."""
 _MEMORY = 1024 * 1024 * 1024
 
 
@@ -35,7 +35,7 @@ def _read_tar(file: IO[bytes]) -> Iterator[tuple[str, str]]:
     with tarfile.open(fileobj=file) as archive:
         for member in archive:
             name = member.name.removeprefix("./").lstrip("/")
-            if member.isfile() or member.islnk():  # a hard link is a file that came before
+            if member.isfile() or member.islnk():  # a hard link refers to an earlier member
                 member_file = archive.extractfile(member)
                 assert member_file is not None
                 digest, size = _digest(member_file, remaining_bytes)
@@ -57,10 +57,10 @@ def _read_zip(file: IO[bytes]) -> Iterator[tuple[str, str]]:
 
 
 def _digest(file: IO[bytes], max_bytes: int) -> tuple[str, int]:
-    """Return the digest of a file, and its size.
+    """Return the digest of a file, and its size in bytes.
 
     Raises:
-        ValueError: It is larger than that.
+        ValueError: The file is larger than `max_bytes`.
     """
     data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -78,12 +78,12 @@ KINDS = tuple(READERS)
 
 
 def main() -> None:
-    """Print the digest of the archive; whatever goes wrong ends the program with a traceback."""
+    """Print the digest of the archive; any failure ends the program with a traceback."""
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     file = io.BytesIO(sys.stdin.buffer.read())
-    members = sorted({*READERS[sys.argv[1]](file)})  # one that comes twice is there once
+    members = sorted({*READERS[sys.argv[1]](file)})  # a repeated member counts once
     print(hashlib.sha256(repr(members).encode("utf-8", "surrogateescape")).hexdigest())
 
 

@@ -1,4 +1,8 @@
-"""The contract of a reward, and the agent's files with none of its programs running."""
+"""The protocol of rewards, and access to an episode's files while none of its programs run.
+
+`Reward` is the signature of every reward. `quiesce_sandbox` stops or copies an episode's sandbox
+for grading; `start_copy` starts a copy from a snapshot.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,10 @@ PlaceT = TypeVar("PlaceT", contravariant=True)
 
 
 class Reward(Protocol[PlaceT]):
-    """A function of a task, an episode, and the place as the episode left it.
+    """A function of a task, an episode, and the workspace in the episode's final state.
 
-    The place is where the environment's actions run: a sandbox, or a database's session.
+    The workspace is the resource in which the environment executes actions: a sandbox, or a
+    database session.
     """
 
     def __call__(self, task: Task, episode: Episode, place: PlaceT, /) -> Score:
@@ -33,8 +38,8 @@ class Reward(Protocol[PlaceT]):
 
         Raises:
             RewardError: Gold or the verification could not be run.
-            CausedInsideError: The agent's programs have left nothing that could be scored.
-            SandboxError: The place was lost otherwise.
+            CausedInsideError: The agent's programs left nothing that could be scored.
+            SandboxError: The workspace was lost for another reason.
         """
 
 
@@ -47,17 +52,18 @@ def quiesce_sandbox(
     on_quiet: Callable[[], object] = lambda: None,
     private: bool = False,
 ) -> Iterator[SandboxBackend]:
-    """Yield the sandbox with nothing running in it; of an episode that still runs, a copy of it.
+    """Yield the sandbox with no process running; for an episode that still runs, yield a copy.
 
     Args:
         provider: The provider that starts the copy.
-        network: What it reaches.
+        network: The network access of the copy.
         episode: The episode.
         sandbox: The sandbox of the episode.
-        on_quiet: Called while no program can change a file. To look later, at the sandbox or the
-            copy, would be too late: a program could have undone meanwhile what was copied.
-        private: Whether programs there can be hidden from each other, where the provider can do
-            that: of a sandbox in which they cannot, a copy.
+        on_quiet: A callback that runs while no program can change a file. A later check, of the
+            sandbox or the copy, would be too late: a program could have undone the copied state by
+            then.
+        private: Whether to hide the sandbox's programs from each other, if the provider supports
+            privacy. A sandbox without that limit is copied.
     """
     limits = replace(sandbox.limits, private=True) if private else sandbox.limits
     is_fit = limits == sandbox.limits or not isinstance(sandbox, SupportsPrivacy)
@@ -74,7 +80,7 @@ def quiesce_sandbox(
 
     if episode.status == "running":
         snapshot = sandbox.at_rest(save)
-    else:  # frozen, where that can be: also files that cannot be copied are judged
+    else:  # frozen if possible: uncopyable files are judged, too
         snapshot = sandbox.freeze() if isinstance(sandbox, Freezes) else sandbox.snapshot()
     with start_copy(provider, network, limits, snapshot) as copy:
         yield copy
@@ -84,11 +90,11 @@ def quiesce_sandbox(
 def start_copy(
     provider: Provider, network: Network, limits: Limits, snapshot: Snapshot
 ) -> Iterator[SandboxBackend]:
-    """Start a sandbox from a snapshot, and delete that afterwards.
+    """Start a sandbox from a snapshot, and delete the snapshot afterwards.
 
     Args:
-        provider: The provider that starts it.
-        network: What it reaches.
+        provider: The provider that starts the copy.
+        network: The network access of the copy.
         limits: The limits of the copy.
         snapshot: The snapshot.
     """

@@ -1,26 +1,27 @@
-"""The default Bash reward: the same effect as gold, exactly.
+"""The default Bash reward: the effect of an episode, compared with the exact effect of gold.
 
-**1.0** means: every path that gold added, changed or deleted is as gold left it (type, mode,
-owner, content), nothing else was changed, and the last executed action printed what gold prints
+**1.0** requires three facts. Every path that gold added, changed or deleted has gold's final type,
+mode, owner and content. Nothing else was changed. The last executed action printed gold's output
 (after `normalise`). Times are not compared.
 
-- What the task's own files and setup changed is in both file systems, so it cancels out; to undo
-  or alter it is a change. A setup must therefore do the same every time.
-- *Scratch* is not compared: what lies under ``/tmp``, ``/var/tmp`` or ``/dev/shm``, and the
-  histories that programs drop in a home directory. But where the task itself works there (its
-  files or its setup touch a path, or made a directory above it; or its words name a path that gold
-  touches), it is compared. What gold alone leaves there is its own way, and no answer, unless it
+- Changes by the task's files and setup are in both file systems and cancel out; undoing or altering
+  them is a change. A setup must therefore be deterministic.
+- *Scratch* is not compared: paths under ``/tmp``, ``/var/tmp`` or ``/dev/shm``, and histories that
+  programs write to a home directory. Exceptions are compared: paths that the task's files or setup
+  touch, paths below a directory that they create, and paths that gold touches and the task's words
+  name. Other scratch that gold alone leaves is an intermediate file, not an answer, unless gold
   does nothing else.
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
-- A gold that neither changes nor prints anything asks for an action that prints nothing.
-- Where a task says of which type its answer is (``metadata.answer``), outputs are compared by what
-  they say in that type (`intercode.rewards.answer_types`), and archives by what is in them.
-- Paths that the task expects an answer to change (`may_change`) are not compared.
-- With a judge (`intercode.rewards.judge`), outputs that are not equal may still answer alike.
+- If gold neither changes files nor prints, the task asks for an action that prints nothing.
+- If a task declares the type of its answer (``metadata.answer``), outputs are compared by their
+  values of that type (`intercode.rewards.answer_types`), and archives by their members.
+- Paths that the task allows an answer to change (`may_change`) are not compared.
+- With a judge (`intercode.rewards.judge`), unequal outputs may still count as the same answer.
 
-**Below 1.0**, never above 0.99, the mean of the parts that gold has: ``files``, the F1 of the
-paths that were changed rightly, and ``output``, the words in common. Where gold changes no files,
-changing some halves the value. Doing nothing is worth 0. Of several golds the best counts.
+**Below 1.0**, never above 0.99, the value is the mean of gold's parts: ``files``, the F1 score of
+the correctly changed paths, and ``output``, the share of common words. If gold changes no files,
+any changed file halves the value. Doing nothing is worth 0. Of several golds, the best match
+counts.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
 
 MAX_INEXACT_VALUE = 0.99
-"""The highest value below that of an exact result."""
+"""The highest value of an inexact result."""
 
 _SCRATCH = re.compile(
     r"/(tmp|var/tmp|dev/shm)/."
@@ -48,23 +49,23 @@ _SCRATCH = re.compile(
 )
 NO_ARCHIVES: Mapping[str, str] = {}
 _DIFFERENCE_KEYS = ("missing", "different", "extra")
-"""Keys of a score's detail that list the paths that are not as gold leaves them."""
+"""Keys of a score's detail that list the paths that differ from gold's state."""
 _QUOTE_LIMIT = 20
 """The number of paths, and of hundreds of characters, that a score's detail quotes."""
 
 
 class BashReward:
-    """Compares the effect of an episode with the effect of gold.
+    """The reward that compares the effect of an episode with the effect of gold.
 
     Args:
-        gold: Runs gold.
-        judge: Is asked where the files are as gold's, and the output is not.
-        ignore: Paths that are scratch, too, with all below them; ``*`` stands for any part of a
-            name, and a path that does not begin with ``/`` lies in any directory.
+        gold: The runner of gold.
+        judge: The judge, asked only if the files match gold's and the output does not.
+        ignore: Further scratch paths, with all paths below them. ``*`` matches any part of a name;
+            a path without a leading ``/`` matches in any directory.
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self, gold: GoldRunner, judge: Judge | None = None, ignore: Sequence[str] = ()
@@ -124,16 +125,16 @@ def compare(
 
     Args:
         gold: The effect of gold.
-        changes: By path, how the agent's file system differs from the image.
-        output: The output of the last action, normalised; None if there was no action.
+        changes: The differences between the agent's file system and the image, by path.
+        output: The output of the last action, normalised; None if no action was executed.
         answer: The type of the answer; None: text.
-        archives: By path, the digests of the archives that the task names.
-        expects: Whether a path may be changed, whatever gold does to it.
-        scratch: The paths that are compared only where the task itself works.
-        names: Names of scratch in the task's words.
+        archives: The digests of the archives that the task names, by path.
+        expects: Whether a path may change, whatever gold does to it.
+        scratch: The pattern of paths that are compared only if the task itself uses them.
+        names: Names of scratch paths in the task's words.
     """
     if not gold.output and all(map(scratch.match, gold.changed_paths)):
-        names = gold.changed_paths  # all that gold does is there
+        names = gold.changed_paths  # gold changes scratch only: its paths are the answer
 
     def is_scratch(path: str) -> bool:
         return _is_scratch(path, gold, scratch, names)
@@ -146,7 +147,7 @@ def compare(
     agent_paths = set(filter(is_compared, differing_paths(changes, gold.setup_changes)))
     gold_paths = {path for path in gold.changed_paths if not is_scratch(path)}
     file_score = _f1_score(len(gold_paths - wrong_paths), len(gold_paths), len(agent_paths))
-    # Where there is nothing to print, an empty output counts only after an action.
+    # If gold prints nothing, an empty output counts only after an action.
     output_score = 0.0 if output is None else similarity(output, gold.output)
     if answer is None:
         compares_output, agrees = bool(gold.output) or not gold_paths, output == gold.output
@@ -169,12 +170,12 @@ def compare(
 
 
 def _f1_score(right_count: int, gold_count: int, agent_count: int) -> float:
-    """Return the F1 of changes: twice the right ones, over those wanted and those done."""
+    """Return the F1 score of changes: twice the correct ones, over gold's plus the agent's."""
     return 2 * right_count / (gold_count + agent_count) if gold_count + agent_count else 1.0
 
 
 def _scratch_pattern(paths: Sequence[str]) -> re.Pattern[str]:
-    """Return the pattern of scratch, with further paths."""
+    """Return the scratch pattern, extended by further paths."""
     places = "|".join(
         ("" if path.startswith("/") else ".*/")
         + re.escape(path.rstrip("/")).replace(r"\*", "[^/]*")
@@ -199,7 +200,7 @@ def _is_scratch(
 def _detail(
     gold: GoldResult, changes: Mapping[str, Change], wrong_paths: set[str], output: str | None
 ) -> dict[str, Any]:
-    """List the differences that explain a score to a person."""
+    """Return the differences that explain a score to a person."""
 
     def list_paths(paths: set[str] | frozenset[str]) -> list[str]:
         return sorted(paths)[:_QUOTE_LIMIT]

@@ -1,12 +1,13 @@
-"""BIRD's scores, as its benchmark defines them: execution accuracy, soft F1 and R-VES.
+"""BIRD's scores by the definitions of its benchmark: execution accuracy, soft F1 and R-VES.
 
-After the evaluation of BIRD's mini-dev (github.com/bird-bench/mini_dev, ``evaluation/``, 2024).
-They compare Python values as a driver gives them: no float tolerance, no order of rows, and
-repeated rows count once. They stand beside the default reward, for figures that others can
-compare; a guess that it would notice passes here.
+Source: the evaluation of BIRD's mini-dev (github.com/bird-bench/mini_dev, ``evaluation/``, 2024).
+The scores compare Python values of the driver: without a float tolerance, without an order of rows,
+and with repeated rows counted once. The scores complement the default reward by figures that others
+can compare; a guess that the default reward would detect passes here.
 
-Two things differ. Gold and answer run on fresh copies, by the environment's own engine, so that
-timing includes its round trip but no connecting. And gold that fails is an error, not a 0.
+Two things differ from the original. Gold and answer run on fresh copies, on the environment's own
+engine: timing includes the engine's round trip but no connection setup. And gold that fails is an
+error, not a 0.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from intercode.rewards.sql_run import AnswerResult, Databases, Grader, golds, la
 from intercode.task import Task
 
 ITERATIONS = 100
-"""The number of times that R-VES runs both."""
+"""The number of times that R-VES runs both queries."""
 _REWARDS = ((2.0, 1.25), (1.0, 1.0), (0.5, 0.75), (0.25, 0.5))
-"""R-VES: from this ratio of gold's time to the answer's on, this reward; below, 0.25."""
+"""R-VES: (least ratio of gold's time to the answer's, reward); below all, the reward is 0.25."""
 
 
 def execution_accuracy(gold: Sequence[Row], answer: Sequence[Row]) -> float:
-    """Compute EX: 1.0 if both have the same set of rows, else 0.0."""
+    """Return EX: 1.0 if both have the same set of rows, else 0.0."""
     return float(set(map(_hashable, gold)) == set(map(_hashable, answer)))
 
 
 def soft_f1(gold: Sequence[Row], answer: Sequence[Row]) -> float:
-    """Compute soft F1: how many cells agree, row by row in the order given, repeated rows dropped.
+    """Return soft F1: the agreement of cells, row by row in the given order without repeated rows.
 
-    A cell of the answer matches if its value is anywhere in gold's row at the same place; each
-    row counts as one, whatever its number of columns. The other columns' order does not matter.
+    A cell of the answer matches if its value is anywhere in gold's row at the same position. Each
+    row counts as one, whatever its number of columns. The order of the columns does not matter.
     """
     if not gold and not answer:
         return 1.0
@@ -70,18 +71,21 @@ def time_ratio(ratios: Sequence[float]) -> float:
     """Return the mean of measured ratios, without those three standard deviations or more away."""
     mean, deviation = statistics.fmean(ratios), statistics.pstdev(ratios)
     retained_ratios = [ratio for ratio in ratios if abs(ratio - mean) < 3 * deviation]
-    return statistics.fmean(retained_ratios or ratios)  # all are kept where all are the same
+    return statistics.fmean(retained_ratios or ratios)  # equal ratios are all retained
 
 
 def ves_reward(ratio: float) -> float:
-    """Return R-VES's reward for a right answer, by gold's time over its own: 0.25 to 1.25."""
+    """Return R-VES's reward for a right answer, by gold's time over the answer's: 0.25 to 1.25.
+
+    A ratio of 0 gives 0.0.
+    """
     if ratio == 0:
         return 0.0
     return next((reward for min_ratio, reward in _REWARDS if ratio >= min_ratio), 0.25)
 
 
 def r_ves(rewards: Sequence[float]) -> float:
-    """Compute R-VES of a dataset from its tasks' rewards: 100 times the mean of their roots."""
+    """Return R-VES of a dataset from its tasks' rewards: 100 times the mean of their roots."""
     return 100 * statistics.fmean(map(math.sqrt, rewards)) if rewards else 0.0
 
 
@@ -89,12 +93,12 @@ class ExReward:
     """EX as a reward. ``parts``: ``ex``.
 
     Args:
-        databases: Opens the tasks' databases, for the grader.
-        cache: The cache of golds' results; None: they are not kept.
+        databases: The opener of the tasks' databases, for the grader.
+        cache: The cache of golds' results; None: no cache.
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
         self._grader = Grader(databases, cache)
@@ -128,7 +132,7 @@ class ExReward:
         gold_rows: Sequence[Row],
         answer_rows: Sequence[Row] | None,
     ) -> Score:
-        """Score the rows of one answer; None: it has none."""
+        """Score the rows of one answer; None: the answer has none."""
         value = 0.0 if answer_rows is None else execution_accuracy(gold_rows, answer_rows)
         return Score(value, {"ex": value})
 
@@ -149,19 +153,19 @@ class SoftF1Reward(ExReward):
 
 
 class _AnswerFailedError(Exception):
-    """An answer that was right fails when it is run again."""
+    """A right answer that fails when it runs again."""
 
 
 class RVesReward(ExReward):
     """R-VES as a reward: right, and not slower than gold.
 
-    The value is the task's reward, cut at 1.0; ``parts`` holds ``reward`` (up to 1.25, for
-    `r_ves`) and ``time_ratio``. It measures time, so it differs from run to run.
+    The value is the task's reward, cut at 1.0; ``parts`` holds ``reward`` (up to 1.25, for `r_ves`)
+    and ``time_ratio``. The reward measures time, so its value differs from run to run.
 
     Args:
-        databases: Opens the tasks' databases, for the grader.
-        cache: The cache of golds' results; None: they are not kept.
-        iterations: The number of times that both run.
+        databases: The opener of the tasks' databases, for the grader.
+        cache: The cache of golds' results; None: no cache.
+        iterations: The number of times that both queries run.
     """
 
     def __init__(
@@ -212,5 +216,5 @@ class RVesReward(ExReward):
 
 
 def _hashable(row: Row) -> tuple[Any, ...]:
-    """Return the row with values that cannot be hashed (a list, an object) by their text."""
+    """Return the row with unhashable values (lists, objects) replaced by their texts."""
     return tuple(value if isinstance(value, Hashable) else repr(value) for value in row)

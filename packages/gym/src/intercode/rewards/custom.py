@@ -1,10 +1,11 @@
-"""A reward of your own: a function, ``score(task, episode, place)``.
+"""Custom rewards: user functions ``score(task, episode, place)``.
 
-The function returns a `Score`, or a number in [0, 1], and may be named by its file,
-``reward.py:score``. With a fourth parameter, ``default``, it gets the environment's own reward as
-well, a function of the first three.
+The function returns a `Score` or a number in [0, 1]. An option names the function by its file, such
+as ``reward.py:score``. A fourth parameter, ``default``, receives the environment's default reward,
+a function of the first three parameters.
 
-Its signature is checked before anything is started, and its failure is an error, not a score.
+The signature is checked before anything is started. A failure of the function is an error, not a
+score.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ Function = Callable[..., "Score | float"]
 
 
 class CustomReward(Generic[PlaceT]):
-    """Calls the function, and checks its result.
+    """A wrapper that calls a custom reward function and validates its result.
 
     Args:
         function: A function as the module's docstring describes it.
-        default: Makes the environment's own reward; called only if the function asks for it.
+        default: The factory of the environment's default reward; called only if the function has
+            the parameter ``default``.
 
     Raises:
-        UsageError: It does not take these arguments.
+        UsageError: The function does not accept these arguments.
     """
 
     def __init__(
@@ -49,13 +51,14 @@ class CustomReward(Generic[PlaceT]):
 
         Raises:
             RewardError: The function failed, or its result is not a score.
-            InterCodeError: The function let it through: the sandbox died, for instance.
+            InterCodeError: The function propagated an error of InterCode, such as the end of the
+                sandbox.
         """
         try:
             result = self._function(task, episode, place, **self._extra_arguments)
         except InterCodeError:
             raise
-        except BaseException as error:  # sys.exit() in a reward ends no run
+        except BaseException as error:  # a reward's sys.exit() must not end the run
             if is_handlers(error):
                 raise
             location = error_location(error, _file(self._function)) or _name(self._function)
@@ -64,7 +67,7 @@ class CustomReward(Generic[PlaceT]):
                 f"{type(error).__name__}: {error}"
             ) from error
         value: object = result.value if isinstance(result, Score) else result
-        if not isinstance(value, Real) or not 0 <= float(value) <= 1:  # nor NaN
+        if not isinstance(value, Real) or not 0 <= float(value) <= 1:  # rejects NaN, too
             raise RewardError(
                 f"task {task.task_id!r}: a reward must be a number from 0 to 1, or a Score with "
                 f"one: {_name(self._function)} gave {result!r}"
@@ -77,7 +80,7 @@ class CustomReward(Generic[PlaceT]):
 
 
 def _flaw(score: Score) -> str:
-    """Name what a score has that no record can keep; empty: nothing."""
+    """Return a description of a part of a score that no record can store, or an empty text."""
     if not isinstance(score.parts, Mapping) or not all(
         isinstance(part, Real) for part in score.parts.values()
     ):
@@ -95,18 +98,19 @@ def choose_reward(
     default: Callable[[], Reward[PlaceT]],
     **parts: Any,
 ) -> Reward[PlaceT]:
-    """Return the reward that an environment was asked for.
+    """Return the reward that the environment's option selects.
 
     Args:
         env: The environment's short name.
-        reward: A function or a `Reward`; a name, for a function or a class: ``file.py:name``, or
-            one that is registered as ``env:name``; or None for the environment's own.
-        default: Makes the environment's own.
-        **parts: Parts of the environment: a registered class is made from those that its parameters
+        reward: The option: a function or a `Reward`; the name of a function or class, as
+            ``file.py:name`` or as registered under ``env:name``; or None for the environment's
+            default.
+        default: The factory of the environment's default reward.
+        **parts: Parts of the environment. A registered class receives the parts that its parameters
             name, such as ``databases`` and ``cache`` of SQL.
 
     Raises:
-        UsageError: There is no such reward, or it does not take the arguments of one.
+        UsageError: No such reward exists, or the function does not accept a reward's arguments.
     """
     if reward is None:
         return default()
@@ -121,7 +125,7 @@ def choose_reward(
 
 
 def _check_signature(function: Function) -> set[str]:
-    """Check that a function takes the arguments of a reward; return the names of its parameters."""
+    """Validate that a function accepts the arguments of a reward; return its parameter names."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

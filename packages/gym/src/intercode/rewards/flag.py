@@ -1,13 +1,13 @@
 """The reward of a CTF task: whether its flag was submitted.
 
-**1.0** means that one of the accepted flags was submitted, exactly: blanks around it do not count,
+**1.0**: the agent submitted one of the accepted flags, exactly. Surrounding blanks do not count;
 everything else does, case included.
 
-**Below 1.0**, where a task has subtasks (``metadata.subtasks``, a list of objects with a ``name``
-and the ``answer`` to submit), the share of them that was answered, of `MAX_UNSOLVED_VALUE`. The
-flag alone is worth 1.0, whether or not the subtasks were answered.
+**Below 1.0**: if the task has subtasks, the share of answered subtasks, times `MAX_UNSOLVED_VALUE`.
+Subtasks are ``metadata.subtasks``, a list of objects with a ``name`` and the ``answer`` to submit.
+The flag alone is worth 1.0, whether or not the subtasks were answered.
 
-The reward looks at the submissions that the environment recorded, and at nothing in the sandbox.
+The reward reads only the submissions that the environment recorded, and nothing in the sandbox.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_UNSOLVED_VALUE = 0.99
 """The highest value of an episode without the flag."""
 
 SUBMITTED_KEY = "submitted"
-"""The key of a turn's `info` that holds the answer that the turn tried."""
+"""The key of a turn's `info` that holds the answer submitted in that turn."""
 NO_ATTEMPT_KEY = "attempts_used_up"
-"""The key of an episode's `metadata` where no attempt was left for its answer."""
+"""The key of an episode's `metadata` that marks an answer without a remaining attempt."""
 
 
 def is_flag(task: Task, answer: str) -> bool:
@@ -34,10 +34,10 @@ def is_flag(task: Task, answer: str) -> bool:
 
 
 def subtasks(task: Task) -> dict[str, str]:
-    """Return the answers of the task's subtasks by name; most tasks have none.
+    """Return the answers of the task's subtasks by name; most tasks have no subtasks.
 
     Raises:
-        TaskError: They are malformed.
+        TaskError: The subtasks are malformed.
     """
     rows = task.metadata.get("subtasks") or []
     error = TaskError(
@@ -61,7 +61,7 @@ def solved_subtasks(task: Task, answers: set[str]) -> list[str]:
 
 
 def submissions(episode: Episode) -> Iterator[str]:
-    """Yield every answer that was submitted, in order, without the blanks around it."""
+    """Yield every submitted answer, in order, without surrounding blanks."""
     for turn in episode.turns:
         if SUBMITTED_KEY in turn.info:
             yield str(turn.info[SUBMITTED_KEY]).strip()
@@ -70,10 +70,13 @@ def submissions(episode: Episode) -> Iterator[str]:
 
 
 class FlagReward:
-    """Gives 1.0 for the flag, else the share of the subtasks, as the module's docstring says."""
+    """The flag reward: 1.0 for the flag, else the weighted share of the subtasks.
+
+    The module's docstring has the rules.
+    """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         """Return the score of an episode.

@@ -1,4 +1,8 @@
-"""The effect of gold: run in a sandbox of its own that no agent sees, and remembered."""
+"""The effect of gold: execution in a separate sandbox that no agent sees, and its cache.
+
+`GoldRunner` executes a reference solution (gold) and returns a `GoldResult`. `GoldCache` shares
+results between threads and environments.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +32,26 @@ from intercode_sandbox.interruption import is_callers
 T = TypeVar("T")
 
 _RETRY_FACTOR = 8
-"""The factor on the time limit of late gold: agents' programs may have filled the machine."""
+"""The factor on gold's time limit in the second attempt: agents may have overloaded the machine."""
 _LATE_SECONDS = 600.0
-"""The time for which late gold is believed to be late again, and not the machine to have stood."""
+"""Seconds for which late gold is refused at once: a stalled machine may recover in that time."""
 _retry_lock = threading.Lock()
 TROUBLES = {
     "gone": "left no shell",
     "truncated": "printed more than the limit 'output' keeps, which can be raised",
 }
-"""Reasons why its result is not a measure, by the interpreter's word for them."""
+"""Reasons why a result of gold is no measure, by the interpreter's key in `info`."""
 
 
 class LateError(RewardError):
-    """Gold ran into its time limit."""
+    """A gold that reached its time limit."""
 
 
 def run_with_retry(run: Callable[[int], T]) -> T:
-    """Return the result of gold; where gold is late, that of another try, with no gold beside it.
+    """Return the result of gold; if gold is late, retry once while no other gold is retried.
 
     Args:
-        run: Runs gold with so many times its time limit.
+        run: Runs gold with its time limit multiplied by the argument.
 
     Raises:
         RewardError: Gold has no result that could be a measure.
@@ -64,7 +68,7 @@ def run_with_retry(run: Callable[[int], T]) -> T:
 
 @contextmanager
 def blame_task(task: Task, part: str) -> Iterator[None]:
-    """Blame this part of the task, and not an agent, if a sandbox ends meanwhile.
+    """Attribute the end of a sandbox in this block to the task's part, not to an agent.
 
     Raises:
         RewardError: A sandbox has ended.
@@ -82,22 +86,22 @@ class GoldResult:
     output: str
     """The output, normalised."""
     setup_changes: Mapping[str, Change]
-    """The changes of the image by the task's own files and setup, by path."""
+    """The changes to the image by the task's files and setup, by path."""
     gold_changes: Mapping[str, Change]
-    """The changes of the image when gold had run, by path."""
+    """The changes to the image after gold has run, by path."""
     changed_paths: frozenset[str]
-    """The paths at which the two differ: gold's own work."""
+    """The paths at which the two differ: the changes by gold alone."""
     archives: Mapping[str, str] = field(default_factory=dict)
     """The digests of the archives that the task names, by path."""
 
 
 class GoldCache:
-    """Results of gold by key, the most recently used ones; share one between threads.
+    """A thread-safe cache of gold's results by key, which retains the most recently used ones.
 
-    Gold that is late at last is not tried again for a while: it would take as long each time.
+    Gold that is late twice is refused for ten minutes: each further attempt would take as long.
 
     Args:
-        size: The number of results to keep; 0: none.
+        size: The number of results to retain; 0: none.
     """
 
     def __init__(self, size: int = 4096) -> None:
@@ -105,22 +109,22 @@ class GoldCache:
         self._lock = threading.Lock()
         self._results: OrderedDict[str, Future[Any]] = OrderedDict()
         self._late_entries: dict[str, tuple[float, str]] = {}
-        """Key of late gold → when it may be tried again, and its error's text."""
+        """Key of late gold → time of the next permitted attempt, and the error's text."""
 
     @classmethod
     def from_option(cls, option: bool | GoldCache, owner: object) -> GoldCache:
-        """Return the cache that an environment's option asks for; False: one that keeps nothing.
+        """Return the cache that an environment's option selects; False: a cache of size 0.
 
         Args:
             option: The option.
-            owner: What gold runs on, a provider or an engine: all its environments share a cache.
+            owner: The provider or engine on which gold runs. All its environments share a cache.
         """
         if isinstance(option, GoldCache):
             return option
         return _shared_caches.setdefault(owner, cls()) if option else cls(0)
 
     def get(self, key: str, compute: Callable[[], T]) -> T:
-        """Return the result for `key`; the first caller computes it, and others wait for it."""
+        """Return the result for `key`; the first caller computes the result, and others wait."""
         new_future: Future[Any] = Future()
         self._refuse_late(key)
         try:
@@ -139,7 +143,7 @@ class GoldCache:
                     self._late_entries[key] = time.monotonic() + _LATE_SECONDS, str(error)
                     if len(self._late_entries) > self._size:
                         del self._late_entries[next(iter(self._late_entries))]
-            # Callers that wait get the error, too, unless it is this caller's own (Ctrl-C).
+            # Waiting callers get the error, too, unless only this caller was interrupted (Ctrl-C).
             if not is_callers(error):
                 new_future.set_exception(error)
             elif new_future.cancel():
@@ -162,24 +166,25 @@ class GoldCache:
         return len(self._results)
 
     def __deepcopy__(self, memo: object) -> GoldCache:
-        """Return itself: Gymnasium copies the options of an environment, and a cache is shared."""
+        """Return the cache itself: Gymnasium copies options, and caches are shared."""
         return self
 
 
 _shared_caches: weakref.WeakKeyDictionary[object, GoldCache] = weakref.WeakKeyDictionary()
-# In a fork, none would end what another thread has begun to compute.
+# In a forked child, no thread would finish the computations that the parent's threads started.
 os.register_at_fork(after_in_child=_shared_caches.clear)
 
 
 class GoldRunner:
-    """Runs gold as an agent would have: a prepared sandbox, a fresh interpreter, one action.
+    """The runner of gold: in a prepared sandbox, with a fresh interpreter, as one action.
 
     Args:
-        start: Starts a sandbox in which the task's files and setup are done.
-        interpreter: Opens an interpreter in it.
-        identify: Names all that gold's effect depends on but gold: image, files, setup.
-        cache: The cache of results; None: gold runs each time, as it does for a task that is
-            marked (`Task.caches_gold`).
+        start: Starts a sandbox with the task's files and setup applied.
+        interpreter: Opens an interpreter in a sandbox.
+        identify: Returns a key for everything but gold that determines its effect: image, files,
+            setup.
+        cache: The cache of results. Without a cache, gold runs each time, like the gold of a task
+            that opts out (`Task.caches_gold`).
     """
 
     def __init__(
@@ -198,8 +203,9 @@ class GoldRunner:
         """Return the effect of a solution of the task.
 
         Raises:
-            RewardError: Its result is not a measure: it ran into a limit, or ended the shell for
-            good. SandboxError: The sandbox failed.
+            RewardError: The result is no measure: gold reached a limit, or ended the shell for
+                good.
+            SandboxError: The sandbox failed.
         """
         if self._cache is None or not task.caches_gold:
             return self._run(task, gold)
@@ -239,7 +245,7 @@ class GoldRunner:
 
 
 def _archives(task: Task) -> Mapping[str, str]:
-    """Return the files that are compared by their content as archives, each with its kind."""
+    """Return the kinds of the files that are compared as archives, by path."""
     answer = Answer.parse(task)
     return {} if answer is None else answer.archives
 
@@ -247,17 +253,17 @@ def _archives(task: Task) -> Mapping[str, str]:
 def differing_paths(
     first_changes: Mapping[str, Change], second_changes: Mapping[str, Change]
 ) -> frozenset[str]:
-    """Return the paths at which two states differ, each given as its changes to the same image."""
+    """Return the paths at which two states differ; each state is its changes to the same image."""
     paths = first_changes.keys() | second_changes.keys()
     return frozenset(path for path in paths if first_changes.get(path) != second_changes.get(path))
 
 
 def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
-    """Return a digest of an archive's members; empty if there is no archive that can be read.
+    """Return a digest of an archive's members; empty if the file is no readable archive.
 
     Args:
-        sandbox: The sandbox that has it.
-        path: Its absolute path.
+        sandbox: The sandbox that holds the archive.
+        path: The archive's absolute path.
         kind: One of `archive.KINDS`.
 
     Raises:
@@ -266,12 +272,12 @@ def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
     try:
         data = sandbox.read_file(path, archive.MAX_BYTES)
     except OutputLimitError:
-        return ""  # too large to look into, which does not end the sandbox
+        return ""  # too large to read, which does not end the sandbox
     except OSError as error:
         if isinstance(error, SandboxError):
             raise
         return ""
-    # In a process of its own, with limits: the archive is not trusted.
+    # The archive is untrusted: a separate process with limits reads it.
     argv = [sys.executable, "-I", archive.__file__, kind]
     result = subprocess.run(argv, input=data, capture_output=True, check=False)
     return result.stdout.decode().strip() if result.returncode == 0 else ""

@@ -1,6 +1,6 @@
-"""The names, links, pipes, modes and targets of which a task's words and verification speak.
+"""Recognition of names, links, pipes, modes and targets in a task's words and verification.
 
-A text is read by patterns, and never run. What they miss costs nothing where an agent has left
+Patterns read a text, which is never run. A missed phrase costs nothing if the agent has left
 nothing unusual.
 """
 
@@ -44,7 +44,7 @@ _FOLDERS = re.compile(rf"\b(?:cd|pushd)\s+{_NAME}")
 
 
 def temporary_names(task: Task, sandbox: SandboxBackend) -> set[str]:
-    """Return the beginnings of names in temporary folders that are the task's, or its image's."""
+    """Return the prefixes of temporary paths that belong to the task or its image."""
     homes = (sandbox.cwd, sandbox.env.get("HOME", ""))
     return {
         *names_in_text(task),
@@ -53,7 +53,7 @@ def temporary_names(task: Task, sandbox: SandboxBackend) -> set[str]:
 
 
 def names_in_text(task: Task) -> set[str]:
-    """Return the beginnings of names in temporary folders of which words, files, setup speak."""
+    """Return the prefixes of temporary paths in the task's words, files and setup."""
     if _TEMPORARY_FILE_REQUEST.search(task.query):
         return {*TEMPORARY_FOLDERS}
     files = (*task.files, *task.files.values())
@@ -67,10 +67,10 @@ def is_named(path: str, names: Collection[str]) -> bool:
 
 
 def is_link_requested(task: Task, link: Link) -> bool:
-    """Return whether a link is asked for.
+    """Return whether the task asks for a link.
 
-    The verification tests whether it is one; or the query speaks of links, and has its name, or
-    that of its folder.
+    Either the verification tests whether the path is a link, or the query mentions links and the
+    name of the link or of its folder.
     """
     verification, name = task.verification or "", basename(link.path)
     if _ANY_LINKS.search(verification):
@@ -87,23 +87,23 @@ def is_link_requested(task: Task, link: Link) -> bool:
 
 
 def mentions_links(task: Task) -> bool:
-    """Return whether query or verification speak of links of any kind."""
+    """Return whether the query or the verification mentions links of any kind."""
     verification = task.verification or ""
     return bool(_LINK_WORDS.search(task.query) or _ANY_LINKS.search(verification))
 
 
 def mentions_pipes(task: Task) -> bool:
-    """Return whether query or verification speak of named pipes or sockets."""
+    """Return whether the query or the verification mentions named pipes or sockets."""
     return _PIPE_WORDS.search(f"{task.query}\n{task.verification}") is not None
 
 
 def mentions_modes(task: Task) -> bool:
-    """Return whether query or verification speak of what may be read, written or run."""
+    """Return whether the query or the verification mentions file permissions."""
     return _MODE_WORDS.search(f"{task.query}\n{task.verification}") is not None
 
 
 def written_paths(task: Task, sandbox: SandboxBackend) -> set[str]:
-    """Return the paths that a verification writes, as its text says, but for those in the query."""
+    """Return the paths that a verification's text writes, without those that the query names."""
     text = task.verification or ""
     home = sandbox.env.get("HOME", "/")
     folders = [sandbox.cwd, *(_path(name, sandbox.cwd, home) for name in _FOLDERS.findall(text))]

@@ -1,19 +1,20 @@
-r"""A judge: a language model that is asked whether two outputs answer a question alike.
+r"""A judge: a language model that decides whether two outputs give the same answer.
 
-Execution decides the state: a judge is asked only where the files are as gold leaves them, and the
-output alone is not equal. Then it can make 1.0 of the score, or leave it as it is.
+Execution decides about the state. The judge is asked only if the files match gold's and the output
+alone differs. Its verdict either raises the score to 1.0 or leaves the score unchanged.
 
-- *Blind*: it is shown two outputs, A and B, and not told which of them is gold's.
-- *In both orders*: a vote is for "the same" only if both orders are; most votes decide.
-- *Not to be instructed*: outputs stand between marks with a random word of this one call, as JSON
-  on one line, in ASCII, without ``<`` and ``[``, so that no output can end its block or begin
+- *Blind*: the judge reads two outputs, A and B, without learning which output is gold's.
+- *In both orders*: a vote counts as "the same" only if both orders agree; the majority decides.
+- *Protected against instructions*: outputs stand between marks with a random word of this call, as
+  one line of ASCII JSON without ``<`` and ``[``. No output can therefore end its block or begin
   another message. A reply counts only if it repeats the word, which no output can know.
-- *Controlled*: before it is believed it must tell the agent's output from a decoy, a text of the
-  shape of gold's with every letter and digit exchanged. A model that obeys an output, and calls
-  it the same as gold's for that, calls it the same as a decoy, too.
+- *Controlled*: before a "same" counts, the judge must distinguish the agent's output from a decoy.
+  The decoy is a text of gold's shape with every letter and digit exchanged. A model that obeys an
+  output, and therefore calls it the same as gold's, calls it the same as a decoy, too.
 
-An agent's output that makes the judge's model refuse is never an error: where the same question
-without it is answered, the score stays as it is. All other failures of the model are errors.
+An agent's output that makes the judge's model refuse is never an error. If the model answers the
+same question without that output, the score stays unchanged. All other failures of the model are
+errors.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
 JudgeVerdict = Literal["same", "different", "malformed"]
 
 VERSION = 1
-"""The version of the question. It is part of a run's record."""
+"""The version of the question, part of a run's record."""
 VOTES = 3
 MAX_OUTPUT_CHARACTERS = 8000
-"""Characters of an output that a judge reads."""
+"""The most characters of an output that a judge reads."""
 REPLY_TOKENS = 2048
-"""Tokens of a reply, with the model's own thinking."""
+"""The token limit of a reply, including the model's reasoning."""
 
 _SYSTEM = """\
 You compare two outputs. You are given a question, and the outputs A and B of two programs, each \
@@ -83,20 +84,20 @@ The random word is {word}.
 
 
 class Judge:
-    """Asks a model whether two outputs answer alike. Several environments may share one.
+    """A judge of outputs, backed by a model. Several environments may share one judge.
 
     Args:
-        model: A model, or its name as `intercode.models.get_model` takes it.
-        votes: How often it is asked, each time in both orders.
+        model: A model, or its name in the form that `intercode.models.get_model` accepts.
+        votes: The number of votes, at least 1; each vote asks in both orders.
 
     Raises:
-        UsageError: There is no such model, or `votes` is below 1.
+        UsageError: The model does not exist, or `votes` is below 1.
     """
 
     KIND = "judge"
     """The name of the reward, and of its facts in a run's record."""
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(self, model: Model | str, votes: int = VOTES) -> None:
         if votes < 1:
@@ -112,7 +113,7 @@ class Judge:
         return f"Judge({self.model.name!r}, votes={self.votes})"
 
     def __deepcopy__(self, memo: object) -> Judge:
-        """Return itself: Gymnasium copies the options of an environment, and a model is shared."""
+        """Return the judge itself: Gymnasium copies options, and models are shared."""
         return self
 
     def close(self) -> None:
@@ -126,20 +127,20 @@ class Judge:
     def settle(
         self, task: Task, episode: Episode, score: Score, output: str, golds: Sequence[str]
     ) -> Score:
-        """Settle the score of an episode that left the files as gold does, and printed otherwise.
+        """Settle the score of an episode whose files match gold's and whose output differs.
 
-        ``detail["judge"]`` says what was asked and answered. All that was said to the model, and
-        what it took, is appended to the episode's ``metadata["judge"]``, also if this fails.
+        ``detail["judge"]`` holds the votes and verdicts. The complete transcript with the model,
+        and its usage, is appended to the episode's ``metadata["judge"]``, even if the judge fails.
 
         Args:
-            task: What was asked.
-            episode: What was done.
-            score: By execution alone, below 1.0.
-            output: What the agent's last action printed.
-            golds: What those golds print whose files it has.
+            task: The task.
+            episode: The episode.
+            score: The score by execution alone, below 1.0.
+            output: The output of the agent's last action.
+            golds: The outputs of the golds whose files the episode matches.
 
         Raises:
-            ModelError: The model gave no answer, by no fault of the agent's.
+            ModelError: The model gave no answer, and the agent's output is not the cause.
         """
         from intercode.models.transcript import Transcript
 
@@ -166,7 +167,7 @@ class Judge:
         return replace(score, value=value, detail={**score.detail, "judge": judge_detail})
 
     def _compare(self, model: Model, question: str, gold: str, output: str) -> dict[str, Any]:
-        """Whether an output answers like one gold's, with what was said to that."""
+        """Return whether an output and one gold's give the same answer, with the votes."""
         if not output or max(len(output), len(gold)) > MAX_OUTPUT_CHARACTERS:
             reason = (
                 f"an output has more than {MAX_OUTPUT_CHARACTERS} characters"
@@ -183,7 +184,8 @@ class Judge:
         except (BudgetError, ModelAccessError, ModelUnavailableError):
             raise
         except ModelError as refusal:
-            # Whose fault is it? Without the agent's text, the same question must be answered.
+            # Ask the same question without the agent's text: a model that answers then has
+            # refused because of the agent. Otherwise the error propagates.
             _ask(model, question, gold, decoy(gold))
             return {"same": False, "not_asked": f"the output was refused: {refusal}"}
         is_confirmed = is_same and control == ["different", "different"]
@@ -200,7 +202,7 @@ class Judge:
 
 
 def decoy(text: str) -> str:
-    """Return a text of the same shape in which every letter and digit is another, by chance."""
+    """Return a text of the same shape with every letter and digit exchanged at random."""
 
     def exchange_character(character: str) -> str:
         if not character.isalnum():
@@ -221,7 +223,7 @@ def _ask(model: Model, question: str, first_output: str, second_output: str) -> 
     from intercode.models.base import Settings
 
     word = secrets.token_hex(8)
-    # Sampled as the model is by itself, so that votes are several; never cached.
+    # Votes must be able to differ: sampling uses the model's default temperature, never a cache.
     settings = Settings(temperature=None, max_tokens=REPLY_TOKENS)
     return verdict(
         model.complete(messages(word, question, first_output, second_output), settings).text, word
@@ -232,7 +234,7 @@ def messages(word: str, question: str, first_output: str, second_output: str) ->
     """Return the messages to the model.
 
     Args:
-        word: A random word.
+        word: The random word of this call.
         question: The task's query.
         first_output: Output A.
         second_output: Output B.
@@ -247,12 +249,12 @@ def messages(word: str, question: str, first_output: str, second_output: str) ->
 
 
 def _encode_text(text: str) -> str:
-    """Return a text on one line of ASCII, in which no mark can begin, ours or a chat template's."""
+    """Return a text as one line of ASCII that can begin no mark of a prompt or chat template."""
     return json.dumps(text).replace("<", "\\u003c").replace("[", "\\u005b")
 
 
 def verdict(reply: str, word: str) -> JudgeVerdict:
-    """Return the verdict of a reply: it must have one object with this word, and no other."""
+    """Return the verdict of a reply, which must hold exactly one object with this word."""
     matches = re.findall(rf'\{{\s*"id":\s*"{word}",\s*"same":\s*(true|false)\s*\}}', reply)
     if len(matches) != 1:
         return "malformed"

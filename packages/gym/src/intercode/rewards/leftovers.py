@@ -1,14 +1,14 @@
-"""The traces of an agent by which a grader's own names would lead elsewhere.
+"""Traces of an agent that redirect a grader's own file names.
 
 A verification names files: ``sort in > expected; cmp expected out``. The names are its author's,
-but what stands there is the agent's. A link to ``/proc/self/cmdline`` has ``grep`` find its own
-pattern; one to ``/dev/stdin`` has ``cmp`` compare a file with itself; so has ``expected``, if it is
-another name of ``out``, or cannot be written. A variable of the image's may name a file of the
-agent's.
+but the files are the agent's. A link to ``/proc/self/cmdline`` makes ``grep`` find its own pattern.
+A link to ``/dev/stdin`` makes ``cmp`` compare a file with itself, and so does an ``expected`` that
+is another name of ``out``, or is not writable. A variable of the image may name a file of the
+agent.
 
-So a grader begins with temporary folders in which nothing is the agent's (`temporary_paths`), and
-with few variables (`sanitise_command`). All else that may mislead it, `Leftovers`, proves nothing.
-But the work must be right without it, too: in a copy in which it is undone.
+A grader therefore starts with temporary folders without files of the agent (`temporary_paths`), and
+with few environment variables (`sanitise_command`). All other misleading traces, `Leftovers`, prove
+nothing by themselves. The work must also be right in a copy in which they are undone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ENVIRONMENT = {
     "GIT_NO_REPLACE_OBJECTS": "1",
     "AWKPATH": "/usr/share/awk:.",
 }
-"""Variables of all a grader's programs: ``/usr/local``, to which an agent may add, is last."""
+"""Environment variables of a grader's programs: ``/usr/local``, open to an agent, comes last."""
 _HARMLESS_VARIABLES = re.compile(
     r"HOME|USER|LOGNAME|SHELL|TERM|HOSTNAME|PWD|TZ|LANG|LANGUAGE|LC_[A-Z]+"
 )
@@ -52,19 +52,19 @@ _HARMLESS_VARIABLES = re.compile(
 
 
 def variables(sandbox: SandboxBackend) -> dict[str, str]:
-    """Return the variables of a grader's own tools: of the image's, those that steer are empty."""
+    """Return the environment variables of a grader's own tools, with steering variables emptied."""
     return {**dict.fromkeys(_steering_variables(sandbox), ""), **ENVIRONMENT}
 
 
 def sanitise_command(
     sandbox: SandboxBackend, argv: Sequence[str], extra_variables: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return a program and variables to run it with, so that it finds none of the image's.
+    """Return a program and environment variables that hide the image's steering variables.
 
     Args:
-        sandbox: Where it will run.
+        sandbox: The sandbox in which the program runs.
         argv: The program and its arguments.
-        extra_variables: Its variables beside `ENVIRONMENT`.
+        extra_variables: The program's variables in addition to `ENVIRONMENT`.
     """
     grader_variables = {**ENVIRONMENT, **extra_variables}
     if not _steering_variables(sandbox):
@@ -101,9 +101,9 @@ done
 def temporary_paths(
     task: Task, sandbox: SandboxBackend, agent_changes: Mapping[str, Change]
 ) -> set[str]:
-    """Return what an agent has left in temporary folders, and those folders if it changed them.
+    """Return the agent's paths in temporary folders, and those folders if the agent changed them.
 
-    What the task's words, files or setup name there is left out: the answer may be there.
+    Paths that the task's words, files or setup name are excluded: they may hold the answer.
 
     Args:
         task: The task.
@@ -120,11 +120,11 @@ def temporary_paths(
 
 
 def empty_temporary_folders(sandbox: SandboxBackend, paths: Collection[str]) -> bool:
-    """Remove what `temporary_paths` has found, and return whether all of it is gone.
+    """Remove the result of `temporary_paths`; return whether all of it is gone.
 
     Args:
-        sandbox: A sandbox in which no program of the agent's runs.
-        paths: What is to go.
+        sandbox: A sandbox in which no program of the agent runs.
+        paths: The paths to remove.
     """
     top_paths: list[str] = []
     for path in sorted(paths):
@@ -135,7 +135,7 @@ def empty_temporary_folders(sandbox: SandboxBackend, paths: Collection[str]) -> 
     )
 
 
-# -- what may mislead ------------------------------------------------------------------------------
+# -- misleading traces -----------------------------------------------------------------------------
 
 _OPEN_SCRIPT = f"{PATHS_PROLOGUE}each chmod u+rwX --"
 _MOVE_SCRIPT = f"""{PATHS_PROLOGUE}
@@ -145,39 +145,39 @@ for ((n = 0; n < ${{#paths[@]}}; n += 2)); do
     rm -- "$path" && mv -- "$end" "$path" || exit
 done
 """
-# Not through a pipe: what is not read yet would have lost its other names to what is written.
+# No pipe: extraction would separate the names of a file that the reader has not read yet.
 _REWRITE_SCRIPT = f"""{PATHS_PROLOGUE}
 kept=$(mktemp) || exit
 each printf '%s\\0' | tar -cPf "$kept" --no-recursion --null -T - && tar -xPpf "$kept"
 rm "$kept"
 """
 _OPTION = re.compile(r"-|[A-Za-z_]\w*=")
-"""Names that a program may take for an option, or for the value of a variable."""
+"""Names that a program may take for an option, or for the assignment of a variable."""
 _OBJECT = re.compile(r".*/objects/(pack/|[0-9a-f]{2}/)")
-"""Files of a git repository, which git makes so that none can write them."""
+"""Files of a git repository, which git creates read-only."""
 
 
 @dataclass(slots=True)
 class Leftovers:
-    """The parts of an agent's work that may mislead a verification, and how each is undone."""
+    """The parts of an agent's work that may mislead a verification, with their undo operations."""
 
     task: Task
     agent_changes: Mapping[str, Change]
     """The agent's changes, by path."""
     env: Mapping[str, str]
-    """The variables of the programs that look and undo."""
+    """The environment variables of the programs that inspect and undo."""
     restored_paths: set[str]
-    """The paths that are put back as they were before the agent came."""
+    """The paths that are restored to their state before the agent started."""
     closed_paths: list[str]
     """The paths that are made readable and writable."""
     links: list[Link]
-    """The links that are not asked for."""
+    """The links that the task does not ask for."""
     moved_links: dict[str, str]
-    """Link → its end: it stands where a file or folder stood, and that is moved back."""
+    """Link → its end, for a link in place of a former file or folder, which is moved back."""
     groups: list[set[str]]
-    """The names of each file that has several."""
+    """The names of each file with several names."""
     objects: list[str]
-    """The objects of repositories."""
+    """The object files of repositories."""
 
     @classmethod
     def find(
@@ -192,10 +192,10 @@ class Leftovers:
 
         Args:
             task: The task.
-            sandbox: A sandbox in which no program of the agent's runs.
+            sandbox: A sandbox in which no program of the agent runs.
             agent_changes: The agent's changes, by path.
-            changes: How the sandbox differs from the image.
-            setup_changes: How it did before the agent came.
+            changes: The differences between the sandbox and the image, by path.
+            setup_changes: The same differences before the agent started.
         """
         env = variables(sandbox)
         present_changes = {
@@ -236,7 +236,7 @@ class Leftovers:
         )
 
     def __bool__(self) -> bool:
-        """Whether there may be any, so that a copy is needed."""
+        """Return whether leftovers may exist, in which case grading needs a copy."""
         return bool(self.certain_paths or self.links or self.groups)
 
     @property
@@ -247,11 +247,12 @@ class Leftovers:
     def find_written_links(
         self, initial_changes: Mapping[str, Change], final_changes: Mapping[str, Change]
     ) -> set[str]:
-        """Return the agent's other names of files that a verification has written.
+        """Return the agent's aliases of files that a verification has written.
 
         Args:
-            initial_changes: How the sandbox differed from the image when the verification began.
-            final_changes: How it does now.
+            initial_changes: The differences between the sandbox and the image before the
+                verification.
+            final_changes: The same differences after it.
         """
         written_paths = {
             path
@@ -270,11 +271,11 @@ class Leftovers:
         return written_links - self.restored_paths - self.moved_links.keys()
 
     def join(self, copy: SandboxBackend) -> None:
-        """Make several names of one file that again in a copy, as they were.
+        """Rejoin the names of one file in a copy.
 
-        The names of a file of a lower layer part when it is written; and it gets another number
-        when it is linked, so that `git clone` takes it for another file. Where a name is as it was
-        in the image, and so is not known here, the others are left as they are.
+        A write to a file of a lower layer separates its names. A link to such a file gets another
+        inode, which ``git clone`` takes for another file. If one name is unchanged from the image,
+        and therefore unknown to this function, the other names are left alone.
         """
         counts = count_names(copy, [path for names in self.groups for path in names], self.env)
         relinked_paths = sorted(
@@ -288,12 +289,12 @@ class Leftovers:
     def undo(
         self, copy: SandboxBackend, original: SandboxBackend, written_links: Collection[str]
     ) -> bool:
-        """Undo in a copy what is not put back, and return whether that was possible.
+        """Undo the remaining leftovers in a copy; return whether that succeeded.
 
         Args:
-            copy: A copy of the sandbox as the agent left it.
-            original: A sandbox as the agent got it.
-            written_links: What `find_written_links` has found.
+            copy: A copy of the sandbox in the agent's final state.
+            original: A sandbox in the task's initial state.
+            written_links: The result of `find_written_links`.
         """
         self.join(copy)
         if (
@@ -318,9 +319,9 @@ class Leftovers:
 def _suspects(
     task: Task, links: Collection[Link], setup_changes: Mapping[str, Change]
 ) -> Iterator[str]:
-    """Yield the links that lead out of the files, to nothing, or to the task's own files.
+    """Yield the links to volatile folders, to nothing, or to the task's own files.
 
-    Those that are asked for are left out. What `may_change` names may lead to the task's own files.
+    Requested links are excluded. Paths that `may_change` names may lead to the task's own files.
     """
     text = f"{task.query}\n{task.verification}"
     for link in links:
@@ -339,7 +340,7 @@ def _suspects(
 def _is_replacement(
     path: str, agent_changes: Mapping[str, Change], setup_changes: Mapping[str, Change]
 ) -> bool:
-    """Return whether a file or folder stood where a link is now."""
+    """Return whether a link stands in place of a former file or folder."""
     if path in setup_changes:
         return setup_changes[path].type != "symlink"
     return agent_changes[path].kind == "modified"
@@ -357,8 +358,8 @@ def _special_files(task: Task, agent_changes: Mapping[str, Change]) -> Iterator[
 def _obstructing_paths(
     written_paths: Collection[str], agent_changes: Mapping[str, Change]
 ) -> Iterator[str]:
-    """Yield what stands where the verification writes."""
-    # A module is not found where a folder has its name.
+    """Yield the agent's paths that obstruct paths that the verification writes."""
+    # A folder hides a module of its name.
     folders = {path.removesuffix(".py") for path in written_paths if path.endswith(".py")}
     places = {*written_paths, *folders}
     yield from (path for path in agent_changes if is_within_any(path, places)) if places else ()
@@ -367,7 +368,7 @@ def _obstructing_paths(
 def _option_like_paths(
     task: Task, agent_changes: Mapping[str, Change], setup_changes: Mapping[str, Change]
 ) -> Iterator[str]:
-    """Yield what has a name that a command may take for an option, if the task does not have it."""
+    """Yield new paths whose names look like options of a command, unless the task has the name."""
     text = "\n".join([task.query, str(task.verification), str(task.setup), *task.files.values()])
     setup_names = {basename(path) for path in setup_changes}
     for path, change in agent_changes.items():
@@ -378,7 +379,7 @@ def _option_like_paths(
 
 
 def _closed_paths(task: Task, agent_changes: Mapping[str, Change]) -> list[str]:
-    """Return what the agent has made unreadable or not writable, folders first."""
+    """Return the paths that the agent has made unreadable or unwritable, folders first."""
     if instruction_words.mentions_modes(task):
         return []
 

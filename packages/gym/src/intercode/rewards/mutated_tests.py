@@ -1,24 +1,24 @@
-"""Twins of tests: the same but for one literal, so that no right code passes both.
+"""Twins of tests: copies with one literal changed, so that no right code passes both.
 
-Code under test can make its tests pass in many ways that say nothing about it: it may replace their
-runner, or hand them an object that is equal to everything. It does the same to a test that asserts
-something wrong. So tests that have passed are run again with some of them replaced by twins: the
-others must pass, as before, and these must fail. Work that passes a twin has tampered.
+Tested code can make its tests pass in many ways that prove nothing. For example, it may replace
+their runner, or return an object that is equal to everything. The same code also passes a test that
+asserts something wrong. Tests that have passed therefore run again, with some of them replaced by
+twins: the others must pass as before, and the twins must fail. Work that passes a twin has
+tampered.
 
-**Which.** Twins are made of equality with a literal, where it is asserted whenever the test passes:
-``assert f(x) == 3``, ``assert f(x) is None``, ``self.assertEqual(f(x), [1, 2])``; also of dates and
-decimals, in a loop over literals, and by a helper of the test's own. Of a text that is contained in
-another a letter is changed (``assert "expired" in f(x)``), and of an exception that is expected the
-class. An inequality, the containment of a number or a tolerance may well hold of another value, and
-a better solution than gold would be accused. The
-file is changed in one place, by one character where that will do, so that lines, names and lengths
-are as before. A twin that gold passes is dropped, and so is that of a test that gold fails after
-others.
+**Selection.** Twins change a literal in an equality that is asserted whenever the test passes:
+``assert f(x) == 3``, ``assert f(x) is None``, ``self.assertEqual(f(x), [1, 2])``. Dates and
+decimals, loops over literals, and the test's own helpers are supported, too. If a text must be
+contained in another, one letter changes (``assert "expired" in f(x)``); for an expected exception,
+the class changes. An inequality, the containment of a number, or a tolerance may well hold for
+another value: a better solution than gold would be accused. Each twin changes one literal, by one
+character if possible: lines, names and lengths stay the same. A twin that gold passes is dropped,
+and so is the twin of a test that gold fails after other tests.
 
-**How.** Nothing tells a twin from a test, or a run with twins from one without: every run is a
-process in a sandbox of its own, with the same names, of which a coin says which are twins. The next
-run has the others, and there are `PAIRS` of such runs with other values, so that code that tampers
-now and then is caught as well. All that is drawn follows from the task, with its gold, and the
+**Procedure.** Nothing distinguishes a twin from a test, or a run with twins from one without. Every
+run is a process in a separate sandbox, with the same names, and a coin decides which of them are
+twins. The next run swaps tests and twins. `PAIRS` such pairs of runs with other values also catch
+code that tampers only sometimes. All random choices follow from the task, with its gold, and the
 work: the same work has the same score.
 """
 
@@ -42,11 +42,11 @@ from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.units import MIB
 
 MAX_FUNCTIONS = 8
-"""The number of test functions of a task of which twins are made."""
+"""The most test functions of a task for which twins are created."""
 ROUNDS = 4
-"""The number of twins of a function that are tried until gold fails one."""
+"""The most twins of a function that are tried until gold fails one."""
 PAIRS = 2
-"""The number of times that tests and twins change places."""
+"""The number of pairs of runs in which tests and twins are swapped."""
 
 _MAX_FILE_BYTES = 4 * MIB
 
@@ -63,7 +63,7 @@ _EQUALITY_METHODS = {
 _LIBRARY = ("datetime", "decimal", "fractions")
 _CONSTRUCTORS = ("date", "datetime", "time", "timedelta", "Decimal", "Fraction")
 _CATCHING_CONTEXT = re.compile("raises|suppress|catch|fail", re.IGNORECASE)
-"""Names of context managers after which a test continues though an assertion has failed."""
+"""Names of context managers after which a test continues despite a failed assertion."""
 _RAISE_METHODS = {"assertRaises", "assertRaisesRegex", "raises"}
 _ERRORS = {
     name: value
@@ -71,9 +71,9 @@ _ERRORS = {
     if isinstance(value, type) and issubclass(value, Exception)
 }
 _OTHER_ERRORS = ("ImportError", "IndexError", "ZeroDivisionError")
-"""Exceptions instead of an expected one: hardly a class inherits from one of them and another."""
+"""Replacements for an expected exception: few classes inherit from one of them and another."""
 _FEWEST_LETTERS = 4
-"""The letters of a text of which another one is not contained by chance."""
+"""The fewest letters of a text whose mutation is not contained by chance."""
 _REPLACEMENTS = {
     True: "False", False: "True", None: "False", "": "'0'", b"": "b'0'", (): "(0,)",
 }  # fmt: skip
@@ -84,7 +84,7 @@ _TRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of a file: its bytes from `start` to `end` become `text`."""
+    """A change to a file: its bytes from `start` to `end` become `text`."""
 
     start: int
     end: int
@@ -98,10 +98,10 @@ class Twin:
     file: str
     """The file's path, relative to the repository."""
     tests: tuple[str, ...]
-    """The names of its tests: several if it has parameters."""
+    """The names of its tests; several for a parametrised function."""
     edit: Edit
     other_edits: tuple[Edit, ...] = ()
-    """More changes, each of which gold fails as well."""
+    """Further changes, each of which gold fails as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,12 @@ class Twins:
     """The twins of a task."""
 
     sources: Mapping[str, bytes] = field(default_factory=dict)
-    """The files as they were."""
+    """The original content of the files, by path."""
     twins: tuple[Twin, ...] = ()
 
     @property
     def tests(self) -> frozenset[str]:
-        """The tests that have one."""
+        """The tests that have a twin."""
         return frozenset(test for twin in self.twins for test in twin.tests)
 
 
@@ -125,16 +125,16 @@ class TwinVerdict:
     tampered_tests: frozenset[str]
     """Tests whose twins have passed."""
     failed_tests: frozenset[str]
-    """Tests that have not passed once more."""
+    """Tests that did not pass again."""
 
 
 def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.Random) -> Twins:
-    """Find twins of the tests of FAIL_TO_PASS that gold passes; gold fails each of them.
+    """Return twins of the FAIL_TO_PASS tests that gold passes; gold fails each twin.
 
     Args:
         plan: The plan of the task.
         gold: Starts a sandbox with the tests and gold in it.
-        draw: Makes the random choices.
+        draw: The source of random choices.
 
     Raises:
         SandboxError: A sandbox failed.
@@ -156,7 +156,7 @@ def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.R
         if not candidate_twins:
             break
         result = _run(gold, plan, Twins(sources, tuple(candidate_twins)), candidate_twins)
-        if result.reason:  # nothing has passed, which says nothing of any of them
+        if result.reason:  # no test has passed, so no twin is confirmed
             break
         failed_tests = [
             test
@@ -185,7 +185,7 @@ def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.R
 def _add_edits(
     gold: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins, draw: random.Random
 ) -> Twins:
-    """Return the twins with one more change of each of them, if gold fails that, too."""
+    """Return the twins with one further change each, if gold fails the change, too."""
     extra_edits = {}
     for twin in twins.twins:
         known_edits = {twin.edit, *twin.other_edits}
@@ -225,14 +225,14 @@ def detect_tampering(
     work: Callable[[], SandboxBackend],
     draw: random.Random,
 ) -> TwinVerdict:
-    """Run the tests that have passed, and have twins, among these.
+    """Run the passed tests that have twins among these twins.
 
     Args:
         plan: The plan of the task.
         twins: The twins of the task.
         passed_tests: The tests that have passed.
-        work: Starts a sandbox with the tests and the work in question in it.
-        draw: Makes the random choices.
+        work: Starts a sandbox with the tests and the examined work in it.
+        draw: The source of random choices.
 
     Raises:
         SandboxError: A sandbox failed.
@@ -263,9 +263,10 @@ def detect_tampering(
 def _undisturbed_twins(
     gold: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins
 ) -> Iterator[Twin]:
-    """Those whose tests gold passes among any of the others: what fails may leave things behind.
+    """Yield the twins whose tests gold passes among any of the others.
 
-    In one of these runs at least, each is a twin where another is none.
+    A failing twin may have side effects on later tests. For each pair of twins, at least one of
+    these runs replaces one test of the pair and not the other.
     """
     numbered_twins = [*enumerate(twins.twins)]
     disturbed_tests: set[str] = set()
@@ -284,7 +285,7 @@ def _undisturbed_twins(
 def _run(
     start: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins, active_twins: Sequence[Twin]
 ) -> SweRun:
-    """Run all these tests with some replaced by their twins."""
+    """Run all tests that have twins, with some replaced by their twins."""
     with closing(start()) as sandbox:
         files = {
             PurePosixPath(plan.directory, file): apply_edits(
@@ -311,13 +312,13 @@ def _retained_tests(twin: Twin, tests: Collection[str]) -> tuple[str, ...]:
 def _candidates(
     sandbox: SandboxBackend, plan: SwePlan, draw: random.Random
 ) -> tuple[dict[str, bytes], list[list[Twin]]]:
-    """Return the files of tests, and by function the twins that may be tried."""
+    """Return the files of tests, and the twins to try, by function."""
     sources: dict[str, bytes | None] = {}
     functions: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for test in plan.fail_to_pass:
         for file, names in locate_test(test, plan.runner):
             if file not in sources:
-                # A file that gold changes, an agent may change, too: it is not the tests' alone.
+                # An agent may also change a file that gold changes: such a file has no twins.
                 sources[file] = None if file in plan.free_paths else _read(sandbox, plan, file)
             if sources[file] is not None:
                 functions.setdefault((file, names), []).append(test)
@@ -341,17 +342,17 @@ def _read(sandbox: SandboxBackend, plan: SwePlan, file: str) -> bytes | None:
 
 
 def apply_edits(source: bytes, edits: Sequence[Edit]) -> bytes:
-    """Return the file with these changes, of which no two overlap."""
+    """Return the file with these non-overlapping changes applied."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start] + edit.text + source[edit.end :]
     return source
 
 
 def locate_test(test: str, runner: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield places where a test may be defined: a file, and the names in it that lead there.
+    """Yield possible locations of a test: a file, and the names in it that lead to the test.
 
     Args:
-        test: The test, as pytest or unittest names it.
+        test: The test, in the notation of pytest or unittest.
         runner: ``pytest`` or ``unittest``.
     """
     if runner == "pytest":
@@ -366,15 +367,15 @@ def locate_test(test: str, runner: str) -> Iterator[tuple[str, tuple[str, ...]]]
 
 
 def make_edits(source: bytes, names: Sequence[str], draw: random.Random) -> list[Edit]:
-    """Make changes of the expected values of a test, in random order.
+    """Return changes of a test's expected values, in random order.
 
     Args:
-        source: The file that it is defined in.
-        names: The names of its classes, and its own.
-        draw: Makes the random choices.
+        source: The file that defines the test.
+        names: The names of the test's classes, and its own.
+        draw: The source of random choices.
 
     Returns:
-        None at all if the test asserts no equality with a literal, or is not in the file.
+        An empty list if the test asserts no equality with a literal, or is not in the file.
     """
     try:
         module = parse(source.decode())
@@ -409,7 +410,7 @@ def make_edits(source: bytes, names: Sequence[str], draw: random.Random) -> list
 
 
 def _starts(source: bytes) -> list[int]:
-    """Return the starts of lines, as Python's parser counts them."""
+    """Return the byte offsets of lines, as Python's parser counts them."""
     return [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", source))]
 
 
@@ -425,22 +426,22 @@ def _find_definition(node: Any, name: str) -> Any:
 
 
 def _may_end(node: ast.AST) -> bool:
-    """Return whether a test, or a loop, may end there; a function in it ends only itself."""
+    """Return whether a node may end a test or a loop; a nested function ends only itself."""
     if isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         return False
     return isinstance(node, _ENDS) or any(map(_may_end, ast.iter_child_nodes(node)))
 
 
 Bound = Mapping[str, Sequence[ast.expr]]
-"""Names, and the literals that they stand for one after the other."""
+"""Names, and the literals that each stands for in sequence."""
 
 
 class _LiteralReader:
-    """Finds the literals that a test compares with for equality, if it is run to its end.
+    """A finder of the literals that a test compares for equality if it runs to its end.
 
     Args:
         module: The file.
-        enclosing_node: The class that the test is in, or the file.
+        enclosing_node: The class that contains the test, or the file.
     """
 
     def __init__(self, module: ast.Module, enclosing_node: ast.AST) -> None:
@@ -453,18 +454,18 @@ class _LiteralReader:
             for alias in node.names
         }
         self.errors: set[ast.expr] = set()
-        """The expected exceptions among what is found."""
+        """The expected exceptions among the results."""
         self.parts: set[ast.expr] = set()
-        """The texts of which something must contain one."""
+        """The texts that a value must contain."""
 
     def expected_literals(
         self, body: Sequence[ast.stmt], bound: Bound, helped: bool = False
     ) -> Iterator[ast.expr]:
-        """Yield the literals; of a name, each that it stands for.
+        """Yield the literals; for a bound name, each literal that it stands for.
 
         Args:
             body: Statements that all run.
-            bound: The names.
+            bound: The names and their literals.
             helped: Whether the statements are those of a helper.
         """
         for statement in body:
@@ -483,7 +484,7 @@ class _LiteralReader:
             elif isinstance(statement, ast.For) and (rows := self._rows(statement)):
                 yield from self.expected_literals(statement.body, {**bound, **rows})
             if _may_end(statement):
-                return  # what follows may not be reached, by another solution than gold
+                return  # another solution than gold may not reach the rest
 
     def _comparison_literals(self, test: ast.expr, bound: Bound) -> Iterator[ast.expr]:
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
@@ -504,7 +505,7 @@ class _LiteralReader:
     def _containment_literals(
         self, part: ast.expr, container: ast.expr, bound: Bound
     ) -> Iterator[ast.expr]:
-        """Yield a text that must be contained in a value that is not a literal."""
+        """Yield a text that a non-literal value must contain."""
         if self._literals(container, bound):
             return
         for literal in self._literals(part, bound):
@@ -514,7 +515,7 @@ class _LiteralReader:
                 yield literal
 
     def _exception_classes(self, node: ast.expr) -> Iterator[ast.expr]:
-        """Yield the class of an exception that must be raised, if all know which it is."""
+        """Yield the class of an exception that must be raised, if builtin and replaceable."""
         if not isinstance(node, ast.Call) or not node.args:
             return
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -526,7 +527,7 @@ class _LiteralReader:
             yield error
 
     def _helper_literals(self, call: ast.Call) -> Iterator[ast.expr]:
-        """Yield the arguments that a function of the test's own asserts the equality with."""
+        """Yield the call's arguments whose equality a helper of the test asserts."""
         if isinstance(call.func, ast.Name):
             helper, skip_count = _find_definition(self._module, call.func.id), 0
         else:
@@ -548,7 +549,7 @@ class _LiteralReader:
         )
 
     def _rows(self, loop: ast.For) -> Bound:
-        """Return the values of the names of a loop over literals, if it runs to its end."""
+        """Return the values of the names of a loop over literals, if the loop runs to its end."""
         if not isinstance(loop.iter, (ast.List, ast.Tuple)) or any(map(_may_end, loop.body)):
             return {}
         if not all(map(_is_literal, loop.iter.elts)):
@@ -581,7 +582,7 @@ class _LiteralReader:
             yield from sides[0] or sides[1]
 
     def _literals(self, node: ast.expr, bound: Bound) -> Sequence[ast.expr]:
-        """Return the literals that a node is, stands for, or is made of."""
+        """Return the literals that a node is, stands for, or is built from."""
         if isinstance(node, ast.Name):
             return bound.get(node.id, [])
         if _is_literal(node):
@@ -591,7 +592,7 @@ class _LiteralReader:
         return [constant for constant in ast.walk(node) if isinstance(constant, ast.Constant)]
 
     def _is_made(self, node: ast.expr) -> bool:
-        """Return whether a node is made of literals, by constructors of the standard library."""
+        """Return whether a node is built from literals by constructors of the standard library."""
         if isinstance(node, (ast.List, ast.Tuple)):
             return all(map(self._is_made, node.elts))
         if not isinstance(node, ast.Call):
@@ -615,7 +616,7 @@ def _method(call: ast.Call) -> str:
 
 
 def _is_assigned(node: ast.AST, name: str, max_count: int = 0) -> bool:
-    """Return whether a name is assigned more often than that."""
+    """Return whether a name is assigned more than `max_count` times."""
     name_nodes = [
         name_node
         for name_node in ast.walk(node)
@@ -649,7 +650,7 @@ def _draw_replacement_error(text: bytes, draw: random.Random) -> bytes | None:
 def _mutate_literal(
     text: bytes, draw: random.Random, alphabets: Sequence[str] = _ALPHABETS
 ) -> bytes | None:
-    """Return a literal of another value, but of the same form: one character is another one."""
+    """Return a literal of the same form with another value: one character is exchanged."""
     value = _value(text)
     for _ in range(_TRIES):
         index = draw.randrange(len(text))
@@ -664,7 +665,7 @@ def _mutate_literal(
 
 
 def _simplest_replacement(text: bytes, value: Any) -> bytes | None:
-    """Return another value for one that has no letter and no digit."""
+    """Return another value for one without letters and digits."""
     replacement: bytes | None = None
     if isinstance(value, (list, dict)) and not value:
         replacement = b"[0]" if isinstance(value, list) else b"{0: 0}"
@@ -684,7 +685,7 @@ def _value(text: bytes) -> Any:
 
 
 def _is_different(value: Any, new_value: Any) -> bool:
-    """Return whether a value differs from another of the same form, by more than rounding."""
+    """Return whether a value differs from another of the same form by more than rounding."""
     return (
         new_value is not _NO_VALUE
         and _form(value) == _form(new_value)

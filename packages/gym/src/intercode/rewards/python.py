@@ -1,13 +1,15 @@
 """The default Python reward: the share of a task's tests that pass.
 
-The submission is the session (`session_source`). It is run again in a fresh process, in the file
-system that the agent has left, and the tests run in another sandbox, in which nothing of the
-agent's has ever run: neither gold nor a test nor what it expects is within the submission's reach.
-A test passes if it runs without an exception; gold is not run, so that no test passes because gold
-fails in the same way.
+The submission is the session's source (`session_source`). The reward runs the submission again in a
+fresh process, in the file system that the agent left. The tests run in another sandbox, in which no
+code of the agent has ever run. Gold, tests and expected values are therefore out of the
+submission's reach.
 
-``submit NAME`` says which function is the answer to a task whose tests all call one function. A
-NAME that is not defined fails every test.
+A test passes if it raises no exception. Gold is not run, so no test passes because gold fails in
+the same way.
+
+``submit NAME`` names the function that answers a task whose tests all call one function. An
+undefined NAME fails every test.
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ from intercode_sandbox.network import Network
 
 
 class PythonReward:
-    """Runs a task's tests against the submission of an episode.
+    """The reward that runs a task's tests against the submission of an episode.
 
     Args:
-        provider: Starts the sandbox for an episode that still goes on.
-        start: Starts a sandbox in which the task's files and setup are done.
-        image: Names the image of a task's sandboxes.
-        network: Whether the submission may use the network.
-        python: A program of the image's to run it; None: the Python of InterCode itself.
+        provider: The provider that starts a copy of the sandbox of a running episode.
+        start: Starts a sandbox with the task's files and setup applied.
+        image: Returns the image of a task's sandboxes.
+        network: The submission's network access.
+        python: The image's Python that runs the submission; None: the Python of InterCode.
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class PythonReward:
         """Return the score of an episode.
 
         Raises:
-            TaskError: The task has no tests, or they are not Python.
+            TaskError: The task has no tests, or the tests are not Python.
             SandboxError: A sandbox died.
         """
         return _make_score(self._results(task, episode, sandbox))
@@ -90,14 +92,14 @@ class PythonReward:
             return trial.run(bench, plan.tests, plan.harmless)
 
     def close(self) -> None:
-        """Close the sandbox that is kept for the next grading. Idempotent."""
+        """Close the sandbox that is retained for the next grading. Idempotent."""
         idle_bench, self._idle_bench = self._idle_bench, None
         if idle_bench is not None:
             idle_bench[1].close()
 
     @contextmanager
     def _bench(self, task: Task) -> Iterator[Bench]:
-        """Yield a place for the tests: as new, though it may have been used before."""
+        """Yield a pristine sandbox for the tests, new or retained."""
         image = "" if task.files or task.setup else self._image(task)
         with blame_task(task, "its tests"):
             bench = self._take(image) or Bench(self._start(task))
@@ -110,7 +112,7 @@ class PythonReward:
                 bench.close()
 
     def _take(self, image: str) -> Bench | None:
-        """Return the place that is kept, if it has the image and is as new."""
+        """Return the retained sandbox if it has the image and is unchanged."""
         idle_bench, self._idle_bench = self._idle_bench, None
         if idle_bench is None:
             return None

@@ -1,9 +1,9 @@
-"""The reading of a Python task's tests and of a submission: pure, and from source alone.
+"""Analysis of a Python task's tests and of a submission: pure, and from source alone.
 
-A test may use builtins, its own imports, imports of the task's own code, and names of the
-submission. Only the last come from the submission, and never in the place of a builtin or a module
-of the standard library, unless gold itself defines the name: a submission's own `isclose` or
-`sorted` has no say in a test.
+A test may use builtins, its own imports, imports of the task's code, and names of the submission.
+The submission supplies only the last. No name of the submission replaces a builtin or a module of
+the standard library, unless gold itself defines the name. A submission's own `isclose` or `sorted`
+therefore cannot affect a test.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from intercode.task import Task
 
 @dataclass(frozen=True, slots=True)
 class PythonPlan:
-    """The facts that the process of the tests needs (`interpreters.inside.grader`)."""
+    """The facts that the tests' process needs (`intercode.interpreters.inside.grader`)."""
 
     tests: tuple[Mapping[str, Any], ...]
     """The tests: each a ``source``, or the ``input`` of a case and its expected output."""
     names: tuple[str, ...]
     """The names of the submission that the tests use."""
     imports: tuple[str, ...]
-    """Imports for names that the tests use without importing them, as gold does."""
+    """The imports of names that the tests use without importing them, as in gold."""
     modules: tuple[str, ...]
-    """The modules among the task's own files that the tests import."""
+    """The modules among the task's files that the tests import."""
     functions: tuple[str, ...]
-    """Functions that the task's own code defines."""
+    """The functions that the task's code defines."""
     classes: tuple[str, ...]
-    """Classes of which a test may use an object as what it is."""
+    """The classes whose objects keep their type in a test."""
     operators: tuple[str, ...]
-    """Special methods that these classes define."""
+    """The special methods that these classes define."""
     setup: str
-    """Source that is run before the tests."""
+    """The source that runs before the tests."""
     entry: str | None
-    """The one name that all tests call, if there is one."""
+    """The one name that all tests call, if any."""
     harmless: bool
-    """Whether the tests leave the process that they run in as it was."""
+    """Whether the tests leave their process unchanged."""
 
     def message(self, answer: str | None) -> dict[str, Any]:
         """Return the message to the grader; `answer` is the submission's name for the entry."""
@@ -58,15 +58,15 @@ class PythonPlan:
 
 
 def has_tests(task: Task) -> bool:
-    """Return whether a task has anything to grade a submission by."""
+    """Return whether a task has tests or cases that grade a submission."""
     return bool(task.tests or task.metadata.get("cases") or task.metadata.get("stdio"))
 
 
 def make_plan(task: Task) -> PythonPlan:
-    """Make the plan of a task's tests.
+    """Return the plan of a task's tests.
 
     Raises:
-        TaskError: There are none, or they are not Python.
+        TaskError: The task has no tests, or the tests are not Python.
     """
     facts = task.metadata
     setup = facts.get("test_setup_code") or ""
@@ -116,7 +116,7 @@ class _Source:
         self.used_names: list[str] = []
         self.bound_names: set[str] = set()
         self.defined_names: set[str] = set()
-        """At the top level, and not by an import."""
+        """Names that are bound at the top level other than by an import."""
         self.imports: dict[str, str] = {}
         self.modules: list[str] = []
         self.functions: list[str] = []
@@ -206,7 +206,7 @@ def _library(name: str) -> str:
 def _find_entry(
     tests: Iterable[_Source], gold_source: _Source, free_names: list[str]
 ) -> str | None:
-    """The one name of the submission that every test calls, a function's if there are several."""
+    """Return the submitted name that every test calls; among several, the only function."""
     common = [
         name
         for name in free_names
@@ -218,7 +218,7 @@ def _find_entry(
 
 
 def _modules(task: Task, sources: Iterable[_Source]) -> Iterator[str]:
-    """The task's own modules among what is imported."""
+    """Yield the task's own modules among the imported ones."""
     task_modules = {name for path in task.files for name in _module(PurePosixPath(path))}
     for name in dict.fromkeys(name for source in sources for name in source.modules):
         parts = name.split(".")
@@ -258,10 +258,9 @@ _DEFINITIONS = (
 def session_source(episode: Episode) -> list[str]:
     """List the sources of an episode's session, in order.
 
-    A session runs again as it was, with the actions that failed: their effects before the failure
-    were there for the actions that followed. After a restart only later actions count. Of an
-    action that had to be interrupted only the definitions count, since to run it again would take
-    as long.
+    A session runs again unchanged, including the actions that failed: later actions relied on their
+    effects before the failure. After a restart only later actions count. Only the definitions of an
+    interrupted action count, because running the action again would take as long.
     """
     sources: list[str] = []
     for turn in episode.turns:
@@ -288,18 +287,18 @@ def definitions(source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A program that was submitted."""
+    """A submitted program."""
 
     earlier_sources: Sequence[str]
-    """Sources that are run first."""
+    """The sources that run first."""
     program: str
 
 
 def stdio_cases(task: Task) -> list[Mapping[str, str]]:
-    """Return the cases under ``metadata.stdio``, each with ``stdin`` and ``stdout``; often none.
+    """Return the cases under ``metadata.stdio``, each with ``stdin`` and ``stdout``; often empty.
 
     Raises:
-        TaskError: They are malformed, or the task also has tests of another kind.
+        TaskError: The cases are malformed, or the task also has tests of another kind.
     """
     cases = task.metadata.get("stdio") or []
     location = f"task {task.task_id!r}: 'stdio'"
@@ -315,9 +314,9 @@ def stdio_cases(task: Task) -> list[Mapping[str, str]]:
 
 
 def submission(episode: Episode, setup: str | None) -> Submission | None:
-    """Return the program that an episode has submitted; None: it has submitted none.
+    """Return the program that an episode has submitted; None: no program was submitted.
 
-    It is the last action, a whole program, or with ``submit NAME`` a call of that function.
+    The program is the last action, or with ``submit NAME`` a call of that function.
     """
     executed_indices = [
         n for n, turn in enumerate(episode.turns) if turn.info.get("executed", True)

@@ -1,7 +1,7 @@
-"""One grading: a process for the tests, another for the submission, and this between them.
+"""One grading: the tests' process, the submission's process, and the relay between them.
 
-All their messages pass here, so that time is kept, and a submission that ends its process, or
-floods the channel, fails its test and no more.
+All messages of the two processes pass through this relay, which enforces the time limits. A
+submission that ends its process, or floods the channel, fails its test and nothing more.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from intercode_sandbox.base import SandboxBackend
 T = TypeVar("T")
 
 MAX_LATE_TESTS = 3
-"""Tests of one submission that may run into the time limit before the rest is not run."""
+"""The number of late tests of one submission after which the remaining tests are not run."""
 _RELAYED_KINDS = (ASK, ANSWER)
 _MAX_GRADINGS = 100
-"""Gradings by one process of tests, after which there is another."""
+"""The number of gradings after which a new process of tests is started."""
 _ENDED_REASON = "the submission ended the process that it runs in"
 
 
@@ -44,11 +44,11 @@ class Result:
     reason: str = ""
     """A description of the failure."""
     late: bool = False
-    """Whether the time limit was reached."""
+    """Whether the test reached the time limit."""
 
 
 def _run_in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result]) -> list[Result]:
-    """Run tests one after the other; after some that were late, the rest have failed."""
+    """Run tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail."""
     results: list[Result] = []
     for number, test in enumerate(tests):
         if sum(result.late for result in results) < MAX_LATE_TESTS:
@@ -60,12 +60,12 @@ def _run_in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result])
 
 
 class _Failure(Exception):  # noqa: N818 - not an error of ours
-    """A reason of the submission's why the processes cannot continue."""
+    """A failure of the submission after which its processes cannot continue."""
 
 
 @contextmanager
 def _blame_tests(module: str) -> Iterator[None]:
-    """Blame the tests, and not the submission, if their own sandbox ends meanwhile."""
+    """Attribute the end of the tests' own sandbox to the tests, not to the submission."""
     try:
         yield
     except CausedInsideError as error:
@@ -75,10 +75,10 @@ def _blame_tests(module: str) -> Iterator[None]:
 
 
 class Bench:
-    """A sandbox for tests, in which no submission has run, and maybe their process.
+    """A sandbox for tests in which no submission has run, possibly with their retained process.
 
     Args:
-        sandbox: The sandbox, as its image is.
+        sandbox: The sandbox, unchanged since its start from the image.
     """
 
     def __init__(self, sandbox: SandboxBackend) -> None:
@@ -87,7 +87,7 @@ class Bench:
         self._gradings = 0
 
     def take(self) -> PythonProcess | None:
-        """Return the process that is kept for the next tests, if it still runs."""
+        """Return the process that is retained for the next tests, if it still runs."""
         process, self._process = self._process, None
         if process is not None and process.process.poll() is not None:
             process.close()
@@ -95,11 +95,11 @@ class Bench:
         return process
 
     def keep(self, process: PythonProcess | None, harmless: bool) -> None:
-        """Keep a process that has run its tests to their end, if they were harmless.
+        """Retain a process that has completed its tests, if they were harmless.
 
-        The messages of a submission have made values in it, and no more, and the next tests begin
-        with names of their own. After many of them another process takes its place, whose memory
-        is not in pieces.
+        The submission's messages have only created values in the process, and the next tests start
+        with fresh names. After `_MAX_GRADINGS` gradings a new process replaces it, because its
+        memory is fragmented by then.
         """
         self._gradings += 1
         if process is None or (harmless and self._gradings % _MAX_GRADINGS):
@@ -108,9 +108,9 @@ class Bench:
             process.close()
 
     def is_new(self) -> bool:
-        """Return whether the sandbox is as it was; programs that tests have left are killed."""
+        """Return whether the sandbox is unchanged; processes that tests have left are killed."""
         if self._process is not None and self._process.process.poll() is None:
-            return True  # nothing but harmless tests has run since this was last found
+            return True  # only harmless tests have run since the last check
         if (process := self.take()) is not None:
             process.close()
         self.sandbox.kill()
@@ -124,13 +124,13 @@ class Bench:
 
 
 class Trial:
-    """Runs tests against a submission, whose process is started at once.
+    """A run of tests against a submission, whose process is started at once.
 
     Args:
         subject: The sandbox for the submission.
-        python: A program of the image's; None: the Python of InterCode itself.
+        python: The image's Python; None: the Python of InterCode.
         sources: The submission's sources, in order.
-        plan: The message to the grader (`Plan.message`).
+        plan: The message to the grader (`PythonPlan.message`).
         timeout: Seconds for each source, and for each test.
     """
 
@@ -149,25 +149,26 @@ class Trial:
         self._timeout = timeout
         self._processes: dict[str, PythonProcess] = {}
         self._begun = False
-        with suppress(ImageError):  # each test will fail by it
+        with suppress(ImageError):  # each test then fails with this error
             self._processes[SUBMISSION] = start(subject, SUBMISSION, python)
 
     def close(self) -> None:
-        """End the processes, and everything else in the submission's sandbox."""
+        """End the processes, and all other processes in the submission's sandbox."""
         self._end(SUBMISSION)
 
     def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[Result]:
-        """Run the tests one after the other; after some that were late, the rest have failed.
+        """Run the tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail.
 
         Args:
-            bench: The place for the tests.
-            tests: The tests (`Plan.tests`).
-            harmless: Whether their process may run others afterwards (`Plan.harmless`).
+            bench: The sandbox for the tests.
+            tests: The tests (`PythonPlan.tests`).
+            harmless: Whether the tests' process may run other tests afterwards
+                (`PythonPlan.harmless`).
 
         Raises:
             RewardError: The tests have ended their own sandbox.
-            CausedInsideError: The submission has ended its own.
-            SandboxError: A sandbox was lost otherwise.
+            CausedInsideError: The submission has ended its own sandbox.
+            SandboxError: A sandbox was lost for another reason.
         """
         self._sandboxes[GRADER] = bench.sandbox
         if (process := bench.take()) is not None:
@@ -184,7 +185,8 @@ class Trial:
             message = self._ask_grader(TEST, number, json.dumps(test).encode())
         except _Failure as failure:
             self._end(SUBMISSION, GRADER)
-            # A submission that takes long to load, and then ends, is not waited for at each test.
+            # A submission that loads slowly and then ends counts as late: no further test waits for
+            # it.
             return Result(False, str(failure), time.monotonic() - start_time >= self._timeout)
         return Result(not message, message)
 
@@ -203,12 +205,12 @@ class Trial:
             with _blame_tests(module):
                 return start(sandbox, module, self._python)
         except ImageError as error:
-            if module == SUBMISSION:  # by the agent's doing: the image has it
+            if module == SUBMISSION:  # the agent removed Python: the image has it
                 raise _Failure(str(error)) from None
             raise
 
     def _end(self, *modules: str) -> None:
-        """End the processes, and everything else that was started in these sandboxes."""
+        """End the processes, and all other processes in these sandboxes."""
         processes, self._processes, self._begun = self._processes, {}, False
         for module in modules:
             with _blame_tests(module):
@@ -228,7 +230,7 @@ class Trial:
                     return
 
     def _ask_grader(self, kind: int, number: int, payload: bytes) -> str:
-        """Send the grader a request; return what went wrong, empty if all is well."""
+        """Send the grader a request; return a description of the failure, or an empty text."""
         subject, grader = self._processes[SUBMISSION], self._processes[GRADER]
         deadline = time.monotonic() + self._timeout
         grader.send(kind, number, payload)
@@ -236,7 +238,7 @@ class Trial:
             for sender, frame_kind, frame_number, data in self._frames([subject, grader], deadline):
                 if frame_kind in _RELAYED_KINDS:
                     recipient = grader if sender is subject else subject
-                    # A process that reads its messages slowly has no more time than the test.
+                    # A process that reads its messages slowly gets no more time than the test.
                     if not recipient.send(
                         frame_kind, frame_number, data, self._remaining_seconds(deadline)
                     ):
@@ -248,7 +250,7 @@ class Trial:
         """Return the seconds until the deadline, above 0.
 
         Raises:
-            _Failure: The time is up.
+            _Failure: The deadline has passed.
         """
         remaining_seconds = deadline - time.monotonic()
         if remaining_seconds <= 0:
@@ -266,14 +268,14 @@ class Trial:
         """
         module = SUBMISSION if process is self._processes[SUBMISSION] else GRADER
         with _blame_tests(module):
-            self._sandboxes[module].kill()  # it may run on without its channel
+            self._sandboxes[module].kill()  # the process may continue without its channel
         process.check_end(self._sandboxes[SUBMISSION])
         return _Failure(_ENDED_REASON)
 
     def _frames(
         self, processes: Sequence[PythonProcess], deadline: float
     ) -> Iterator[tuple[PythonProcess, int, int, bytes]]:
-        """Yield the messages that come next, each with its sender; maybe none yet."""
+        """Yield the next messages, each with its sender; possibly none yet."""
         poll = select.poll()
         for process in processes:
             poll.register(process.control, select.POLLIN)
@@ -294,12 +296,12 @@ class Trial:
 
 # -- programs --------------------------------------------------------------------------------------
 
-# A program is graded by its output: each case gives the input, and has the output that is expected.
-# It runs in a process of its own for each case, after the session's earlier actions, whose output
-# does not count and whose input is empty. The expected output never enters the sandbox.
+# A program is graded by its output: each case has an input and the expected output. Each case runs
+# in a separate process, after the session's earlier actions. Their output does not count, and their
+# input is empty. The expected output never enters the sandbox.
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
-"""The tolerance of two numbers of which one is printed with a decimal point."""
+"""The relative and the absolute tolerance of two numbers, one printed with a decimal point."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CHUNK = 1 << 18
 _QUOTED_CHARACTERS = 200
@@ -314,12 +316,12 @@ def run_cases(
     cases: Sequence[Mapping[str, str]],
     timeout: float,
 ) -> list[Result]:
-    """Run the cases one after the other; after some that were late, the rest have failed.
+    """Run the cases sequentially; after `MAX_LATE_TESTS` late ones, the remaining cases fail.
 
     Args:
-        sandbox: The sandbox to run them in; programs that are left running are killed.
-        python: A program of the image's; None: the Python of InterCode itself.
-        submission: The program.
+        sandbox: The sandbox of the cases; remaining processes are killed at the end.
+        python: The image's Python; None: the Python of InterCode.
+        submission: The program; None fails every case.
         cases: The cases (`stdio_cases`).
         timeout: Seconds for each case.
 
@@ -352,7 +354,7 @@ def _run(
     max_bytes = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
     try:
         python_process = start(sandbox, PROGRAM, python)
-    except ImageError as error:  # by the agent's doing: the image has it
+    except ImageError as error:  # the agent removed Python: the image has it
         return Result(False, str(error))
     with closing(python_process) as process:
         deadline = time.monotonic() + timeout
@@ -386,7 +388,7 @@ def _run(
 def _events(
     sandbox: SandboxBackend, process: PythonProcess, deadline: float
 ) -> Iterator[tuple[bytes, str]]:
-    """Yield output and messages until the process has ended, or time is up."""
+    """Yield output and messages until the process ends or the deadline passes."""
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
@@ -405,8 +407,9 @@ def _events(
                 yield event
     if process.process.poll() is None:
         return
-    # What is there by now: a child that lives on could print for ever. And if the process ended
-    # because the sandbox died, that is noticed here, and does not count as a wrong answer.
+    # Kill first, because a surviving child could print for ever; then read the pending output. If
+    # the death of the sandbox ended the process, the kill reports that error, which does not count
+    # as a wrong answer.
     sandbox.kill()
     for read in readers.values():
         while (event := read()) is not None and event != _NO_EVENT:
@@ -414,7 +417,7 @@ def _events(
 
 
 def _read_output(fd: int) -> tuple[bytes, str] | None:
-    """Return the output that has come; None: there will be no more."""
+    """Return the pending output; None: the output has ended."""
     try:
         data = os.read(fd, _CHUNK)
     except BlockingIOError:
@@ -423,7 +426,7 @@ def _read_output(fd: int) -> tuple[bytes, str] | None:
 
 
 def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
-    """Return the worker's message about the program's end; None: there will be no more."""
+    """Return the worker's message about the program's end; None: the messages have ended."""
     try:
         frames = process.receive()
     except ValueError:
@@ -438,9 +441,9 @@ def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
 def is_same_output(output: str, expected_output: str) -> bool:
     """Return whether two outputs are the same: line by line, token by token.
 
-    Blanks between tokens, at the ends of lines, and blank lines do not count. A token equals if it
-    is the same text, or if both are numbers, one of them with a decimal point or an exponent, and
-    close.
+    Blanks between tokens and at the ends of lines do not count, and neither do blank lines. Two
+    tokens are equal if their texts are equal. Two numbers, at least one with a decimal point or an
+    exponent, are also equal within `ABSOLUTE` + `RELATIVE` · abs(expected number).
     """
     output_lines, expected_lines = _words(output), _words(expected_output)
     return len(output_lines) == len(expected_lines) and all(
@@ -461,7 +464,7 @@ def _is_same_token(first_token: str, second_token: str) -> bool:
     if not (_NUMBER.fullmatch(first_token) and _NUMBER.fullmatch(second_token)):
         return False
     if not set(first_token + second_token) & set(".eE"):
-        return False  # whole numbers, of any length, are exact
+        return False  # integers, of any length, are exact
     first_number, second_number = float(first_token), float(second_token)
     return math.isfinite(first_number - second_number) and abs(
         first_number - second_number

@@ -1,9 +1,10 @@
-"""Numbers, and yes or no, in the words of an output.
+"""Parsing of numbers, and of yes or no, in the words of an output.
 
-An output says one number if there is one in it, and all other words name what it is the number of:
-words of the question, paths, and the few of `_FRAME`. So there is no list of the ways to hedge:
-"certainly not 5", "5 or so", "five or 5", an error message with a 5 in it have words that name
-nothing. Words of the question that negate or compare do not count either. Pure.
+An output gives one number if it contains exactly one and all other words name the counted thing.
+Permitted words are words of the question, paths, and the few of `_FRAME`. The parser therefore
+needs no list of hedges. Each of "certainly not 5", "5 or so", "five or 5" and an error message with
+a 5 contains words that name nothing. Words of the question that negate or compare do not count
+either. All functions are pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 _LINES, _CHARACTERS = 3, 200
-"""The most lines and characters of an output that is taken for one number."""
+"""The most lines and characters of an output that can give one number."""
 _NUMBER = re.compile(
     r"(-?(?:(?:\d{1,3}(?:,\d{3}){1,9}|\d{1,60})(?:\.\d{1,60})?|\.\d{1,60}))([A-Za-z%]*)"
 )
@@ -56,14 +57,14 @@ _FRAME = _words(
     exactly only found counted
     """
 )
-"""Words that may stand around a number beside those of the question."""
+"""Words that may stand around a number, in addition to those of the question."""
 _THINGS = _words(
     """
     file files line lines word words directory directories folder folders character characters
     user users entry entries item items row rows
     """
 )
-"""Nouns that may be counted where the question names none of them."""
+"""Nouns that may be counted if the question names none of them."""
 _DOUBTS = _words(
     """
     not no never none neither nor without n't isn't aren't wasn't doesn't don't less fewer lower
@@ -76,16 +77,16 @@ _DOUBTS = _words(
     billion
     """
 )
-"""Words that negate, compare, doubt or count: beside a number, its meaning is another one."""
+"""Words that negate, compare, doubt or count, and so change the meaning of a number beside them."""
 _BOUND_WORDS = _words(
     """
     - under below over above beyond within near past before after until till by to from in on for
     at with and per versus vs file line word directory folder character user entry item row
     """
 )
-"""Words before a number that is a bound, a part or a name, and not the answer."""
+"""Words before a number that make it a bound, a part or a name, and not the answer."""
 _CHOICE = re.compile(r"(?:.*(?::|=|\bis))?\s*(\w+)[.!]?\s*|\s*(\w+)[,.:;!].*")
-"""A line with a word at its end, after what it is the answer to, or before what explains it."""
+"""A line with a word at its end, after the question, or at its beginning, before an explanation."""
 _CHOICES = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -98,7 +99,7 @@ class Quantity:
 
     @classmethod
     def parse(cls, token: str) -> Quantity | None:
-        """Return the quantity that a word is; None: it is none."""
+        """Return the quantity that a word denotes; None if the word is no quantity."""
         match = _NUMBER.fullmatch(token)
         if match is None or (match[2] and match[2].casefold() not in _UNITS):
             return None
@@ -106,11 +107,11 @@ class Quantity:
 
     @property
     def value(self) -> Decimal:
-        """The number as such."""
+        """The number without its unit."""
         return Decimal(self.number)
 
     def equals(self, quantity: Quantity) -> bool:
-        """Whether both numbers are the same, up to half a unit of the last decimal of the shorter.
+        """Return whether both numbers agree to half a unit of the last decimal of the shorter.
 
         A number without decimals is exact.
         """
@@ -125,18 +126,18 @@ class Question:
     """The words of a task's question that an answer may repeat."""
 
     words: frozenset[str] = frozenset()
-    """The words that may stand around an answer, in small letters."""
+    """The words that may stand around an answer, in lower case."""
     units: frozenset[str] = frozenset()
-    """The units in which an answer is asked for: "in megabytes", "the percentage of"."""
+    """The units that the question requests: "in megabytes", "the percentage of"."""
     folders: frozenset[str] = frozenset()
-    """The folders that are named by their absolute paths, or by paths from the root."""
+    """The folders that the question names by absolute paths, or by paths from the root."""
 
     @classmethod
     def parse(cls, text: str) -> Question:
-        """Read a question."""
+        """Parse a question."""
         question_tokens = [*tokens(text)]
         words = {word.casefold() for word in question_tokens if any(map(str.isalpha, word))}
-        things = {word[:3] for word in words & _THINGS}  # "file", "files"
+        things = {word[:3] for word in words & _THINGS}  # a prefix joins "file" and "files"
         counted_nouns = {thing for thing in _THINGS if thing[:3] in things} or _THINGS
         units = (next(filter(None, match)).casefold() for match in _UNIT_REQUEST.findall(text))
         return cls(
@@ -150,7 +151,7 @@ class Question:
         )
 
     def explains(self, token: str) -> bool:
-        """Whether a word may stand beside an answer: a word of these, or a path."""
+        """Return whether a word may stand beside an answer: a word of the question, or a path."""
         word = token.casefold()
         if word in _DOUBTS or word.partition(".")[0] in _DOUBTS:
             return False
@@ -161,7 +162,7 @@ class Question:
 
 
 def tokens(text: str) -> Iterator[str]:
-    """Yield the words of a text without the marks around them."""
+    """Yield the words of a text without surrounding punctuation."""
     for word in _WORD_BREAK.split(text):
         token = word.strip(_PUNCTUATION)
         token = token[:-1] if token.endswith(".") and len(token) > 1 else token
@@ -175,7 +176,7 @@ def is_doubt(word: str) -> bool:
 
 
 def is_unit(word: str) -> bool:
-    """Return whether a word after a number is its unit, or what is counted."""
+    """Return whether a word after a number is its unit, or the counted noun."""
     return word.casefold() in _THINGS or bool(_unit(word))
 
 
@@ -190,12 +191,12 @@ def quantities(lines: Sequence[str]) -> list[Quantity]:
 
 
 def _unit(word: str) -> str:
-    """The unit that a word names; a single letter does not name one by itself."""
+    """Return the unit that a word names; a separate single letter names no unit."""
     return _UNITS.get(word.casefold(), "") if len(word) > 1 or word == "%" else ""
 
 
 def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
-    """Return the one number that an output tells; None: there is none, or no single one."""
+    """Return the one number that an output gives; None: no number, or several."""
     if len(lines) > _LINES or sum(map(len, lines)) > _CHARACTERS:
         return None
     words = [token for line in lines for token in tokens(line)]
@@ -205,7 +206,7 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     if len(positions) != 1 or not all(map(question.explains, non_unit_words)):
         return None
     if sum(word.casefold() not in question.words for word in non_unit_words) > 1:
-        return None  # it is the number of one path
+        return None  # the number describes only one path
     if positions[0] and words[positions[0] - 1].casefold() in _BOUND_WORDS:
         return None
     units = {*map(_unit, other_words)} - {""}
@@ -216,9 +217,9 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
 
 
 def parse_choice(lines: Sequence[str], question: Question) -> bool | None:
-    """Return what a line says that begins or ends with yes or no; None: it says neither.
+    """Return the choice of a line that begins or ends with yes or no; None: neither.
 
-    A bare 0 or 1 says neither: as a truth value and as an exit code it means opposite things.
+    A bare 0 or 1 is neither: as a truth value and as an exit code the digit has opposite meanings.
     """
     match = _CHOICE.fullmatch(lines[0]) if len(lines) == 1 else None
     words = [token.casefold() for line in lines for token in tokens(line)]

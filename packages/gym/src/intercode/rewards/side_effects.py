@@ -1,8 +1,8 @@
-"""Tests that leave the process they run in as it was, by the look of their source.
+"""Recognition of tests that leave their process unchanged, from their source alone.
 
-They compute with values, call the submission, and bind names of their own, which are thrown away.
-They name no function that reaches further, and no attribute but the methods of data: a frame's, a
-function's or a module's would lead to what the next tests use.
+These tests compute with values, call the submission, and bind names that are discarded. No test
+names a function that reaches further, or an attribute other than the methods of data types. An
+attribute of a frame, a function or a module would lead to state that the next tests use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXPRESSIONS = (
 
 
 def is_harmless(node: ast.AST) -> bool:
-    """Return whether a node of a test, without those in it, can have no lasting effect."""
+    """Return whether a node of a test, without its children, can have no lasting effect."""
     if isinstance(node, ast.Name):
         builtin = hasattr(builtins, node.id) and node.id not in _NAMES
         return not builtin and _is_allowed_name(node.id)

@@ -1,19 +1,22 @@
-"""The default SQL reward: the right answer, or for a task that asks for a change, the right tables.
+"""The default SQL reward: the correct result set or, for a change, the correct tables.
 
-**A query** as gold asks for an answer: the agent's last action that ended without an error and
-gave a result set. It is run again on a fresh copy of the database (`intercode.rewards.sql_run`),
-and so is gold, on another; 1.0 means that the results are equal (`intercode.rewards.sql_compare`),
-in order where gold's outermost query orders (`intercode.rewards.sql_gold`). They must be equal on
-mutated copies, too, if gold's result could be guessed, or if the answer has columns of one type in
-another order than gold. Where a task allows another order (``metadata.permute_columns``, as
-Spider's do), one must hold on the database and all copies.
+**A query** as gold asks for a result set. The answer is the agent's last action that succeeded and
+returned one. Answer and gold run again, each on a fresh copy of the database
+(`intercode.rewards.sql_run`). The value 1.0 requires equal results
+(`intercode.rewards.sql_compare`), in the same order if gold's outermost query orders its rows
+(`intercode.rewards.sql_gold`).
 
-**A change** as gold is graded by the tables that the agent left. In an episode that still runs,
-looking at them commits an open transaction.
+In two cases the results must also be equal on mutated copies: if gold's result could be guessed,
+and if the answer has columns of one type in another order than gold. If a task allows another
+column order (``metadata.permute_columns``, set in Spider's tasks), one order must hold on the
+database and all copies.
 
-**Below 1.0**, never above 0.99, the overlap of the rows, or of the changes. Where gold can be
-guessed, the overlap on a copy counts. Of several golds the best counts. Gold that fails is an
-error, never a score.
+**A change** as gold is graded by the tables that the agent left. In a running episode, reading the
+tables commits an open transaction.
+
+**Below 1.0**, never above 0.99, the value is the overlap of the rows or of the changes. If gold can
+be guessed, the overlap on a copy counts. Of several golds, the best match counts. Gold that fails
+is an error, never a score.
 """
 
 from __future__ import annotations
@@ -50,26 +53,27 @@ from intercode.rewards.sql_states import compare_states
 from intercode.task import Task
 
 MAX_INEXACT_VALUE = 0.99
-"""The highest value below that of an exact result."""
+"""The highest value of an inexact result."""
 
 _SHOWN_ROWS = 20
 _SHOWN_CHARACTERS = 200
 
 
 class SqlReward:
-    """Compares the answer or the changes of an episode with those of gold.
+    """The reward that compares an episode's answer or changes with gold's.
 
     Args:
-        databases: Opens the tasks' databases, for the grader.
-        cache: The cache of golds' results; None: they are not kept.
-        permute_columns: Whether an answer's columns may come in another order; None: as the task
-            says.
-        columns: Which columns an answer has: ``exact``, gold's; ``explained``, also one that
-            explains them (`intercode.rewards.sql_explain`); None: as the task says.
+        databases: The opener of the tasks' databases, for the grader.
+        cache: The cache of golds' results; None: no cache.
+        permute_columns: Whether an answer's columns may have another order; None: the task's
+            setting.
+        columns: The columns that an answer may have. ``exact``: gold's. ``explained``: gold's, and
+            possibly a further column that explains them (`intercode.rewards.sql_explain`). None:
+            the task's setting.
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class SqlReward:
         Raises:
             TaskError: The task has no gold.
             RewardError: Gold could not be run.
-            DatabaseError: The engine failed, or was lost.
+            DatabaseError: The engine failed, or the connection was lost.
         """
         best: Score | None = None
         for gold in golds(task):
@@ -111,7 +115,7 @@ class SqlReward:
         if comparison.equal and (
             wrong_tables := program_differences(self._grader, task, gold, source, agent)
         ):
-            # They count as what was left alone.
+            # Wrong tables count as unchanged.
             remaining_state = {name: t for name, t in agent.items() if name not in wrong_tables}
             remaining_state |= {
                 name: t for name, t in change.pristine_state.items() if name in wrong_tables
@@ -148,7 +152,7 @@ class SqlReward:
     def _confirm_answer(
         self, task: Task, gold: str, sql: str, source: Source, score: Score, comparison: Comparison
     ) -> Score:
-        """Score an answer that is right, but may be so by chance."""
+        """Score an answer whose result matches gold's, possibly by chance, on mutated copies."""
         mutated_copies = copies(self._grader, task, gold, source)
         for copy in mutated_copies:
             gold_answer, answer, copy_comparison = self._compare(
@@ -196,15 +200,15 @@ class SqlReward:
             gold: One of its golds.
             sql: The answer.
             source: The database.
-            orders: The orders of the answer's columns that may be right; None: they are not known.
-                They are known on a mutated copy, where more rows are tied than in the data.
+            orders: The possible orders of the answer's columns; None: unknown. A mutated copy,
+                which has more tied rows than the data, is compared with known orders.
         """
         gold_answer = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
         comparison = self._compare_results(task, gold_answer, sql, answer, orders)
         if answer.result and not comparison.equal and self._grader.facts(task, gold).chooses:
-            # The engine may have chosen otherwise then: before the answer is called wrong, gold
-            # gets the same chance as it.
+            # The engine may choose other rows in each run. Gold therefore gets a second run, like
+            # the answer, before the answer counts as wrong.
             repeated_answer = self._grader.gold(task, gold, source, is_repeat=True)
             repeated_comparison = self._compare_results(task, repeated_answer, sql, answer, orders)
             if repeated_comparison.equal:
@@ -216,7 +220,7 @@ class SqlReward:
         return is_permitted if self._permute_columns is None else self._permute_columns
 
     def _explaining_columns(self, task: Task, sql: str) -> tuple[int, ...]:
-        """List the columns of an answer that may stand beside those that were asked for."""
+        """List the columns of an answer that may stand beside the requested ones."""
         column_mode = task.metadata.get("columns") if self._columns is None else self._columns
         if column_mode != "explained":
             return ()
@@ -226,7 +230,7 @@ class SqlReward:
     def _has_effect(
         self, task: Task, gold: str, sql: str, column: int, sources: Sequence[Source]
     ) -> bool:
-        """Return whether an answer's result depends on how it uses one of its columns."""
+        """Return whether an answer's result depends on its use of one of its columns."""
         query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
         return is_used_by_gold(self._grader.facts(task, gold).query, query, column) or any(
             all(any(self._differs(task, sql, text, p) for p in sources) for text in use.variants)
@@ -278,10 +282,10 @@ class SqlReward:
 
 
 def _add_tied_rows(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
-    """Return gold's result with all rows that are tied with one of it.
+    """Return gold's result with all rows that tie with a row of the result.
 
-    A copy may tie the first row with others. An answer that gives all rows that are first, as gold
-    might have done, is right on the data and must be right on the copy.
+    A copy may tie the first row with others. An answer that returns all first rows, as gold might
+    have done, is right on the data and must be right on the copy.
     """
     rows = [row for group in groups for row in group.rows]
     result = replace(gold.result, rows=rows, total=len(rows))
@@ -293,13 +297,13 @@ def _is_in_own_order(comparison: Comparison) -> bool:
 
 
 def _is_explained(comparison: Comparison, gold: Result, answer: AnswerResult) -> bool:
-    """Return whether an answer is right with a column in addition to gold's."""
+    """Return whether an answer is right with one column more than gold's."""
     result = answer.result
     return comparison.equal and result is not None and len(result.columns) > len(gold.columns)
 
 
 def _is_ambiguous(comparison: Comparison, gold: Result) -> bool:
-    """Return whether only copies can tell that a column is not taken for another of its type."""
+    """Return whether only copies can prove that no column stands for another of its type."""
     return not _is_in_own_order(comparison) and any(
         is_ambiguous_order(order, gold) for order in comparison.orders
     )

@@ -1,20 +1,20 @@
-"""Comparison of two results of SQL, and their overlap.
+"""Comparison of two SQL results, and their overlap.
 
-A result is a multiset of whole rows, or where gold's outermost query orders, a sequence. The names
-of its columns do not matter; their number does, and their order unless it may be another. Values
-are compared by type:
+A result is a multiset of whole rows or, if gold's outermost query orders, a sequence. Column names
+do not matter. The number of columns matters, and so does their order, unless another order is
+allowed. Values are compared by type:
 
-- Numbers by value, whatever their type: ``3 = 3.0 = Decimal('3') = TRUE``. In a column that holds
-  fractions, on either side, two numbers are equal if they differ by at most 1e-6 of the larger or
-  1e-9 (`RELATIVE`, `ABSOLUTE`), or are linked by numbers of that column that do; whole columns are
-  compared exactly. NaN equals itself.
+- Numbers by value, whatever their type: ``3 = 3.0 = Decimal('3') = TRUE``. A tolerance applies to
+  columns with fractions, on either side. Numbers that differ by at most 1e-6 of the larger or 1e-9
+  (`RELATIVE`, `ABSOLUTE`) are equal. Numbers that a chain of such pairs in the column links are
+  equal, too. Columns of whole numbers are compared exactly. NaN equals itself.
 - Texts exactly: case, blanks and all. ``'3'`` is not 3, ``''`` is not NULL, and NULL is not 0.
-- Dates, times and intervals by type: a date is neither its text nor its midnight.
+- Dates, times and intervals by type: a date equals neither its text nor its midnight.
 - Lists and objects by their content, numbers in them exactly.
 
-Linking makes "about equal" an equivalence, so that rows can be counted by hash: comparing takes
-one sort of a column's distinct numbers, and no row is compared with more than one other. There are
-no buckets, hence no bucket edges at which nearly equal numbers part.
+Linking makes "about equal" an equivalence relation, so rows can be counted by hash. A comparison
+takes one sort of each column's distinct numbers, and compares no row with more than one other.
+Without buckets, no bucket edge separates nearly equal numbers.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ RELATIVE = 1e-6
 ABSOLUTE = 1e-9
 
 _EXACT_FLOATS = 2.0**53
-"""The size from which on a float is an approximation, whole as it looks."""
+"""The size from which a float is an approximation, even if it looks whole."""
 _PLAIN_TYPES: frozenset[type] = frozenset(
     {int, bool, str, bytes, type(None), date, datetime, time, timedelta}
 )
-"""Types whose own equality is ours."""
+"""Types whose own equality is the result's equality."""
 _FRACTIONAL_TYPES: frozenset[type] = frozenset({float, Decimal})
 _NUMBER_TYPES: frozenset[type] = frozenset({int, bool, float, Decimal})
 _NAN = ("a number", "NaN")
 _MAX_PERMUTATIONS = 120
-"""The number of orders of columns that are tried."""
+"""The most orders of columns that are tried."""
 
 
 Order = tuple[int, ...]
-"""The place in the answer of each of gold's columns."""
+"""The position in the answer of each of gold's columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows that gold puts at the same place: any order among them is right."""
+    """Rows that gold puts at the same position: any order among them is right."""
 
     rows: Sequence[Row]
     take: int
-    """The number of them in the result: less than all where a LIMIT cuts through them."""
+    """The number of these rows in the result: less than all if a LIMIT cuts through the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,14 @@ class Comparison:
     equal: bool
     overlap: float
     """Dice's coefficient of the two multisets of rows, 2·|common| / (|gold| + |answer|): 1.0 for
-    the same rows in any order, 0.0 for none in common."""
+    the same rows in any order, 0.0 for none in common.
+    """
     reason: str = ""
-    """The reason, in words, why they are not equal."""
+    """The reason, in words, why the results are not equal."""
     orders: tuple[Order, ...] = field(default=(), compare=False)
-    """The orders of the answer's columns in which they are equal, its own first; not all, where
-    there are many."""
+    """The orders of the answer's columns in which the results are equal, its own first; not all if
+    there are many.
+    """
 
 
 def compare(
@@ -84,16 +86,17 @@ def compare(
     candidate_orders: Sequence[Order] | None = None,
     extra_columns: Sequence[int] = (),
 ) -> Comparison:
-    """Compare an answer with gold. A result whose rows are not all here equals nothing.
+    """Compare an answer with gold. An incomplete result equals nothing.
 
     Args:
         gold: The result of gold.
         answer: The result of the answer.
         ordered: Whether the order of the rows counts.
-        groups: If it counts: gold's rows by their place in the order. None: each has its own.
-        permute_columns: Whether the columns may come in another order.
-        candidate_orders: Which orders are tried; None: those that the values allow.
-        extra_columns: The columns of the answer of which it may have one in addition to gold's.
+        groups: Gold's rows by their position, if the order counts; None: each row has a separate
+            position.
+        permute_columns: Whether the columns may have another order.
+        candidate_orders: The orders to try; None: the orders that the values allow.
+        extra_columns: The answer's columns of which one may stand in addition to gold's.
     """
     own_order = tuple(range(len(answer.columns)))
     if len(gold.columns) == len(answer.columns):
@@ -116,7 +119,7 @@ def compare(
             equal_orders.append(order)
         if best is None or (comparison.equal, comparison.overlap) > (best.equal, best.overlap):
             best = comparison
-    assert best is not None  # one order was tried at least
+    assert best is not None  # at least one order was tried
     return replace(best, orders=tuple(equal_orders))
 
 
@@ -127,13 +130,13 @@ def _candidate_orders(
     permute_columns: bool,
     candidate_orders: Sequence[Order] | None,
 ) -> Iterator[Order]:
-    """Yield the orders to try: those of the bases, then the others that may be."""
+    """Yield the orders to try: first the bases, then the other possible orders."""
     yield from (
         base
         for base in bases
         if candidate_orders is None or base in candidate_orders or not permute_columns
     )
-    # Results of other lengths are equal in no order; to try 120 of 200,000 rows takes minutes.
+    # Results of different lengths are equal in no order; 120 trials of 200,000 rows take minutes.
     if not permute_columns or len(gold.rows) != len(answer.rows):
         return
     if candidate_orders is not None:
@@ -152,7 +155,7 @@ def is_in_own_order(order: Order) -> bool:
 
 
 def is_ambiguous_order(order: Order, gold: Result) -> bool:
-    """Return whether an order exchanges columns of one type, which values do not tell apart."""
+    """Return whether an order exchanges columns of one type, which values cannot distinguish."""
     kinds = [{_kind(value) for value in column} for column in zip(*gold.rows, strict=True)]
     places = [sorted(order).index(index) for index in order]
     return any(
@@ -173,7 +176,7 @@ def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:
 
 
 def comparable_values(column: Sequence[Value]) -> Sequence[Hashable]:
-    """Replace each value of a column by one that equals those that it counts as equal to."""
+    """Replace each value of a column by the representative of its equal values."""
     kinds = set(map(type, column))
     if kinds <= _PLAIN_TYPES:
         return column
@@ -186,7 +189,7 @@ def comparable_values(column: Sequence[Value]) -> Sequence[Hashable]:
 
 
 def _representatives(numbers: Iterable[Any]) -> dict[Any, float]:
-    """Map numbers to representatives: those within the tolerance of a neighbour share one."""
+    """Map numbers to representatives: numbers within the tolerance of a neighbour share one."""
     representatives: dict[Any, float] = {}
     finite_numbers = [
         (value, number) for number in numbers if math.isfinite(value := _as_float(number))
@@ -216,7 +219,7 @@ def _is_whole(number: float | Decimal) -> bool:
 
 
 def _is_nan(value: Value) -> bool:
-    # The one value of these types that differs from itself.
+    # NaN is the only value of these types that differs from itself.
     return type(value) in _FRACTIONAL_TYPES and bool(value != value)
 
 
@@ -240,7 +243,7 @@ def _compare(
     missing_rows, extra_rows = Counter(gold_keys), Counter(answer_keys)
     common = missing_rows & extra_rows
     missing_rows, extra_rows = missing_rows - common, extra_rows - common
-    # Rows that were not kept count as rows, though their values are not known.
+    # Dropped rows count as rows, though their values are unknown.
     dropped_count = _count_dropped_rows(answer)
     common_count = common.total()
     total = len(gold_keys) + len(answer_keys) + dropped_count
@@ -264,7 +267,7 @@ def _compare(
 def _is_in_order(
     answer_keys: Sequence[Hashable], group_keys: Sequence[Hashable], groups: Sequence[Group]
 ) -> bool:
-    """Return whether each place of the order has rows that may be there, and as many."""
+    """Return whether each position of the order has the right number of permitted rows."""
     if len(answer_keys) != sum(group.take for group in groups):
         return False
     rows, candidates = iter(answer_keys), iter(group_keys)
@@ -297,7 +300,7 @@ def _columns(result: Result) -> str:
 
 
 def _orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, ...]]:
-    """Yield orders of the answer's columns by which each has the values of gold's column there."""
+    """Yield orders of the answer's columns in which each has the values of gold's column."""
     if len(gold) != len(answer) or not gold:
         return
     gold_columns, answer_columns = list(zip(*gold, strict=True)), list(zip(*answer, strict=True))
@@ -316,7 +319,7 @@ def _orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, .
 def _assignments(
     fitting: Sequence[tuple[int, ...]], assigned_indices: tuple[int, ...] = ()
 ) -> Iterator[tuple[int, ...]]:
-    """Yield every way to give each place one of the columns that fit, and none to two."""
+    """Yield every assignment of fitting columns to positions, each column at most once."""
     if len(assigned_indices) == len(fitting):
         yield assigned_indices
         return

@@ -1,8 +1,8 @@
-"""Conditions of a query: the constants that it compares columns with, and the rows it looks up.
+"""Conditions of a query: the constants that it compares columns with, and its lookups of rows.
 
-A *condition* gives values that a mutated copy of the database plants (`sql_mutate`), so that the
-query finds something else there. A *lookup* is one comparison with a constant, or several that AND
-joins, on one table: where it has a single row in the data, a reader may rely on that.
+A *condition* gives values that a mutated copy of the database plants (`sql_mutate`), so the query
+finds other rows in the copy. A *lookup* is one comparison with a constant, or several that AND
+joins, on one table. If a lookup has a single row in the data, a reader may rely on that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from sqlglot import exp
 
 _SAME_TEXT = (exp.Lower, exp.Upper, exp.Trim, exp.Paren, exp.Cast)
-"""Functions of a column by which a row is looked up as by the column itself."""
+"""Functions of a column that look up the same row as the column itself."""
 _MAX_COMPARISONS = 4
 """The most comparisons of one AND that are combined: 15 lookups."""
 
@@ -29,7 +29,7 @@ class Condition:
     """Values of one column that a condition of the query accepts."""
 
     table: str
-    """The table's name in lower case; empty if the query does not say."""
+    """The table's name in lower case; empty if the query does not name it."""
     column: str
     """The column's name in lower case."""
     values: tuple[Constant, ...]
@@ -47,16 +47,16 @@ class ConstantComparison:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Comparisons by which a query may find one row of a table; all of them hold for it."""
+    """Comparisons by which a query may find one row of a table; all of them hold for the row."""
 
     table: str
-    """The table's name in lower case; empty if the query does not say."""
+    """The table's name in lower case; empty if the query does not name it."""
     comparisons: tuple[ConstantComparison, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryConditions:
-    """The values that the conditions of a query ask for."""
+    """The values in the conditions of a query."""
 
     conditions: tuple[Condition, ...] = ()
     """The conditions that compare a column with constants, each once."""
@@ -67,7 +67,7 @@ class QueryConditions:
 
 
 def collect_conditions(query: exp.Query) -> QueryConditions:
-    """Collect the values that the conditions of a query ask for."""
+    """Return the values in the conditions of a query."""
     conditions = [condition for node in query.find_all(*_VALUES) for condition in _read(node)]
     counts = [
         value
@@ -80,7 +80,7 @@ def collect_conditions(query: exp.Query) -> QueryConditions:
 
 
 def _lookups(query: exp.Query) -> Iterator[Lookup]:
-    """Yield each comparison for itself, and those of one AND on one table in all combinations."""
+    """Yield each single comparison, and all combinations within one AND on one table."""
     joined_comparisons: dict[tuple[int, str], list[ConstantComparison]] = {}
     for node in query.find_all(exp.EQ, exp.In, exp.Like, exp.ILike):
         for table, comparison in _comparisons(node):
@@ -160,7 +160,7 @@ def _constant(node: Any) -> Constant | None:
         value = _constant(node.this)
         return None if value is None or isinstance(value, str) else -value
     if isinstance(node, exp.Column) and not node.table and node.this.args.get("quoted"):
-        return node.name  # SQLite takes it for a text, if there is no such column
+        return node.name  # SQLite reads an unknown quoted column as a text
     if not isinstance(node, exp.Literal):
         return None
     if node.is_string:
@@ -169,7 +169,7 @@ def _constant(node: Any) -> Constant | None:
 
 
 def _table(column: exp.Column) -> str:
-    """Return the name of the table that a column belongs to, if the query says so."""
+    """Return the name of a column's table, if the query names it."""
     select: Any = column.find_ancestor(exp.Select)
     while select is not None:
         sources = [*_from_sources(select), *(join.this for join in select.args.get("joins") or ())]
@@ -189,7 +189,7 @@ def _from_sources(select: exp.Select) -> list[Any]:
 
 
 def _shift_value(value: Constant, offset: int) -> list[Constant]:
-    """Return a value that is a bit larger, or smaller."""
+    """Return a slightly larger or smaller value."""
     if not isinstance(value, str):
         return [value + offset]
     with suppress(ValueError, OverflowError):
@@ -219,4 +219,4 @@ _VALUES: dict[Any, Any] = {
     exp.Like: _like_values,
     exp.ILike: _like_values,
 }
-"""Condition → the values that it accepts, and its bound; or for ``!=`` refuses, by its constant."""
+"""Condition → its accepted values and bound (for ``!=``, the refused value), by its constant."""

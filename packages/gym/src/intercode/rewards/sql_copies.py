@@ -1,14 +1,15 @@
-"""Mutated copies of a task's database, on which an answer is asked for again.
+"""Mutated copies of a task's database, on which an answer runs again.
 
-A gold that gives no rows, one row of NULL, 0, 1 and empty text, or a single small number can be
-guessed: many a wrong answer gives the same, an empty select or a constant among them. Such a gold
-is asked again on mutated copies of the database, chosen so that it gives something else there; a
-right answer follows, a guess does not. Where all that it gives there is 0, 1 or nothing (it asks
-whether there is any), it is also asked on a copy on which it gives the same as on the original: an
-answer that only tells copies from the original fails there.
+Some results of gold can be guessed: no rows, one row of NULL, 0, 1 and empty text, or a single
+small number. Many wrong answers give the same result, among them an empty select or a constant. A
+guessable gold runs again on mutated copies of the database on which its result differs; a right
+answer follows, a guess does not. If gold's results on the copies are only 0, 1 or nothing (an
+existence question), one copy with the original's result is added. An answer that only distinguishes
+copies from the original fails on that copy.
 
-Gentle mutations are tried first (`intercode.rewards.sql_mutate`): the others change names that were
-unique in the data, which an answer may have relied on. None doubles what gold looks up.
+Gentle mutations are tried first (`intercode.rewards.sql_mutate`): rough ones change names that were
+unique in the data, on which an answer may have relied. No mutation duplicates a value that gold
+looks up.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from intercode.task import Task
 COPIES = 2
 """The number of copies on which an answer must agree."""
 TRIES = 10
-"""The number of copies of each kind that are made to find them."""
+"""The number of copies of each kind that are tried to find them."""
 _GUESSABLE_LIMIT = 100
-"""The size from which on a number cannot be guessed."""
+"""The absolute value from which a number cannot be guessed."""
 
 
 def is_guessable(result: Result) -> bool:
-    """Return whether an agent could give this result without having looked."""
+    """Return whether an agent could give this result without a look at the data."""
     return _is_nothing(result) or (
         len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
     )
@@ -59,10 +60,10 @@ def _is_small(value: Value) -> bool:
 
 
 def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    """Return mutated copies of a database on which a gold gives something else; may be none.
+    """Return mutated copies of a database on which a gold's result differs; possibly none.
 
-    Copies on which it gives a result come first; if there are too few, also those on which it gives
-    nothing, or 0 or 1, and then one on which it gives the same as on the original.
+    Copies with a non-empty result come first. If too few exist, copies with no rows, or 0 or 1,
+    follow, and then one copy with the original's result.
 
     Raises:
         RewardError: Gold failed on the database itself.
@@ -93,13 +94,13 @@ def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple
 def _try_copies(
     grader: Grader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
 ) -> Iterator[tuple[Source, bool, bool]]:
-    """Yield copies; each with whether gold differs there, and whether it gives nothing there."""
+    """Yield copies, each with whether gold's result differs, and whether the result is empty."""
     original = grader.gold(task, gold, source)
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)
         with suppress(
             RewardError, TaskError
-        ):  # the copy lacks a fact that gold or the task's setup relies on
+        ):  # the copy lacks a fact that gold or the setup relies on
             copy_answer = grader.gold(task, gold, copy)
             yield copy, _differs(original, copy_answer), _is_nothing(copy_answer.result)
 
@@ -116,7 +117,7 @@ def _differs(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
 def mutated_copy(
     source: Source, query_conditions: QueryConditions, seed: int, gentle: bool
 ) -> Source:
-    """Return the copy of a seed, made if it is not there yet."""
+    """Return the copy of a seed, created if it does not exist yet."""
     text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = get_cached_file(

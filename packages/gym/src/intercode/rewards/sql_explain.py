@@ -1,9 +1,10 @@
-"""Columns of an answer that explain it: the very expression that it orders, groups or filters by.
+"""Columns that explain an answer: the same expression that it orders, groups or filters by.
 
-"Which city has the most people" may be answered by a name with its number. Such a column is one
-expression of the outermost SELECT, written there in full, which stands as a key of its ORDER BY or
-GROUP BY, or is compared in its WHERE or HAVING. A star names no expression, and a constant explains
-nothing. Nor does a key or a condition without an effect: so the answer is also asked without it.
+"Which city has the most people" may be answered by a name with its number. An explaining column is
+an expression of the outermost SELECT, written in full. The same expression is a key of the ORDER BY
+or GROUP BY, or is compared in the WHERE or HAVING. A star names no expression, and a constant
+explains nothing. A key or a condition without an effect explains nothing either. The answer
+therefore also runs without the key or condition.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from intercode.rewards.sql_gold import DIALECTS, outermost_query
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """One place where an answer uses an expression that it also selects."""
+    """A use of a selected expression in another part of the answer."""
 
     column: int
-    """The place of the expression among the columns."""
+    """The position of the expression among the columns."""
     variants: tuple[str, ...]
-    """The answer with another order or group, or with the condition taken as true, and as false:
-    each must have another result somewhere, or the use has no effect."""
+    """The answer with another order or group, or with the condition taken as true, and as false.
+    Each must have another result in the database or a copy, or the use has no effect.
+    """
 
 
 def find_uses(query: exp.Query | None, dialect: str) -> list[ColumnUse]:
-    """List the columns of an answer that may explain the others, with what they are used for.
+    """List the uses of an answer's columns that may explain the other columns.
 
     Args:
         query: The answer; None: it could not be parsed.
-        dialect: Its language.
+        dialect: The answer's SQL dialect.
     """
     top: Any = None if query is None else outermost_query(query).copy()
     if not isinstance(top, exp.Select) or any(column.is_star for column in top.expressions):
@@ -68,7 +70,7 @@ def is_used_by_gold(gold: exp.Query | None, query: exp.Query | None, column: int
 
 
 def _is_of_rows(expression: Any) -> bool:
-    """Return whether an expression is one of the rows, not a constant or another query."""
+    """Return whether an expression depends on the rows, unlike a constant or a subquery."""
     if expression.find(exp.Query) is not None:
         return False
     return expression.find(exp.Column, exp.Count) is not None
@@ -80,7 +82,7 @@ NodeChange = Callable[[Any], Any]
 def _find_parts(
     select: Any, index: int, column: Any
 ) -> Iterator[tuple[Any, tuple[NodeChange, ...]]]:
-    """Yield the parts of a SELECT in which a column stands, and what may be put in their place."""
+    """Yield the parts of a SELECT that use a column, each with its possible replacements."""
     own_expression, name = column.unalias(), column.alias.lower()
     aggregate = own_expression.find(exp.AggFunc) is not None
 
@@ -96,7 +98,7 @@ def _find_parts(
     for key in _clause(select, "group").expressions:
         if is_reference(key, can_be_alias=False):
             yield key, (lambda _: None,)
-    # For an aggregate an alias can be nothing else in HAVING.
+    # In HAVING, a name like an aggregate's alias can only be the alias.
     for clause in ("where", "having"):
         for condition in _conditions(_clause(select, clause)):
             sides = [condition.this, *([condition.expression] * isinstance(condition, exp.Binary))]
@@ -110,7 +112,7 @@ def _find_parts(
 
 
 def _texts(select: Any, node: Any, changes: tuple[NodeChange, ...], dialect: str) -> Iterator[str]:
-    """Yield the query with other things in the place of a part."""
+    """Yield the query with each change applied to a part."""
     for change in changes:
         copy = select.copy()
         pairs = zip(select.walk(), copy.walk(), strict=True)
@@ -136,7 +138,7 @@ def _clause(select: Any, name: str) -> Any:
 
 
 def _conditions(node: Any) -> Iterator[Any]:
-    """Yield the comparisons of a condition, but not those of queries within it."""
+    """Yield the comparisons of a condition, without those of nested queries."""
     if isinstance(node, exp.Query):
         return
     if isinstance(node, (exp.Predicate, exp.Between, exp.In, exp.Like)):
@@ -146,7 +148,7 @@ def _conditions(node: Any) -> Iterator[Any]:
 
 
 def _is_same_expression(first_expression: Any, second_expression: Any) -> bool:
-    """Return whether two expressions are the same, where one may leave out names of tables."""
+    """Return whether two expressions are the same, even if one omits names of tables."""
     first_expression, second_expression = (
         _normalise_expression(expression) for expression in (first_expression, second_expression)
     )

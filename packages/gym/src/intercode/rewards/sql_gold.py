@@ -1,7 +1,6 @@
-"""The reading of a gold's text: whether it asks for an answer or a change, and in which order.
+"""Analysis of a gold's text: whether gold asks for an answer or a change, and in which order.
 
-A gold is parsed by sqlglot in its own dialect. A text that cannot be parsed is judged by its
-tokens.
+sqlglot parses a gold in gold's dialect. A text that cannot be parsed is classified by its tokens.
 """
 
 from __future__ import annotations
@@ -40,26 +39,28 @@ class Facts:
     """The facts of a gold."""
 
     changes: bool
-    """Whether it is graded by the tables that it leaves, not by an answer. Making a temporary table
-    changes nothing."""
+    """Whether gold is graded by the tables that it leaves, not by an answer. A new temporary table
+    is no change.
+    """
     ordered: bool
     """Whether the outermost query orders its rows."""
     query: exp.Query | None
     """The last statement, if it is a query that could be parsed."""
     chooses: bool
-    """Whether it leaves a choice to the engine: which of tied rows a LIMIT within it takes, or from
-    which row of a group a column comes. The engine need not choose alike twice."""
+    """Whether the engine has a choice: which tied rows an inner LIMIT takes, or from which row of a
+    group a column comes. The engine need not choose alike twice.
+    """
     reads: bool
-    """Whether it reads a table, or may do: its text does not tell that it reads none."""
+    """Whether gold reads a table, or may read one: its text does not exclude that."""
 
 
 @lru_cache(maxsize=4096)
 def read_facts(sql: str, dialect: str) -> Facts:
-    """Read the facts of a gold.
+    """Return the facts of a gold.
 
     Args:
         sql: One statement or several.
-        dialect: Its language, by the name that sqlglot or the engine has for it.
+        dialect: The SQL dialect, by sqlglot's name or the engine's.
     """
     dialect = DIALECTS.get(dialect, dialect)
     statements = _statements(sql, dialect)
@@ -84,7 +85,7 @@ def read_facts(sql: str, dialect: str) -> Facts:
 
 
 def parse_statements(sql: str, dialect: str) -> list[Any]:
-    """Return the trees of the statements that can be parsed; those of a trigger each for itself."""
+    """Return the trees of the parsable statements; a trigger's statements count separately."""
     dialect = DIALECTS.get(dialect, dialect)
     trees = []
     for statement in _statements(sql, dialect):
@@ -96,7 +97,7 @@ def parse_statements(sql: str, dialect: str) -> list[Any]:
 
 
 def outermost_query(query: exp.Query) -> exp.Query:
-    """Return the query without the parentheses around it."""
+    """Return the query without surrounding parentheses."""
     while isinstance(query, exp.Subquery) and not query.args.get("order"):
         inner_query = query.this
         if query.args.get("limit") or not isinstance(inner_query, exp.Query):
@@ -114,7 +115,7 @@ def _parse(sql: str, dialect: str) -> exp.Query | None:
 
 
 def _statements(sql: str, dialect: str) -> list[list[Token]]:
-    """Return the tokens of each statement; where sqlglot sees none, the words."""
+    """Return the tokens of each statement; if sqlglot cannot tokenise the text, its words."""
     try:
         tokens: list[Token] = sqlglot.tokenize(sql, read=dialect)
     except SqlglotError:
@@ -151,7 +152,7 @@ def _is_change(statement: Sequence[Token]) -> bool:
     if words[0] in ("SELECT", "WITH") and "INTO" in words:
         return True
     if words[0] == "WITH":
-        # A function of the name, REPLACE(…), does not count.
+        # A function of that name, REPLACE(…), does not count.
         next_words = [*words[1:], ""]
         pairs = zip(words, next_words, strict=True)
         return any(word in _CHANGES and next_word != "(" for word, next_word in pairs)
@@ -182,7 +183,7 @@ def _orders(query: exp.Query) -> bool:
 
 
 def _orders_by_tokens(statement: Sequence[Token]) -> bool:
-    """Return whether a statement has an ORDER BY outside of all parentheses."""
+    """Return whether a statement has an ORDER BY outside all parentheses."""
     depth, previous_word = 0, ""
     for token in statement:
         if token.token_type in _QUOTED_TYPES:
@@ -197,36 +198,38 @@ def _orders_by_tokens(statement: Sequence[Token]) -> bool:
 
 # -- tied rows -------------------------------------------------------------------------------------
 
-# Rows of an ordered gold may change places if its ORDER BY does not tell them apart. A result does
-# not show which these are if gold orders by columns that it does not select, or if a LIMIT cuts
-# through them. So gold is run once more, with the keys of its ORDER BY as further columns and
-# without its LIMIT: rows whose keys are equal form a group. Where that cannot be done, the order of
+# Rows of an ordered gold may be exchanged if its ORDER BY does not distinguish them. A result does
+# not show these rows if gold orders by columns that it does not select, or if a LIMIT cuts through
+# them. Gold therefore runs once more, with the keys of its ORDER BY as further columns and without
+# its LIMIT: rows with equal keys form a group. In some cases this is impossible, and the order of
 # gold's rows counts exactly: a DISTINCT or a set operation that orders by a column that it does not
-# select, a collation in the ORDER BY, a LIMIT that is not a number, more rows than can be kept.
+# select, a collation in the ORDER BY, a LIMIT that is not a number, more rows than fit the limit.
 #
-# Texts that differ only in case count as one key, as many collations have it.
+# Texts that differ only in case count as one key, as in many collations.
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedQuery:
-    """A query that shows the keys by which another one orders its rows."""
+    """A query that shows the keys by which another query orders its rows."""
 
     sql: str
     added_count: int
     """The number of columns at its end that are further keys."""
     keys: tuple[int, ...]
-    """The places of all keys among its columns; from the end if negative."""
+    """The positions of all keys among its columns; from the end if negative."""
     skip: int
     take: int | None
-    """The number of rows that the other query gives at most, after the first `skip`."""
+    """The most rows that the other query returns, after the first `skip`."""
 
 
 def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
     """Return the query with the keys of its ORDER BY as further columns and without its LIMIT.
 
+    The result is None if the effect on the order cannot be determined.
+
     Args:
         query: A query with an ORDER BY.
-        dialect: Its language.
+        dialect: The query's SQL dialect.
     """
     query = outermost_query(query).copy()
     try:
@@ -235,7 +238,7 @@ def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
         keys = []
         for key in _order_keys(query):
             position = _output_index(query, key)
-            # The further keys are at the end; what was there before comes before them.
+            # The further keys are at the end; the original columns come before them.
             if position is None:
                 position = added_keys.index(key) - len(added_keys)
             elif position < 0:
@@ -252,7 +255,7 @@ def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
 
 
 def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
-    """Group gold's rows by their place in the order, from the rows of the keyed query."""
+    """Group gold's rows by their position in the order, from the rows of the keyed query."""
     columns = [_fold_case([row[index] for row in rows]) for index in keyed_query.keys]
     end = len(rows) if keyed_query.take is None else keyed_query.skip + keyed_query.take
     row_groups = []
@@ -266,11 +269,11 @@ def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
 
 
 class _UnclearError(Exception):
-    """A part of the query has an effect on its order that is not known."""
+    """A part of the query with an unknown effect on its order."""
 
 
 def _cut(query: exp.Query) -> tuple[int, int | None]:
-    """Take the LIMIT out of a query; return how many rows it skips and gives."""
+    """Remove the LIMIT from a query; return the number of rows that it skips and returns."""
     limit, offset = query.args.get("limit"), query.args.get("offset")
     if limit is not None and not isinstance(limit, exp.Limit):
         raise _UnclearError  # FETCH FIRST … WITH TIES, PERCENT
@@ -292,7 +295,7 @@ def _order_keys(query: exp.Query) -> list[exp.Expression]:
 
 
 def _output_index(query: exp.Query, key: exp.Expression) -> int | None:
-    """Return a key's place among the query's columns, from the end after a star, or None."""
+    """Return a key's position among the query's columns, from the end after a star, or None."""
     if isinstance(key, exp.Literal) and key.is_int:
         return int(key.name) - 1
     columns = query.selects

@@ -1,18 +1,18 @@
-"""Databases that are like another one, but not the same: a seeded mutation of an SQLite file.
+"""Mutated databases: seeded variations of an SQLite file.
 
-Some rows are deleted, some get values of other rows, some are doubled under a new key; a table
-without rows gets some. Into the columns that a query compares with constants, values are planted
-that its conditions accept, so that it finds something where it found nothing, or something else.
-Keys, unique columns, NOT NULL and the foreign keys that held still hold; types stay.
+Some rows are deleted, some get values of other rows, and some are duplicated under a new key; an
+empty table gets rows. Columns that a query compares with constants get values that its conditions
+accept. The query then finds rows where it found none, or other rows. Primary keys, unique columns,
+NOT NULL and the satisfied foreign keys still hold; types stay.
 
-A value that stands once in the data, and that the query looks up, stands once at most in every
-copy: a subquery that gave one row never gives several. So does a value that is looked up and not
-there, in a column whose values all differ, and what several comparisons together single out.
+A looked-up value that occurs once in the data occurs at most once in every copy: a subquery that
+returned one row never returns several. The same holds for a missing looked-up value, in a column
+whose values all differ, and for a row that several comparisons together single out.
 
-A gentle mutation also keeps what else a reader of the data may rely on: a column of names in which
-each stands once, and one in which a condition of the query singles out a row, keep their values,
-and get none of them a second time. So a value that was looked up (the key of the one student of
-that name) is right in the copy, too. A rough one lets it name another row.
+A gentle mutation also preserves other facts on which a reader of the data may rely. Columns of
+unique names, and columns in which a condition of the query singles out a row, keep their values
+without new duplicates. A value that was looked up (the key of the one student of that name) is
+therefore also right in the copy. A rough mutation lets the value name another row.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from intercode.rewards.sql_conditions import Lookup, QueryConditions
 from intercode.syntax import quoted
 
 VERSION = 13
-"""The version of the mutation. Increase it with every change that gives other rows."""
+"""The version of the mutation, increased with every change that gives other rows."""
 
 _MAX_CHANGED_ROWS = 300
-"""The most rows of a table that are touched."""
+"""The most rows of a table that are changed."""
 _MIN_NEW_ROWS = 12
 """The fewest rows that a table gets."""
 _NAMES = ("amber", "birch", "cedar", "delta", "ember")
@@ -43,7 +43,7 @@ _NAMES = ("amber", "birch", "cedar", "delta", "ember")
 def mutate(
     origin: Path, path: Path, conditions: QueryConditions, seed: int, *, gentle: bool = False
 ) -> None:
-    """Write a mutated copy of a database: the same for the same arguments.
+    """Write a mutated copy of a database: the same copy for the same arguments.
 
     Args:
         origin: An SQLite file.
@@ -60,7 +60,7 @@ def mutate(
     path.chmod(0o600)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
-        # Nothing of it needs to survive a crash: what is torn is thrown away.
+        # The copy need not survive a crash: a torn file is discarded.
         connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
         triggers = _take_triggers(connection)
         mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed), gentle)
@@ -110,16 +110,16 @@ class _Mutation:
         self._names = {
             table.name: self._name_columns(table) if gentle else set() for table in tables
         }
-        # As many alike as the query counts, of a handful of values.
+        # Enough rows for one of a handful of values to reach the largest count in the query.
         self._new_row_count = min(max(_MIN_NEW_ROWS, 6 * query_conditions.count), _MAX_CHANGED_ROWS)
         self._chance = chance
         self._deleted_share = chance.choice((0.0, 0.1, 0.3))
         self._planted_share = chance.choice((0.3, 0.5, 0.8))
-        # How often a doubled row gets a text that its column does not hold yet.
+        # The share of duplicated rows that get a text that is new in its column.
         self._new_text_share = 0.0 if gentle else 0.2
 
     def change(self, table: TableSchema) -> None:
-        """Change the rows of a table; those that it refers to have been changed already."""
+        """Change the rows of a table; the tables that it refers to have already changed."""
         rows = self._rows(table)
         if not rows:
             for _ in range(self._new_row_count):
@@ -137,7 +137,7 @@ class _Mutation:
             self._insert(table, self._chance.choice(retained_rows))
 
     def delete_orphans(self) -> None:
-        """Delete the rows that refer to a row that is gone, and those that refer to these."""
+        """Delete the rows that refer to a deleted row, and recursively those rows' referrers."""
         for _ in self._tables:
             change_count = self._connection.total_changes
             for table in self._tables.values():
@@ -147,7 +147,7 @@ class _Mutation:
                 return
 
     def disturb_lookups(self) -> None:
-        """Let what is looked up name another row, be about other values, or not be there."""
+        """Let each lookup name another row, find other values, or find nothing."""
         for table, where_clause, values, _ in self._lookups:
             keys = {names[0] for names in (table.primary_key, *table.uniques) if len(names) == 1}
             free_columns = self._stored_columns(table) - keys
@@ -201,13 +201,13 @@ class _Mutation:
         self._run(sql, *first_values, second_row)
 
     def _copy(self, table: TableSchema, column: str, origin: int, row: int) -> None:
-        """Give a row the value that another one has in a column."""
+        """Copy another row's value in a column to a row."""
         name, value = quoted(table.name), quoted(column)
         subquery = f"(SELECT o.{value} FROM {name} AS o WHERE o.rowid = ?)"
         self._run(f"UPDATE OR IGNORE {name} SET {value} = {subquery} WHERE rowid = ?", origin, row)
 
     def delete_doubles(self) -> None:
-        """Delete all that a lookup finds but the row that it found in the data, or the first."""
+        """Delete the matches of each lookup, except the original row or, without one, the first."""
         for table, where_clause, values, origin in self._lookups:
             rows = self._rows(table, where_clause, *values)
             retained_rows = origin if origin and origin[0] in rows else rows[:1]
@@ -216,14 +216,14 @@ class _Mutation:
                     self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
 
     def _rows(self, table: TableSchema, where_clause: str = "", *values: Any) -> list[int]:
-        """List the numbers of a table's rows; none of a table that does not number them."""
+        """List a table's row numbers; none for a table without row numbers."""
         sql = f"SELECT rowid FROM {quoted(table.name)} {where_clause}"
         with suppress(sqlite3.OperationalError):
             return [row for (row,) in self._connection.execute(sql, values)]
         return []
 
     def _is_distinct(self, table: TableSchema, lookup: Lookup) -> bool:
-        """Return whether a lookup is of one column, of which all values differ."""
+        """Return whether a lookup compares one column, whose values all differ."""
         if len(lookup.comparisons) > 1:
             return False
         name = quoted(lookup.comparisons[0].column)
@@ -232,7 +232,7 @@ class _Mutation:
         return bool(1 < count == distinct_count)
 
     def _name_columns(self, table: TableSchema) -> set[str]:
-        """Return the columns of text in which every value stands once, or one that is asked for.
+        """Return the text columns with unique values, or a unique value that a condition accepts.
 
         Columns that refer to another table do not count: their values are shared on purpose.
         """
@@ -262,7 +262,7 @@ class _Mutation:
         }
 
     def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
-        """Return whether a value is one that may stand once, and is there."""
+        """Return whether a value must stay unique in a column that already contains it."""
         single = column.name in self._names[table.name] or any(
             lookup is table and values == [value] and f"{quoted(column.name)} " in where_clause
             for lookup, where_clause, values, _ in self._lookups
@@ -270,7 +270,7 @@ class _Mutation:
         return single and self._count(table, column, value) == 1
 
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
-        """Count the rows with a value in a column, in any case."""
+        """Count the rows with a value in a column, regardless of case."""
         match_condition = f"{quoted(column.name)} = ? COLLATE NOCASE"
         sql = f"SELECT COUNT(*) FROM {quoted(table.name)} WHERE {match_condition}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
@@ -288,7 +288,7 @@ class _Mutation:
         ]
 
     def _alter(self, table: TableSchema, row: int, other_rows: Sequence[int]) -> None:
-        """Give a row values of another, and values that the conditions accept."""
+        """Give a row values of another row, and values that the conditions accept."""
         stored_columns = (
             self._stored_columns(table) - _unique_columns(table) - self._names[table.name]
         )
@@ -303,7 +303,7 @@ class _Mutation:
             self._run(sql, value, row)
 
     def _insert(self, table: TableSchema, row: int | None) -> None:
-        """Double a row under a new key; None: make one."""
+        """Duplicate a row under a new key; None: create a row."""
         columns = () if row is not None else table.columns
         new_values: dict[str, Any] = {column.name: self._random_value(column) for column in columns}
         for column in table.columns:
@@ -317,7 +317,7 @@ class _Mutation:
         self._store(table, row, new_values)
 
     def _store(self, table: TableSchema, row: int | None, new_values: Mapping[str, Any]) -> None:
-        """Insert these values, and for the other columns those of a row."""
+        """Insert a row with these values, and a given row's values in the other columns."""
         stored_columns = self._stored_columns(table)
         columns = [column.name for column in table.columns if column.name in stored_columns]
         values = ["?" if name in new_values else quoted(name) for name in columns]
@@ -354,14 +354,14 @@ class _Mutation:
                 self._store(parent, row, {**parent_values, key.targets[0]: value})
 
     def _reference(self, key: ForeignKey) -> dict[str, Any]:
-        """Choose the key of a row of the table that is referred to, if it has any."""
+        """Choose the key of a row in the referenced table, or NULL if the table is empty."""
         targets = ", ".join(map(quoted, key.targets))
         key_rows = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
         key_values = self._chance.choice(key_rows) if key_rows else (None,) * len(key.columns)
         return dict(zip(key.columns, key_values, strict=True))
 
     def _fresh_value(self, table: TableSchema, column: Column) -> Any:
-        """Make a value of the column's kind that the column does not hold yet."""
+        """Return a value of the column's kind that the column does not contain yet."""
         name = quoted(column.name)
         sql = f"SELECT MAX({name}), COUNT(*) FROM {quoted(table.name)}"
         max_value, count = self._connection.execute(sql).fetchone()
@@ -374,7 +374,7 @@ class _Mutation:
         return max_value + 1 if isinstance(max_value, (int, float)) else self._random_value(column)
 
     def _random_value(self, column: Column) -> Any:
-        """Make a value of the column's kind."""
+        """Return a random value of the column's kind."""
         number = self._chance.randrange(1, 6)
         kind = column.type.kind
         if column.type.is_text:
@@ -404,7 +404,7 @@ class _Mutation:
         self._run(f"DELETE FROM {child} WHERE {not_null_condition} AND NOT {exists}")
 
     def _run(self, sql: str, *parameters: Any) -> None:
-        with suppress(sqlite3.IntegrityError):  # the row would break a rule: it stays as it is
+        with suppress(sqlite3.IntegrityError):  # a violating row stays unchanged
             self._connection.execute(sql, parameters)
 
 
@@ -413,7 +413,7 @@ def _unique_columns(table: TableSchema) -> set[str]:
 
 
 def _fit_value(value: Any, column: Column) -> Any:
-    """Return the value as the column's kind has it, or None."""
+    """Return the value converted to the column's kind, or None."""
     if column.type.is_text:
         return str(value)
     kind = column.type.kind
@@ -433,7 +433,7 @@ def _fit_value(value: Any, column: Column) -> Any:
 
 
 def _searches(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
-    """Yield a lookup in a table as conditions and their values: exactly, and in any case."""
+    """Yield a lookup in a table as conditions and their values: exact, and regardless of case."""
     columns = {column.name.lower(): column for column in table.columns}
     if lookup.table not in ("", table.name.lower()):
         return

@@ -1,9 +1,10 @@
-"""Views, triggers and checks of a change, compared by what they do.
+"""Comparison of the views, triggers and checks of a change, by their effects.
 
-Their texts may differ. Where they do, gold is run on mutated copies of the database, its views and
-triggers are replaced by the agent's, and both must go on giving the same: the rows of each view,
-and for triggers the tables after some rows were inserted, updated and deleted. So a view of literal
-rows is none of the data. Checks are evaluated for values around the constants in them.
+Their texts may differ. If they do, gold runs on mutated copies of the database, in which the
+agent's views and triggers replace gold's. Both versions must have the same effects: the rows of
+each view and, for triggers, the tables after some rows were inserted, updated and deleted. A view
+of literal rows is therefore no view of the data. Checks are evaluated for values around the
+constants in them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from intercode.syntax import quoted
 from intercode.task import Task
 
 _MAX_CONSTANT_PAIRS = 40
-"""The most pairs of a column and a constant of triggers that are tried in one table."""
+"""The most pairs of a column and a trigger's constant that are tried in one table."""
 _MAX_ASSIGNMENTS = 600
 """The most rows of values for which checks are compared."""
 
@@ -39,14 +40,14 @@ _MAX_ASSIGNMENTS = 600
 def program_differences(
     grader: Grader, task: Task, gold: str, source: Source, agent: State
 ) -> dict[str, str]:
-    """Return the tables and views whose programs do something else than gold's, with the reason.
+    """Return the tables and views whose programs differ in effect from gold's, with the reason.
 
     Args:
-        grader: Runs gold.
+        grader: The runner of gold.
         task: The task.
         gold: One of its golds, which asks for a change.
         source: The task's database.
-        agent: The tables that the agent left, equal to those that gold leaves but for programs.
+        agent: The tables that the agent left, equal to gold's except for programs.
 
     Raises:
         RewardError: Gold could not be run.
@@ -86,7 +87,7 @@ def _text(trigger: Trigger) -> str:
 
 
 def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Source]:
-    """Return mutated copies on which gold can be run, first those on which its views differ."""
+    """Return mutated copies on which gold runs, first those on which its views differ."""
     dialect = grader.dialect(task)
     query_conditions = QueryConditions()
     for tree in parse_statements(gold, dialect):
@@ -119,7 +120,7 @@ def _views(state: State) -> dict[str, Table]:
 def _compare_programs(
     grader: Grader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
 ) -> dict[str, str]:
-    """Compare gold's programs with the agent's in a database in which gold has made its change."""
+    """Compare gold's programs with the agent's in a database that contains gold's change."""
     with (
         grader.open_changed_session(task, gold, source) as session,
         grader.open_changed_session(task, gold, source) as peer,
@@ -159,7 +160,7 @@ def _compare_programs(
 def _replace_programs(
     session: Session, dialect: str, gold_state: State, agent_state: State
 ) -> list[str]:
-    """Replace gold's views and triggers by the agent's; return those that cannot be made."""
+    """Replace gold's views and triggers by the agent's; return those that cannot be created."""
     for table in gold_state.values():
         for trigger in table.triggers:
             session.execute(trigger.removal)
@@ -167,13 +168,13 @@ def _replace_programs(
         kind = "MATERIALIZED VIEW" if "MATERIALIZED" in table.definition[:30] else "VIEW"
         cascade_clause = (
             " CASCADE" if dialect == "postgres" else ""
-        )  # it refuses while others read it
+        )  # DROP fails while others read the view
         session.execute(f"DROP {kind} {quote_name(name, dialect)}{cascade_clause}")
     pending_programs = [(name, table.definition) for name, table in _views(agent_state).items()]
     pending_programs += [
         (name, _text(t)) for name, table in agent_state.items() for t in table.triggers
     ]
-    while pending_programs:  # a view comes after those that it reads
+    while pending_programs:  # a view follows the views that it reads
         refused_programs = [
             program
             for program in pending_programs
@@ -194,7 +195,7 @@ def _state_differences(session: Session, agent_session: Session) -> dict[str, st
     return {
         name: f"{name} is not as it should be on a copy of the database"
         for name, table in gold_state.items()
-        # An agent's program can also have removed it.
+        # An agent's program may also have removed the table.
         if name not in agent_state
         or not compare_states(
             {}, {name: _strip_programs(table)}, {name: _strip_programs(agent_state[name])}
@@ -210,12 +211,12 @@ def _strip_programs(table: Table) -> Table:
 
 
 class Probes:
-    """Statements that change a table, to see what its triggers do.
+    """Statements that change a table, to compare the effects of its triggers.
 
     Args:
-        session: Shows the table.
-        dialect: The engine's.
-        texts: The triggers.
+        session: The session that reads the table.
+        dialect: The engine's SQL dialect.
+        texts: The definitions of the triggers.
     """
 
     def __init__(self, session: Session, dialect: str, texts: Sequence[str]) -> None:
@@ -239,7 +240,7 @@ class Probes:
             yield self._update(name, columns[0], self._name(columns[0]), columns, row)
         for row in table.rows[:2]:
             yield f"DELETE FROM {table_name} WHERE {self._row_condition(columns, row)}"
-            yield self._insert(name, columns, row)  # once more, for what the trigger left
+            yield self._insert(name, columns, row)  # once more, for changes that the trigger left
             yield f"DELETE FROM {table_name} WHERE {self._row_condition(columns, row)}"
         yield from self.constants(name)
         yield f"DELETE FROM {table_name}"
@@ -279,7 +280,7 @@ class Probes:
 
 
 def quote_name(name: str, dialect: str) -> str:
-    """Return a name as a dialect quotes it; PostgreSQL's may begin with a schema's."""
+    """Return a name in the quotes of a dialect; PostgreSQL's may begin with a schema's name."""
     if dialect == "postgres":
         return ".".join(map(quoted, name.split(".")))
     return quoted(name, "`" if dialect == "mysql" else '"')
@@ -293,7 +294,7 @@ def _keys(table: Table) -> set[str]:
 def _fresh_values(
     table: Table, columns: Sequence[str], keys: set[str], row: Sequence[Value], number: int
 ) -> list[Value]:
-    """Return a row's values with others in its keys."""
+    """Return a row's values with fresh values in its keys."""
     values = list(row)
     for index, column in enumerate(columns):
         if column in keys:

@@ -1,8 +1,8 @@
 """Runs of golds and answers, each on a fresh copy of the database that no agent has touched.
 
-So no change counts that the agent made in its own database: changed rows, views, triggers,
-temporary tables, variables, the current database. The session is a grader's; its changes are gone
-with it.
+Changes by the agent in its own database therefore do not count: changed rows, views, triggers,
+temporary tables, variables, the current database. Each run has a grader's session, whose changes
+are discarded at its end.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from intercode.rewards.sql_gold import Facts, add_order_keys, group_rows, read_f
 from intercode.task import Task
 
 MAX_ROWS = 200_000
-"""Rows of a result that are compared. (The engine's limit of bytes may be met before.)"""
+"""The most rows of a result that are compared. The engine's byte limit may apply earlier."""
 
 T = TypeVar("T")
 
 
 class Databases(Protocol):
-    """The tasks' databases, and how they are opened."""
+    """The tasks' databases, and the operations that open them."""
 
     engine: Engine
 
@@ -37,7 +37,7 @@ class Databases(Protocol):
         """Return the source of the task's database."""
 
     def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
-        """Open a session with the task's database, or another, in which its setup has run."""
+        """Open a session with the task's database, or with `source`, and run the task's setup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class GoldAnswer:
     ordered: bool
     """Whether the order of its rows counts."""
     groups: Sequence[Group] | None
-    """The groups of rows that may change places."""
+    """The groups of interchangeable rows; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class AnswerResult:
 
     result: Result | None
     trouble: str = ""
-    """The reason why there is no result."""
+    """The reason for a missing result."""
 
 
 def last_answer(episode: Episode) -> str | None:
-    """Return the agent's answer: its last action that gave a result set without an error."""
+    """Return the agent's answer: its last action that returned a result set without an error."""
     for turn in reversed(episode.turns):
         if turn.ok and turn.info.get("executed", True) and turn.info.get("columns"):
             return turn.action
@@ -77,12 +77,12 @@ def last_answer(episode: Episode) -> str | None:
 
 
 class Grader:
-    """Runs golds and answers.
+    """The runner of golds and answers.
 
     Args:
-        databases: Opens the tasks' databases.
-        cache: The cache of golds' results. A task whose gold depends on the clock can say so
-            itself: ``"metadata": {"cache_gold": false}``.
+        databases: The opener of the tasks' databases.
+        cache: The cache of golds' results. A task whose gold depends on the clock opts out with
+            ``"metadata": {"cache_gold": false}``.
     """
 
     def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
@@ -104,7 +104,7 @@ class Grader:
     def get_cached(
         self, kind: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
     ) -> T:
-        """Return the result of `compute`, kept for this gold of this task in a database."""
+        """Return the result of `compute`, cached for this gold of this task in a database."""
         if not task.caches_gold:
             return compute()
         parts = kind, self.databases.engine.name, source.digest, task.setup or "", gold
@@ -119,10 +119,10 @@ class Grader:
             task: The task.
             gold: One of its golds.
             source: The database.
-            is_repeat: Run it even if its result is kept.
+            is_repeat: Whether to run gold even if its result is cached.
 
         Raises:
-            RewardError: It failed, gave no result set, or one that is too large to compare.
+            RewardError: Gold failed, returned no result set, or too large a result.
             DatabaseError: The engine failed.
         """
         if is_repeat:
@@ -135,7 +135,7 @@ class Grader:
         """Return the effect of a gold that asks for a change on a database.
 
         Raises:
-            RewardError: It failed.
+            RewardError: Gold failed.
             DatabaseError: The engine failed.
         """
         return self.get_cached(
@@ -175,7 +175,7 @@ class Grader:
     def _groups(
         self, session: Session, task: Task, facts: Facts, gold: Result
     ) -> Sequence[Group] | None:
-        """Group gold's rows that may change places; None if that cannot be known."""
+        """Group gold's interchangeable rows; None if the groups cannot be determined."""
         keyed_query = (
             None if facts.query is None else add_order_keys(facts.query, self.dialect(task))
         )
@@ -188,7 +188,7 @@ class Grader:
         if len(result.columns) != len(gold.columns) + keyed_query.added_count:
             return None
         places = group_rows(keyed_query, result.rows)
-        # Groups that do not find gold's own order right are not a measure of it.
+        # Groups that reject gold's own order are unreliable.
         return places if compare(gold, gold, ordered=True, groups=places).equal else None
 
     def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
@@ -206,7 +206,7 @@ class Grader:
         }
         if unchanged_names == pristine_state.keys() == gold_state.keys():
             raise RewardError(f"task {task.task_id!r}: gold changes nothing: {gold}")
-        # A table that gold left alone is kept once, for all golds of this database.
+        # All golds of this database share one object for each unchanged table.
         return GoldChange(
             pristine_state,
             {n: pristine_state[n] if n in unchanged_names else t for n, t in gold_state.items()},
@@ -229,10 +229,10 @@ class Grader:
             task: The task.
             gold: One of its golds.
             source: The database.
-            times: How often the task's time limit gold may take.
+            times: The factor on the task's time limit for gold.
 
         Raises:
-            RewardError: It failed.
+            RewardError: Gold failed.
             DatabaseError: The engine failed.
         """
         with self._session(task, source) as session:
@@ -253,7 +253,7 @@ def golds(task: Task) -> tuple[str, ...]:
     """Return the task's golds.
 
     Raises:
-        TaskError: It has none.
+        TaskError: The task has no gold.
     """
     if not task.gold:
         raise TaskError(f"task {task.task_id!r}: field 'gold' is missing")

@@ -1,16 +1,17 @@
-"""Comparison of two states of a database: of what a task's gold left, and an agent.
+"""Comparison of two states of a database: the states after gold and after the agent.
 
-*Equal* means: the same tables and views by name, with columns of the same names and of types of the
-same family, and the same rows as a multiset, values compared as in a result; the same constraints,
-whatever their names; triggers for the same events. The order of columns and rows, and indexes that
-serve speed alone, are not compared. A table that the change makes may have more constraints than
-gold's, where these say no more than how its own columns are filled: `_HARMLESS_KINDS`.
+*Equal* states have the same tables and views by name. Their columns have the same names, and types
+of the same family. Their rows are the same multiset, with values compared like those of a result.
+Their constraints are the same, whatever the names, and so are the events of their triggers. The
+order of columns and rows, and indexes that serve speed alone, are not compared. A table that the
+change creates may have more constraints than gold's, if these constraints only determine how its
+own columns are filled: `_HARMLESS_KINDS`.
 
-*The overlap* counts the changes: each table, view, constraint and row that one state has and the
-pristine one has not, or the reverse. It is Dice's coefficient of gold's changes and the agent's, so
-that doing nothing is worth 0, and so is whatever gold left alone.
+*The overlap* counts the changes: each table, view, constraint and row of one state that the
+pristine state lacks, or the reverse. The formula is Dice's coefficient of gold's changes and the
+agent's. Doing nothing is therefore worth 0, and so is everything that gold left alone.
 
-What views and triggers do is compared by `intercode.rewards.sql_programs`.
+`intercode.rewards.sql_programs` compares the effects of views and triggers.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ class StateComparison:
     equal: bool
     overlap: float
     tables: float
-    """The share of tables and views as gold leaves them, of those that either changed."""
+    """The share of tables and views in gold's state, of those that gold or the agent changed."""
     reason: str = ""
-    """The reason, in words, why they are not equal."""
+    """The reason, in words, why the states are not equal."""
 
 
 def compare_states(pristine_state: State, gold: State, agent: State) -> StateComparison:
-    """Compare what an agent left with what gold left, both begun from the pristine state."""
+    """Compare the agent's final state with gold's, both started from the pristine state."""
     states = [_index_by_name(state) for state in (pristine_state, gold, agent)]
     states[2] = {
         name: _drop_harmless_constraints(table, states[1][name])
@@ -109,7 +110,7 @@ def family(declared_type: str) -> str:
 
 
 def normalise_sql(text: str) -> str:
-    """Return a piece of SQL without what its writers do in different ways: blanks, case, quotes."""
+    """Return a piece of SQL without differences of style: blanks, case, quotes."""
     words = (word if word[0] == "'" else word.lower() for word in _WORD.findall(text))
     normal_text = " ".join(words)
     while (
@@ -122,14 +123,14 @@ def normalise_sql(text: str) -> str:
 
 
 def events(definition: str) -> list[str]:
-    """Return the events that a trigger is for, by the statement that creates it."""
+    """Return the events of a trigger, from the statement that creates it."""
     head = _HEAD.match(definition)
     event_names = _EVENT.findall(head["events"] if head else definition)
     return sorted({event.lower() for event in (event_names if head else event_names[:1])})
 
 
 def _is_parenthesised(normal_text: str) -> bool:
-    """Return whether the first parenthesis is closed by the last."""
+    """Return whether the last parenthesis closes the first."""
     depth = 0
     for index, word in enumerate(words := normal_text.split(" ")):
         depth += (word == "(") - (word == ")")
@@ -139,7 +140,7 @@ def _is_parenthesised(normal_text: str) -> bool:
 
 
 def _drop_harmless_constraints(agent: Table, gold: Table) -> Table:
-    """Return a table that the agent made without harmless constraints that gold's has not."""
+    """Return an agent's new table without harmless constraints that gold's table lacks."""
     gold_rules = _rules(gold)
     retained_constraints = [
         c
@@ -150,18 +151,18 @@ def _drop_harmless_constraints(agent: Table, gold: Table) -> Table:
 
 
 def _rules(table: Table, *constraints: Constraint) -> set[Hashable]:
-    """Return constraints of a table, all or some, in a form in which equal ones are equal."""
+    """Return some or all constraints of a table, in a form in which equal ones are equal."""
     keys = {
         frozenset(map(str.lower, c.columns)) for c in table.constraints if c.kind == "primary key"
     }
     rules: set[Hashable] = set()
     for constraint in constraints or table.constraints:
         if constraint.kind == "check":
-            continue  # by what it does
+            continue  # compared by effect
         columns = tuple(map(str.lower, constraint.columns))
         column_set = frozenset(columns)
         if constraint.kind == "not null" and any(column_set <= key for key in keys):
-            continue  # a key says so already
+            continue  # implied by a key
         if constraint.kind == "unique" and not constraint.text and column_set in keys:
             continue
         text = normalise_sql(constraint.text)
@@ -179,7 +180,7 @@ def _index_by_name(state: State) -> dict[str, Table]:
 
 
 def _lower_keys(names: Iterable[str]) -> dict[str, str]:
-    """Map names to keys without regard to case; but PostgreSQL can have both forms at once."""
+    """Map names to keys regardless of case; PostgreSQL can have both forms at once."""
     keys: dict[str, str] = {}
     used_keys: set[str] = set()
     for name in sorted(names, key=lambda name: (name != name.lower(), name)):
@@ -191,7 +192,7 @@ def _lower_keys(names: Iterable[str]) -> dict[str, str]:
 def _items(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]:
     """List the items of a table in each of the states: the table itself and its rows."""
     if all(table is tables[0] or table == tables[0] for table in tables[1:]):
-        return [Counter()] * len(tables)  # it is the same in all, and that is all that counts
+        return [Counter()] * len(tables)  # equal in all states, which is all that counts
     columns = [_column_values(table) for table in tables]
     for column in sorted(set().union(*columns)):
         presence = [column in table_columns for table_columns in columns]

@@ -1,21 +1,22 @@
-"""The SWE reward: whether the tests of the issue pass, and all others still.
+"""The SWE reward: whether the tests of the issue pass, and all other tests still pass.
 
-That is decided in a sandbox where the agent has never been, made like the agent's was:
+Grading uses a fresh sandbox in which the agent has never been, prepared like the agent's:
 
-1. The test patch is applied to the repository as the agent got it.
-2. The agent's changes in the repository are taken over, save those that do not count: of tests and
-   their configuration, of git's own files, of anything that Python would run unasked
-   (`swe_plan`). Changes outside of the repository do not count either.
-3. The named tests run, and report (`swe_run`). Where they are commands, each has a sandbox of its
-   own: one cannot change the tests of the next.
-4. Tests of FAIL_TO_PASS that have passed run again among twins that must fail (`swe_twins`).
+1. The test patch is applied to the original repository.
+2. The agent's changes in the repository are copied. Changes of tests and their configuration, of
+   git's own files, and of files that Python would run unasked do not count (`swe_plan`). Changes
+   outside the repository do not count either.
+3. The named tests run, and report (`swe_run`). Each test that is a command has a separate sandbox:
+   no command can change the tests of the next.
+4. Tests of FAIL_TO_PASS that have passed run again among twins that must fail (`mutated_tests`).
 
-**1.0** means that every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Else the score is
-`MAX_UNSOLVED_VALUE` times the share of the one times the share of the other; it is 0 if a twin has
-passed.
+**1.0**: every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Otherwise the score is
+`MAX_UNSOLVED_VALUE` times the passed share of FAIL_TO_PASS times the passed share of PASS_TO_PASS;
+the score is 0 if a twin has passed.
 
-Code under test shares its process with its tests, as it must. Where a test has no twin, tampering
-cannot be seen; a file that names what tampering would need is recorded as ``suspect``.
+The tested code necessarily shares its process with its tests. If a test has no twin, tampering
+cannot be detected. A file that names functions that tampering would need is recorded as
+``suspect``.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ _QUOTE_LIMIT = 20
 
 
 class SweReward:
-    """Runs a task's tests on the agent's work, as the module's docstring says.
+    """The reward that runs a task's tests on the agent's work (see the module's docstring).
 
     Args:
         start: Starts a sandbox with the task's repository in it.
-        plan: Makes the plan of how a task is graded.
-        identify: Names all that such a sandbox depends on.
-        cache: The cache of twins; None: they are not kept.
+        plan: Makes the grading plan of a task.
+        identify: Returns a key for everything that determines such a sandbox.
+        cache: The cache of twins; None: no cache.
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self,
@@ -84,8 +85,8 @@ class SweReward:
         """Return the score of an episode.
 
         Raises:
-            TaskError: The task is malformed, its test patch does not apply, or its image cannot
-                run its tests.
+            TaskError: The task is malformed, its test patch does not apply, or its image cannot run
+                its tests.
             SandboxError: A sandbox died.
         """
         plan = self._plan(task)
@@ -128,7 +129,7 @@ class SweReward:
     def _run(
         self, task: Task, plan: SwePlan, agent_sandbox: SandboxBackend
     ) -> tuple[SweRun, WorkTransfer]:
-        """Run the tests; return their outcomes, and the changes that were carried over."""
+        """Run the tests; return their outcomes, and the transfer of the agent's changes."""
         plans = [plan]
         if plan.runner == "command":
             plans = [replace(plan, fail_to_pass=(entry,), pass_to_pass=()) for entry in plan.tests]
@@ -149,7 +150,7 @@ class SweReward:
     def _start_with_work(
         self, task: Task, plan: SwePlan, agent_sandbox: SandboxBackend
     ) -> tuple[SandboxBackend, WorkTransfer]:
-        """Start a sandbox with the tests and the agent's work; return also how that went."""
+        """Start a sandbox with the tests and the agent's work; return its transfer, too."""
         fresh_sandbox = self._start_with_tests(task, plan)
         try:
             return fresh_sandbox, transfer_work(agent_sandbox, fresh_sandbox, plan)
@@ -158,7 +159,7 @@ class SweReward:
             raise
 
     def _resolve_names(self, task: Task, plan: SwePlan) -> SwePlan:
-        """Return the plan with the full names of tests, if gold shows which there are."""
+        """Return the plan with the full names of tests, as collected in a sandbox with gold."""
 
         def compute_names() -> list[str]:
             with closing(self._start_with_tests(task, plan, *task.gold[:1])) as fresh_sandbox:
@@ -167,12 +168,12 @@ class SweReward:
         return resolve_names(task, plan, self._cache.get(self._key("names", task), compute_names))
 
     def _key(self, kind: str, task: Task) -> str:
-        """Name what is made of a task's tests and gold, for the cache."""
+        """Return the cache key of facts that are derived from a task's tests and gold."""
         facts = json.dumps([self._identify(task), task.gold[:1], dict(task.metadata)], default=str)
         return hashlib.blake2b(f"{kind} {facts}".encode(), digest_size=16).hexdigest()
 
     def _start_with_tests(self, task: Task, plan: SwePlan, *extra_patches: str) -> SandboxBackend:
-        """Start a sandbox with the test patch, and others, applied."""
+        """Start a sandbox with the test patch, and further patches, applied."""
         fresh_sandbox = self._start(task)
         try:
             _apply_patch(fresh_sandbox, task, plan, "metadata.test_patch", plan.test_patch)
@@ -184,7 +185,7 @@ class SweReward:
         return fresh_sandbox
 
     def _twins(self, task: Task, plan: SwePlan) -> Twins:
-        """Return the twins of the task; none where gold does not show which there are."""
+        """Return the twins of the task; none if the task has no gold or its tests are commands."""
         if plan.runner == "command" or not task.gold:
             return Twins()
 
@@ -192,7 +193,7 @@ class SweReward:
             gold = partial(self._start_with_tests, task, plan, task.gold[0])
             try:
                 return find_twins(plan, gold, random.Random(self._key("twins", task)))
-            except (TaskError, CausedInsideError):  # gold's own trouble, which `validate` reports
+            except (TaskError, CausedInsideError):  # an error of gold, which `validate` reports
                 return Twins()
 
         return self._cache.get(self._key("twins", task), compute_twins)
@@ -221,10 +222,10 @@ def _share(names: tuple[str, ...], passed_tests: frozenset[str]) -> float:
 
 # -- the agent's work ------------------------------------------------------------------------------
 
-# An agent's work is taken over into a sandbox where the agent has never been. Only paths that lie
-# in the repository, and count there (`Plan.takes`), are carried: files, links, their modes. They
-# are read and written through the sandboxes' own interfaces; no program that the agent left is run
-# for that but ``readlink``, once, which can only lie about the agent's own links.
+# The agent's work is copied into a sandbox in which the agent has never been. Only paths in the
+# repository that count (`SwePlan.takes`) are copied: files, links, and their modes. The sandboxes'
+# own interfaces read and write them. The only program of the agent's sandbox that runs is
+# ``readlink``, once; it can only misreport the agent's own links.
 
 MAX_FILES = 20_000
 MAX_FILE_BYTES = 64 * MIB
@@ -240,19 +241,19 @@ done
 
 @dataclass(slots=True)
 class WorkTransfer:
-    """The outcome of taking an agent's work over."""
+    """The outcome of copying an agent's work."""
 
     omitted_paths: list[str] = field(default_factory=list)
-    """The first few paths that do not count, or could not be carried."""
+    """The first few paths that do not count, or could not be copied."""
     is_too_large: bool = False
-    """Whether more was changed than is carried: then nothing was."""
+    """Whether the changes exceed the limits; nothing is copied then."""
     digest: str = ""
     """A digest of the changes that count."""
     suspect_paths: list[str] = field(default_factory=list)
-    """Modules that name something that runs tests; few fixes have a reason to."""
+    """Modules that name a function of test runners, for which few fixes have a reason."""
 
     def record_omission(self, path: str) -> None:
-        """Remember a path that was not carried."""
+        """Record a path that was not copied."""
         if len(self.omitted_paths) < _QUOTE_LIMIT:
             self.omitted_paths.append(path)
 
@@ -260,10 +261,10 @@ class WorkTransfer:
 def transfer_work(
     agent_sandbox: SandboxBackend, fresh_sandbox: SandboxBackend, plan: SwePlan
 ) -> WorkTransfer:
-    """Make the changes of one sandbox's repository in another's.
+    """Apply the changes of one sandbox's repository to another's.
 
     Raises:
-        SandboxError: One of them failed.
+        SandboxError: A sandbox failed.
     """
     transfer = WorkTransfer()
     changes = list(_countable_changes(agent_sandbox.changes(), plan, transfer))
@@ -277,8 +278,8 @@ def transfer_work(
     other_changes = [
         change for change in changes if change.type != "dir" or change.kind == "deleted"
     ]
-    # A path that has another type now must go first. A folder goes only if nothing is left in it:
-    # paths that do not count stay, and so do the folders that they are in.
+    # Paths whose type has changed are removed first. Only empty folders are removed: paths that do
+    # not count stay, and so do their folders.
     _run_command(fresh_sandbox, ["rm", "-f", "--"], [c.path for c in changes if c.content_changed])
     _run_command(
         fresh_sandbox,
@@ -293,7 +294,7 @@ def transfer_work(
     for mode in sorted({change.mode for change in modes if change.type == "file"}):
         paths = [change.path for change in modes if change.mode == mode]
         _run_command(fresh_sandbox, ["chmod", f"{mode & 0o777:o}", "--"], paths)
-    # Links last: no file is written through one.
+    # Links come last: no file is written through a link.
     links = [
         c
         for c in other_changes
@@ -330,7 +331,7 @@ def _carry_file(
         ):
             transfer.suspect_paths.append(change.path)
         fresh_sandbox.write_file(change.path, data, change.mode & 0o777)
-    except (OSError, OutputLimitError) as error:  # or where there is a folder that stays
+    except (OSError, OutputLimitError) as error:  # possibly a remaining folder at the path
         if isinstance(error, SandboxTimeoutError):
             raise
         transfer.record_omission(change.path)
@@ -342,7 +343,7 @@ def _carry_links(
     paths: Sequence[str],
     transfer: WorkTransfer,
 ) -> None:
-    """Make links, but for those that have a test read what is its own: its input, for instance."""
+    """Create links, except those through which a test would read its own files."""
     if not paths:
         return
     targets: list[bytes] = []
@@ -351,7 +352,7 @@ def _carry_links(
             agent_sandbox, ["readlink", "-z", "--"], paths, output_limit=MAX_BYTES
         )
         targets = readlink_result.stdout.split(b"\0")[:-1] if readlink_result.ok else []
-    except OSError as error:  # the agent has left no such program
+    except OSError as error:  # the agent has removed the program
         if isinstance(error, InterCodeError):
             raise
     pairs = b""
@@ -372,7 +373,7 @@ def _carry_links(
 
 
 def _run_command(sandbox: SandboxBackend, command: Sequence[str], paths: Sequence[str]) -> None:
-    """Run a command on paths; where it does not apply to one, it does nothing."""
+    """Run a command on paths; a path to which the command does not apply has no effect."""
     if paths:
         _run_on_paths(sandbox, command, paths)
 
@@ -384,7 +385,7 @@ def _run_on_paths(
     output_limit: int | None = None,
 ) -> Completed:
     stdin_data = b"".join(os.fsencode(path) + b"\0" for path in paths)
-    # In the root: an agent may have removed the folder in which programs start otherwise.
+    # In the root, because the agent may have removed the default working directory.
     return sandbox.exec(
         ["xargs", "-0", *command],
         stdin=stdin_data,

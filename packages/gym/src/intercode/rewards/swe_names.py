@@ -1,7 +1,7 @@
-"""Names of pytest's tests that were cut at a blank, as those that are read from logs.
+"""Names of pytest's tests that were cut at a blank, such as names from logs.
 
-A name that was cut stands for the one test that begins so. Which tests there are is asked of a
-sandbox that has the tests and gold, and where no agent has been.
+A cut name stands for the one test whose name begins with it. The complete names are collected in a
+sandbox with the tests and gold in which no agent has been.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytest.main(["--collect-only", "-q", "--continue-on-collection-errors", "-p", "n
 
 
 def is_cut(name: str) -> bool:
-    """Return whether a name of pytest's ends amid its parameters."""
+    """Return whether a name of a pytest test ends within its parameters."""
     return "[" in name and not name.endswith("]")
 
 
@@ -70,10 +70,10 @@ def resolve_names(task: Task, plan: SwePlan, names: Sequence[str]) -> SwePlan:
     Args:
         task: The task.
         plan: The plan.
-        names: All tests that there are.
+        names: All existing tests.
 
     Raises:
-        TaskError: A name that was cut stands for no test, or for several.
+        TaskError: A cut name stands for no test, or for several.
     """
     name_set = frozenset(names)
 

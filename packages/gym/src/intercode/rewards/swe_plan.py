@@ -1,4 +1,4 @@
-"""The plan of a SWE task: its tests, checked, and the files that an agent's work cannot include."""
+"""The grading plan of a SWE task: its validated tests, and the files that agents cannot change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intercode.errors import TaskError
 from intercode.task import Task
 
 DIRECTORY = "/repo"
-"""The folder of the repository, unless a task says otherwise."""
+"""The default folder of the repository."""
 
 APPLY = "git apply --whitespace=nowarn -"
 """The command that applies a patch from its standard input."""
@@ -26,8 +26,9 @@ TEST_FILES = (
     "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
     "pyproject.toml",
 )  # fmt: skip
-"""Files and folders, at any depth, that decide how tests run: they stay as they were, unless gold
-itself changes them."""
+"""Files and folders, at any depth, that decide how tests run. Their content stays original, unless
+gold itself changes them.
+"""
 
 _PYTEST = re.compile(r"[^:/][^:]*\.[A-Za-z]+::.")
 _UNITTEST = re.compile(r"\w+(\.\w+){2,}")
@@ -41,7 +42,7 @@ IGNORED_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class SwePlan:
-    """The way in which a task is graded."""
+    """The parameters by which a task is graded."""
 
     directory: str
     """The absolute path of the repository."""
@@ -52,15 +53,15 @@ class SwePlan:
     timeout: float | None
     """Seconds for one run of the tests; None is the sandbox's limit."""
     python: str
-    """The program that runs them."""
+    """The Python program that runs the tests."""
     fixed_paths: frozenset[str]
     """Paths, relative to the repository, that only the test patch may change."""
     stems: frozenset[tuple[str, str]]
-    """(folder, name up to its first dot) of the modules that the named tests are in."""
+    """(folder, name up to its first dot) of the modules that contain the named tests."""
     folders: frozenset[tuple[str, str]]
-    """(folder, name up to its first dot) of the folders that these are in, at any depth."""
+    """(folder, name up to its first dot) of the folders that contain these modules at any depth."""
     free_paths: frozenset[str]
-    """Paths that gold changes, so that an agent may."""
+    """Paths that gold changes, which an agent may therefore change, too."""
     globs: tuple[str, ...]
     """The task's own ``test_files``."""
 
@@ -82,17 +83,17 @@ class SwePlan:
         stems = [name.partition(".")[0] for name in parts]
         if not self.stems.isdisjoint(zip(ancestors, stems, strict=True)):
             return False
-        # x.py instead of the folder x, which holds tests and has no __init__.py.
+        # x.py would replace a folder x of tests that has no __init__.py.
         if stems and parts[-1] != stems[-1] and (ancestors[-1], stems[-1]) in self.folders:
             return False
         return not any(_matches(part, TEST_FILES) for part in parts)
 
 
 def make_plan(task: Task) -> SwePlan:
-    """Make the plan of a task.
+    """Return the plan of a task.
 
     Raises:
-        TaskError: A field is missing or malformed; it names the task and the field.
+        TaskError: A field is missing or malformed; the message names the task and the field.
     """
     directory = _text(task, "directory") or DIRECTORY
     pure_path = PurePosixPath(directory)
@@ -147,7 +148,7 @@ def _read_patch_paths(task: Task, field: str, patch: str) -> frozenset[str]:
 
 
 def _module(name: str, runner: str) -> tuple[str, str] | None:
-    """Return the folder and the stem of the module that a test is in."""
+    """Return the folder and the stem of the module that contains a test."""
     if runner == "command":
         return None
     if runner == "pytest":
@@ -163,7 +164,7 @@ def _split(path: PurePosixPath) -> tuple[str, str]:
 
 
 def _ancestor_folders(folder: str) -> list[PurePosixPath]:
-    """List a folder and those that it is in, save the repository itself."""
+    """List a folder and its parents, without the repository itself."""
     path = PurePosixPath(folder)
     return [path, *path.parents][:-1]
 
@@ -177,11 +178,11 @@ def _names(task: Task, field: str, runner: str) -> tuple[str, ...]:
 
 
 def name_problem(name: str, runner: str) -> str:
-    """Return why a name cannot be one of a runner's tests; empty if it may be.
+    """Return the reason why a name cannot be a test of the runner; empty if the name is valid.
 
     Args:
         name: The name.
-        runner: ``pytest``, ``unittest``, or ``command``, which takes any.
+        runner: ``pytest``, ``unittest``, or ``command``, which accepts any name.
     """
     if runner == "pytest" and not (_PYTEST.match(name) and name.isprintable()):
         return f"{name!r} is not a test of pytest's, as tests/test_x.py::test_y"
@@ -191,9 +192,9 @@ def name_problem(name: str, runner: str) -> str:
 
 
 def task_name_problem(task: Task) -> str:
-    """Return why a task cannot be graded: a name in its lists of tests cannot be one.
+    """Return the reason why a name in a task's lists of tests is invalid; empty if all are valid.
 
-    Empty where all may be, or where a list is malformed otherwise: `make_plan` refuses that.
+    The reason is also empty if a list is malformed otherwise: `make_plan` refuses such a list.
     """
     runner = task.metadata.get("runner") or "pytest"
     for field in ("FAIL_TO_PASS", "PASS_TO_PASS"):
@@ -207,7 +208,7 @@ def task_name_problem(task: Task) -> str:
 
 
 def _list(task: Task, field: str) -> list[str]:
-    """Read a list of texts, or JSON text of one, as the authors' files have it."""
+    """Parse a list of texts, or a JSON text of a list, which the authors' files contain."""
     value: Any = task.metadata.get(field) or []
     if isinstance(value, str):
         try:
@@ -258,10 +259,10 @@ _ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t
 
 
 def patch_paths(patch: str) -> frozenset[str]:
-    """Return the paths of a diff, without the ``a/`` and ``b/`` before them.
+    """Return the paths of a diff, without the prefixes ``a/`` and ``b/``.
 
     Raises:
-        ValueError: A path leads out of the folder that the diff is for.
+        ValueError: A path leads out of the diff's folder.
     """
     paths = frozenset(_paths(patch))
     for path in paths:
@@ -271,9 +272,7 @@ def patch_paths(patch: str) -> frozenset[str]:
 
 
 def _paths(patch: str) -> Iterator[str]:
-    old_line_count = new_line_count = (
-        0  # lines of a hunk that are still to come: no header is among them
-    )
+    old_line_count = new_line_count = 0  # remaining lines of a hunk, which contain no header
     for line in patch.split("\n"):
         if old_line_count > 0 or new_line_count > 0:
             old_line_count -= line[:1] in ("-", " ", "")
@@ -294,7 +293,7 @@ def _paths(patch: str) -> Iterator[str]:
 
 
 def _unquote_name(name: str) -> str:
-    """Read a file's name as git writes it: with anything unusual in it, quoted as in C."""
+    """Parse a file name in git's notation, which quotes unusual names like C."""
     if not name.startswith('"'):
         return name
     content = name[1:].rpartition('"')[0].encode("utf-8", "surrogateescape")

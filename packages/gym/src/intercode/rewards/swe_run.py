@@ -1,4 +1,8 @@
-"""Runs of named tests in a sandbox, of whose reports as little as possible is believed."""
+"""Runs of named tests in a sandbox, with minimal trust in their reports.
+
+`run` executes the plan's tests and returns a `SweRun`. Tests that must fail (`FailingTests`) run
+along to detect tampering, and `read_report` parses the untrusted report.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +32,24 @@ class SweRun:
 
     passed_tests: frozenset[str]
     reason: str = ""
-    """The reason why none has passed, if there is no report that can be believed."""
+    """The reason why no test has passed, if no trustworthy report exists."""
     output: str = ""
     """The end of the output, for people."""
     missing_tests: frozenset[str] = frozenset()
-    """Tests that a report does not have: there are none of these names, or the time was up."""
+    """Tests without an entry in the report: no such test exists, or the time limit was reached."""
 
 
 def run(
     sandbox: SandboxBackend, plan: SwePlan, files: Mapping[PurePosixPath, bytes] | None = None
 ) -> SweRun:
-    """Run the plan's tests in a sandbox that has the agent's work, and the tests.
+    """Run the plan's tests in a sandbox with the agent's work and the tests.
 
-    Work that leaves no room for them, or is in their place, has failed them.
+    Work that leaves no space for the tests, or stands in their place, has failed them.
 
     Args:
         sandbox: The sandbox.
         plan: The plan of the task.
-        files: Files to write before, by path.
+        files: Files to write first, by path.
     """
     try:
         for path, data in (files or {}).items():
@@ -97,10 +101,10 @@ def _run(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
 
 
 def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
-    """Check that tests can be run in a sandbox that no agent's work has been in.
+    """Validate that tests can run in a sandbox without an agent's work.
 
     Raises:
-        TaskError: They cannot: the image lacks something.
+        TaskError: The tests cannot run: the image lacks the runner.
     """
     if plan.runner == "command":
         return
@@ -116,7 +120,7 @@ def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
 
 
 def _install_failing_tests(sandbox: SandboxBackend, plan: SwePlan, name: str) -> FailingTests:
-    """Put tests that fail into the repository, beside the first of the task's."""
+    """Write tests that fail into the repository, beside the first of the task's tests."""
     file = PurePosixPath(f"{name}.py")
     if plan.runner == "pytest":
         file = PurePosixPath(plan.tests[0].partition("::")[0]).with_name(file.name)
@@ -132,7 +136,7 @@ _PROGRESS = re.compile(r"(?<! ) +\[ *\d{1,3}%\]$", re.MULTILINE)
 
 
 def _clean_output(marker: str, output: str) -> str:
-    """Return the end of the output, without lines about our own tests, and counts with them."""
+    """Return the end of the output, without lines and counts about the injected tests."""
     lines = output.split("\n")
     lines = [line for line in lines if marker not in line and not _COUNT_LINE.fullmatch(line)]
     return _PROGRESS.sub("", "\n".join(lines))[-_OUTPUT:]
@@ -145,7 +149,7 @@ def _install(sandbox: SandboxBackend) -> str:
 
 
 def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> SweRun:
-    """Run tests that are commands: the kernel says whether they have passed."""
+    """Run tests that are commands; the exit code from the kernel decides whether each passed."""
     execute = (
         sandbox.exec_private
         if isinstance(sandbox, SupportsPrivacy) and sandbox.limits.private
@@ -166,8 +170,8 @@ def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> Swe
 # -- tests that must fail --------------------------------------------------------------------------
 
 # Tests that cannot pass run along with the others: code that makes them pass tampers with tests.
-# They fail in all the ways in which tests commonly do, before the others run and again after them:
-# code under test may replace any one of these ways, when it is imported or when it is called.
+# These tests fail in all common ways, once before the others and once after: tested code may
+# replace any of these ways, on its import or on a call.
 
 _WAYS = {
     "statement": "assert 1 == 2",
@@ -210,14 +214,14 @@ class FailingTests:
     first_names: tuple[str, ...]
     last_names: tuple[str, ...]
     optional_names: frozenset[str]
-    """Tests that a project's settings may leave out: functions, if it names its tests otherwise."""
+    """Tests that a project's settings may exclude: functions, if its tests are named otherwise."""
 
     def detect_tampering(self, outcomes: Mapping[str, bool], is_complete: bool) -> bool:
-        """Return whether outcomes show that tests were tampered with.
+        """Return whether the outcomes prove that tests were tampered with.
 
         Args:
-            outcomes: Whether each test has passed.
-            is_complete: Whether all tests were run, to the last.
+            outcomes: Test name → whether the test has passed.
+            is_complete: Whether all tests were run to the end.
         """
         names = {*self.first_names, *self.last_names}
         due = names if is_complete else set(self.first_names)
@@ -227,11 +231,11 @@ class FailingTests:
 
 
 def make_failing_tests(runner: str, module: str) -> FailingTests:
-    """Make the module for a runner.
+    """Return the module for a runner.
 
     Args:
         runner: ``pytest`` or ``unittest``.
-        module: How the runner names it: ``folder/x.py`` or ``x``.
+        module: The runner's name for the module: ``folder/x.py`` or ``x``.
     """
     lines = ["import unittest", "class Fails:"]
     lines += [f"    def test_{name}(self):\n        {code}" for name, code in _WAYS.items()]
@@ -253,32 +257,33 @@ def make_failing_tests(runner: str, module: str) -> FailingTests:
 
 # -- reports ---------------------------------------------------------------------------------------
 
-# A report is JUnit XML that a program under test may have had its hands on. No document type is
-# accepted, and so no entities, nor an encoding that it names: Python might not have it. Only names
-# and outcomes are kept, and how deep elements lie in each other.
+# A report is JUnit XML that a tested program may have manipulated. The parser accepts no document
+# type, hence no entities, and ignores a declared encoding, which Python might not have. Only names,
+# outcomes, and the nesting depth of elements are retained.
 
 NODE = "nodeid"
-"""The property of a test case that says which test it is."""
+"""The property that holds the name of a test case's test."""
 
 EXPECTED = "expected"
 """The property of a test case that is marked as failing."""
 
 _LIMIT = 16 * 1024 * 1024
 _MAX_DEPTH = 100
-"""The depth to which elements may lie in each other: the parser keeps all that are open."""
+"""The limit on the nesting depth of elements: the parser retains all open ones."""
 _FAILURE_TAGS = {"failure", "error", "skipped"}
 _XFAIL = "pytest.xfail"
 
 
 class ReportError(InterCodeError, ValueError):
-    """The bytes are not such a report."""
+    """Bytes that are not a valid report."""
 
 
 def read_report(document: bytes) -> dict[str, bool]:
-    """Read the tests of a report, each with whether it has passed.
+    """Return the tests of a report, each with whether it has passed.
 
-    A test passes if it is there once, with no failure, error or skip. An expected failure
-    (``xfail``) counts as a pass if the test is marked so: code that runs in it could say the same.
+    A test passes if it has exactly one entry, with no failure, error or skip. An expected failure
+    (``xfail``) counts as a pass only if the test is marked: code that runs in the test could claim
+    the same.
 
     Raises:
         ReportError: The document is not well-formed, or has a document type.

@@ -1,11 +1,11 @@
 """A program that runs named tests in the sandbox, and reports on them in JUnit XML.
 
-It needs Python from 3.8, and is started by `swe_run` as a script: nothing of InterCode can be
-imported here. The
-plan comes on standard input. The report goes to what was standard output, after a secret that only
-this process was told, and only when all tests have ended: a program under test that ends the
-process, prints, or leaves processes behind has reported nothing. Everything that is needed is
-imported before the repository can be: a module of its own named ``pytest`` is not taken for ours.
+The program needs Python from 3.8. `swe_run` starts it as a script, which cannot import InterCode.
+The plan comes on standard input. The report goes to the original standard output, after a secret
+that only this process knows, and only when all tests have ended. A program under test that ends the
+process, prints, or leaves processes behind has therefore reported nothing. All needed modules are
+imported before the repository becomes importable: the repository's own module named ``pytest``
+cannot replace the real one.
 
 Tests come in groups, which run one after the other.
 """
@@ -27,15 +27,16 @@ NO_RUNNER = 96
 """The exit code if the tests' framework cannot be imported."""
 
 COMPLETE_MARK, CUT_MARK = b".", b"!"
-"""The byte after the secret: whether all tests were run, or the time was up."""
+"""The byte after the secret: all tests ran, or the time limit was reached."""
 
 TIMEOUTS: list[bool] = []
 
 
 class Marker:
-    """A plugin of pytest's that leaves only the named tests, and names each in the report.
+    """A plugin of pytest that selects the named tests, and names each in the report.
 
-    It also says which tests are marked as failing: others that say so when they run have failed.
+    The plugin also reports which tests are marked as failing before they run. Other tests that
+    declare their failure only at run time have failed.
     """
 
     def __init__(self, groups: list[list[str]]) -> None:
@@ -43,7 +44,7 @@ class Marker:
         self.expected_ids: set[str] = set()
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        """Leave only the named tests, when pytest has found all."""
+        """Select the named tests, after pytest has collected all tests."""
         rank = self.rank
         named_items = [item for item in items if item.nodeid in rank]
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in rank])
@@ -55,17 +56,17 @@ class Marker:
         items[:] = named_items
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
-        """Show nothing of tests that must fail: a reader would take them for the project's."""
+        """Hide tests that must fail: a reader of the output would take them for the project's."""
         return None if self.rank.get(report.nodeid, 1) == 1 else ("", "", "")
 
     def pytest_runtest_teardown(self, item: Any) -> None:
-        """Look for marks of a test that has run: some are marked by a fixture."""
+        """Record the marks of a test that has run: fixtures mark some tests."""
         if item.get_closest_marker("xfail") or item.nodeid in self.expected_ids:
             item.user_properties.append(("expected", "xfail"))
 
 
 def run_pytest(plan: dict[str, Any]) -> bytes | None:
-    """Run pytest; return its report, which goes to a file that has no name."""
+    """Run pytest; return its report, which pytest writes to a file without a name."""
     import importlib.util
 
     import pytest
@@ -98,7 +99,7 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
 
 
 class Outcomes(unittest.TestResult):
-    """The failures of tests by their ids: empty if all is well."""
+    """The failures of tests by their ids; an empty text is a pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +134,7 @@ class Outcomes(unittest.TestResult):
             self.failure_texts[test.id()] = "failed, as it said only when it ran"
 
     def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
-        """Record a pass of a test that says that it fails."""
+        """Record a pass of a test that is marked as failing."""
         self.failure_texts[test.id()] = "passed, though it was expected to fail"
 
 
@@ -166,7 +167,7 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
 
 
 def load(name: str, outcomes: Outcomes) -> list[Any]:
-    """Load the tests of that name; none if its module fails, which is recorded as theirs."""
+    """Return the tests of a name; none if its module fails, which is recorded as a failure."""
     try:
         return list(flatten_suite(unittest.defaultTestLoader.loadTestsFromName(name)))
     except KeyboardInterrupt:
@@ -177,7 +178,7 @@ def load(name: str, outcomes: Outcomes) -> list[Any]:
 
 
 def is_expected_failure(cls: Any, name: str) -> bool:
-    """Return whether a test of unittest's, or its class, is decorated ``expectedFailure``."""
+    """Return whether a unittest test, or its class, is decorated ``expectedFailure``."""
     candidates = (cls, getattr(cls, name, None))
     return any(
         getattr(candidate, "__unittest_expecting_failure__", False) for candidate in candidates
@@ -185,12 +186,12 @@ def is_expected_failure(cls: Any, name: str) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the text of an exception; its own methods may fail at that."""
+    """Return the text of an exception, whose own methods may fail."""
     return "".join(traceback.format_exception_only(type(error), error)).strip() or "error"
 
 
 def flatten_suite(suite: unittest.TestSuite) -> Iterator[Any]:
-    """Yield the tests of a suite of suites."""
+    """Yield the tests of a nested suite."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from flatten_suite(test)
@@ -205,7 +206,7 @@ def verdict(outcomes: Outcomes, ids: list[str]) -> str:
 
 
 def to_xml(verdicts: dict[str, str]) -> bytes:
-    """Return JUnit XML of the failure of each test."""
+    """Return JUnit XML with the failure of each test."""
     top = ET.Element("testsuite")
     for name, failure_text in verdicts.items():
         case = ET.SubElement(top, "testcase", name=name)
@@ -213,11 +214,11 @@ def to_xml(verdicts: dict[str, str]) -> bytes:
         ET.SubElement(properties, "property", name="nodeid", value=name)
         if failure_text:
             ET.SubElement(case, "failure", message=ascii(failure_text)[:4000])
-    return ET.tostring(top)  # in ASCII
+    return ET.tostring(top)  # ASCII
 
 
 def alarm(seconds: float) -> None:
-    """Interrupt the tests after that time: those that have ended by then are reported."""
+    """Interrupt the tests after `seconds`; the report includes the tests that ended before."""
 
     def interrupt(number: int, frame: Any) -> None:
         TIMEOUTS.append(True)
@@ -228,12 +229,12 @@ def alarm(seconds: float) -> None:
 
 
 def main() -> None:
-    """Run, report, and end at once, without any code that waits for the end of the process."""
+    """Run the tests, write the report, and exit at once, without code that runs at exit."""
     plan = json.load(sys.stdin)
     report = os.dup(1)
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # nothing is left at the end
-    del sys.path[0]  # this file's own folder
+    del sys.path[0]  # the folder of this file
     runner = {"pytest": run_pytest, "unittest": run_unittest}[plan["runner"]]
     if plan["runner"] == "pytest":
         try:

@@ -1,13 +1,13 @@
-"""Spider's test-suite accuracy: an answer agrees with gold on every database of a suite.
+"""Spider's test-suite accuracy: agreement of an answer with gold on every database of a suite.
 
-After Zhong, Yu and Klein, "Semantic evaluation for text-to-SQL with distilled test suites" (2020),
-and its evaluation (github.com/taoyds/test-suite-sql-eval):
+Source: Zhong, Yu and Klein, "Semantic evaluation for text-to-SQL with distilled test suites"
+(2020), and its evaluation (github.com/taoyds/test-suite-sql-eval):
 
-- Two results are equal if some order of the answer's columns makes them so, as multisets of rows,
-  or as lists if gold's text has an ORDER BY anywhere. Values are equal as Python has it: no float
-  tolerance.
-- Before they run, ``> =`` becomes ``>=``, ``YEAR(CURDATE())`` the year 2020, and DISTINCT is taken
-  out of both, unless it is to be kept.
+- Two results are equal if some order of the answer's columns makes them equal multisets of rows, or
+  equal lists if gold's text contains ORDER BY. Values are compared by Python's ``==``, without a
+  float tolerance.
+- Before execution, ``> =`` becomes ``>=``, ``YEAR(CURDATE())`` becomes 2020. DISTINCT is removed
+  from both statements, unless `keep_distinct` is set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ _THIS_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 
 
 def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
-    """Return the suite as its authors ship it: every SQLite file beside the task's own."""
+    """Return the suite in its authors' layout: every SQLite file beside the task's database.
+
+    Raises:
+        UsageError: The folder holds no SQLite file.
+    """
     paths = sorted(source.path.parent.glob("*.sqlite"))
     if not paths:
         raise UsageError(f"{source.path.parent}: holds no .sqlite files, hence no test suite")
@@ -53,7 +57,7 @@ def equal(gold: Result, answer: Result, ordered: bool) -> bool:
 
 
 def prepare(sql: str, dialect: str, keep_distinct: bool = False) -> str:
-    """Return a statement as the evaluation runs it."""
+    """Return a statement in the form that the evaluation runs."""
     for split_operator, joined_operator in (("> =", ">="), ("< =", "<="), ("! =", "!=")):
         sql = sql.replace(split_operator, joined_operator)
     sql = _THIS_YEAR.sub("2020", sql)
@@ -64,14 +68,14 @@ class SuiteReward:
     """Test-suite accuracy as a reward: 1.0 or 0.0. ``parts``: the share of databases that agree.
 
     Args:
-        databases: Opens the databases, for the grader.
-        cache: Where golds' results are kept; None: nowhere.
-        suite: The databases of a task's suite; default: those beside the task's own.
+        databases: The opener of the databases, for the grader.
+        cache: The cache of golds' results; None: no cache.
+        suite: Returns the databases of a task's suite; default: those beside the task's database.
         keep_distinct: Whether DISTINCT counts. The paper's figures are without.
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self,
@@ -91,7 +95,7 @@ class SuiteReward:
         Raises:
             TaskError: The task has no gold.
             RewardError: Gold could not be run on a database of the suite.
-            UsageError: There is no suite.
+            UsageError: The task has no suite.
             DatabaseError: The engine failed.
         """
         sql = last_answer(episode)
@@ -127,10 +131,10 @@ def _match(
     ordered: bool,
     matched_indices: tuple[int, ...],
 ) -> bool:
-    """Return whether the columns after those taken can be taken so that the rows are equal.
+    """Return whether the remaining columns can be matched such that the rows are equal.
 
-    A difference in the columns taken so far cannot be repaired by further ones: so few orders are
-    ever followed to their end.
+    Further columns cannot repair a difference in the matched ones. The search therefore follows few
+    orders to their end.
     """
     if not _are_same_rows(
         gold_columns[: len(matched_indices)],
@@ -144,9 +148,7 @@ def _match(
     for index in range(len(answer_columns)):
         column = tuple(answer_columns[index])
         if index not in matched_indices and column not in tried_columns:
-            tried_columns.add(
-                column
-            )  # a column with the same values at the same places is the same
+            tried_columns.add(column)  # equal columns give equal results
             if _match(gold_columns, answer_columns, ordered, (*matched_indices, index)):
                 return True
     return False

@@ -1,8 +1,8 @@
-"""Messages of tools: the lines in which programs complain or explain their usage.
+"""Messages of tools: the lines in which programs report errors or explain their usage.
 
-A message is never an answer, whatever numbers, paths or words are in it. Complaints about single
-files that a program could not read stand beside a right answer, and are left out of it. Any other
-message means that the command failed. Pure.
+A message is never an answer, whatever numbers, paths or words it contains. Complaints about single
+unreadable files may stand beside a right answer, and are removed from the output. Any other message
+shows that the command failed. All functions are pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOOLS = """
 """
 _TOOL = rf"(?:/\S*/)?(?:{'|'.join(re.escape(tool) for tool in _TOOLS.split())})[\d.]*"
 _REPORT = r"rmdir: removing directory|tar: Removing leading|mkdir: created directory"
-"""Beginnings of lines in which a program tells of its work."""
+"""Beginnings of lines in which a program reports its work."""
 _REASONS = (
     r"(?i:no such file(?: or directory)?|permission denied|(?:command )?not found|not a directory"
     r"|is a directory|operation not permitted|invalid argument|binary file matches|text file busy"
@@ -36,8 +36,8 @@ _REASONS = (
 )
 _MESSAGES = re.compile(
     rf"(?!{_REPORT})(?:"
-    rf"{_TOOL}: +(?![\d.,]+[KMGTP]?i?B?$).*"  # a folder may have a tool's name, and a count
-    rf"|.*: (?:line )?\d+: .*: {_REASONS}\.?"  # a script's name before it
+    rf"{_TOOL}: +(?![\d.,]+[KMGTP]?i?B?$).*"  # a tool's name may be a folder's, followed by a count
+    rf"|.*: (?:line )?\d+: .*: {_REASONS}\.?"  # preceded by a script's name
     rf"|\S.*: (?:line \d+: )?{_REASONS}\.?"
     r"|\S+: line \d+: .*"
     r"|.*: (?:syntax error|unexpected (?:EOF|end of)|division by).*"
@@ -59,14 +59,14 @@ _READ_COMPLAINT = re.compile(
     r"|.*/proc/.*: No such file or directory|.*: binary file matches)"
     r"|tar: Removing leading `/' from .*"
 )
-"""Complaints that may stand beside a right answer: none of a missing file, but for processes."""
+"""Complaints that may stand beside a right answer. A missing file counts only under ``/proc``."""
 
 
 def drop_complaints(lines: Sequence[str]) -> list[str]:
-    """Return the lines but for complaints of programs about files that they could not read."""
+    """Return the lines without complaints of programs about files that they could not read."""
     return [line for line in lines if not _READ_COMPLAINT.fullmatch(line)]
 
 
 def is_message(line: str) -> bool:
-    """Return whether a line is one in which a program complains or explains its usage."""
+    """Return whether a line is an error message or a usage message of a program."""
     return _MESSAGES.fullmatch(line) is not None

@@ -1,30 +1,31 @@
-"""The verification reward: a command that the task names decides whether it is solved.
+"""The verification reward: a command of the task decides whether the task is solved.
 
-It must judge the files that the agent *left*, and must not be steered by them. So, in this order:
+The command must judge the files that the agent *left*, and must not be steered by them. The reward
+therefore proceeds in this order:
 
-1. All programs of the agent are killed: they could flip files while these are looked at, trace
-   the command, or wait for it. An episode that still goes on (a reward in every turn) keeps
-   its processes: the command then runs in another sandbox, begun from a snapshot of the files.
+1. All processes of the agent are killed: they could change files during the check, trace the
+   command, or wait for it. A running episode (with a reward in every turn) keeps its processes: the
+   command then runs in another sandbox, started from a snapshot of the files.
 2. If the agent changed a file that decides how *any* command runs (programs, libraries, the
-   loader's configuration: `SYSTEM_PATHS`), no command's word is worth anything, and the score is
-   0 with the paths in its detail. Changes of the task's own setup do not count.
-3. The command runs in a new process with few variables, and none of the image's that could steer
-   it, not in the agent's shell: functions, aliases, variables, ``BASH_ENV`` and the working
-   directory do not reach it. No start-up file is read. ``PATH`` is fixed, with the image's own
-   directories first, so that nothing in ``/usr/local/bin``, the one place for programs that may be
-   written, hides a program of the image. So it is with Python's modules (see the end).
-   Limits are a fresh sandbox's: no program can change those of process 1, and an agent that has
-   filled the disk gets 0.
-4. No program that it starts can look at another one, for what this compares with: neither at the
-   command's own text nor at the arguments of ``grep`` (`SupportsPrivacy`).
-5. What the agent has left in temporary folders is removed, but for what the task names there.
-6. If the agent changed files that may configure a tool, or left links that lead elsewhere (see
-   `leftovers`), the command must succeed a second time, in a copy in which these are as before: see
-   `restore_paths`. Honest work passes there as well.
+   loader's configuration: `SYSTEM_PATHS`), no command's result is trustworthy. The score is 0, with
+   the paths in its detail. Changes by the task's own setup do not count.
+3. The command runs in a new process, not in the agent's shell: functions, aliases, variables,
+   ``BASH_ENV`` and the working directory do not reach it. Few environment variables reach it, and
+   none of the image's that could steer the command. No start-up file is read. ``PATH`` is fixed,
+   with the image's own directories first. ``/usr/local/bin``, the only directory in which the agent
+   may add programs, thus hides no program of the image. Python's modules are protected alike (see
+   the end of this module). The limits are a fresh sandbox's, since no program can change those of
+   process 1. An agent that has filled the disk gets 0.
+4. No program that the command starts can inspect another program (`SupportsPrivacy`). The expected
+   values, in the command's own text or in the arguments of ``grep``, stay hidden.
+5. The agent's files in temporary folders are removed, except those that the task names.
+6. If the agent changed files that may configure a tool, or left links that redirect file names (see
+   `leftovers`), the command must succeed a second time. The second run uses a copy in which these
+   files are as before: see `restore_paths`. Honest work also passes in the copy.
 
-A task whose answer is such a file names it in `may_change`. The files that the command itself opens
-are its author's matter: it should not run a program of the agent's unless that program is being
-judged. Its exit code comes from the kernel, not from its output.
+A task whose answer is such a file names the file in `may_change`. The author of the command is
+responsible for the files that it opens. The command should not run a program of the agent, unless
+that program is under judgement. Its exit code comes from the kernel, not from its output.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ SYSTEM_PATHS = re.compile(
 """Files, and directories with all their content, that decide how any command runs."""
 
 OPEN_PATHS = re.compile(r"/usr/(local/(bin|src)|src)(/|$)")
-"""Exceptions to them, for new files: a program there is found only if no other has its name."""
+"""Exceptions for new files: a program in these folders is found only if no other has its name."""
 
 _QUOTED_BYTES = 2000
-"""Bytes of the command's output that a score's detail quotes."""
+"""The most bytes of the command's output that a score's detail quotes."""
 _MAX_QUOTED_PATHS = 20
-"""The number of paths that a score's detail names."""
+"""The most paths that a score's detail names."""
 _RETRIES = 3
-"""Verifications of a task that are tried once more when they are late."""
+"""The number of late verifications of a task that are retried once."""
 _retry_lock = threading.Lock()
 _MIN_FREE_BYTES, _MIN_FREE_FILES = 16 * MIB, 64
 """The bytes and the number of files that a verification must be able to write."""
@@ -87,16 +88,16 @@ _STEERED_REASON = (
 
 
 class CommandReward:
-    """Runs a task's verification: 1.0 if it exits with 0, else 0.0.
+    """The reward that runs a task's verification: 1.0 if the command exits with 0, else 0.0.
 
     Args:
-        provider: Starts the sandbox for an episode that still goes on.
-        start: Starts a sandbox in which the task's files and setup are done.
-        network: Whether the command may use the network.
+        provider: The provider that starts a copy of the sandbox of a running episode.
+        start: Starts a sandbox with the task's files and setup applied.
+        network: The command's network access.
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """The version of the scores: raise the number when any score can differ."""
 
     def __init__(
         self, provider: Provider, start: Callable[[Task], SandboxBackend], network: Network = False
@@ -108,7 +109,7 @@ class CommandReward:
         self._late_counts: dict[str, int] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
-        """Return the score. A verification that runs into the time limit has not succeeded.
+        """Return the score. A verification that reaches the time limit has not succeeded.
 
         Raises:
             TaskError: The task has no verification.
@@ -132,19 +133,19 @@ class CommandReward:
         except OSError as error:
             if isinstance(error, InterCodeError):
                 raise
-            # In the place of the directory where everything starts is now something else.
+            # The agent has replaced the directory in which programs start.
             return _refusal_score(str(error))
 
     def _judge(
         self, task: Task, sandbox: SandboxBackend, changes: Mapping[str, Change], is_copy: bool
     ) -> Score:
-        """Judge the sandbox as the agent left it, and a copy without what could steer a judge.
+        """Judge the sandbox in the agent's final state, and a copy without files that could steer.
 
         Args:
             task: The task.
-            sandbox: A sandbox in which no program of the agent's runs.
-            changes: Its differences to the image.
-            is_copy: Whether it is a copy of the agent's sandbox.
+            sandbox: A sandbox in which no program of the agent runs.
+            changes: The differences between the sandbox and the image, by path.
+            is_copy: Whether the sandbox is a copy of the agent's.
         """
         setup_changes = self._setup_changes(task)
         home = sandbox.env.get("HOME", "/")
@@ -209,7 +210,8 @@ class CommandReward:
     def _setup_changes(self, task: Task) -> dict[str, Change]:
         """Return the changes by the task's files and setup.
 
-        Needed also where the agent has none of it left: it may have put something in its place.
+        The changes are also needed if the agent's sandbox contains none of them any more: the agent
+        may have replaced them.
         """
         if not task.setup and not task.files:
             return {}
@@ -219,9 +221,10 @@ class CommandReward:
         return self._changes_by_task[task]
 
     def _verify(self, task: Task, sandbox: SandboxBackend) -> Completed:
-        """Run the verification; where it is late, once more, with no other such one beside it.
+        """Run the verification; if it is late, retry once while no other verification is retried.
 
-        But not for each of many agents whose programs never end.
+        Only `_RETRIES` verifications of a task are retried, so many agents whose programs never end
+        cost no further time.
         """
         result = self._run(task, sandbox)
         if result.timed_out and (late_count := self._late_counts.get(task.task_id, 0)) < _RETRIES:
@@ -262,9 +265,9 @@ def _refusal_score(reason: str, tampered_paths: Sequence[str] = ()) -> Score:
 
 
 def _has_room(sandbox: SandboxBackend) -> bool:
-    """Return whether the command can write: else it would judge the little that it could.
+    """Return whether the command has enough free space to write.
 
-    Every tool that fails for want of room is silent, and silence may be a good sign.
+    A tool that fails for want of space is silent, and silence may look like success.
     """
     space = _free_space(sandbox)
     if space is None:
@@ -287,7 +290,7 @@ def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
 
 
 def _unexpected_changes(task: Task, changes: Mapping[str, Change], home: str) -> dict[str, Change]:
-    """Map path to change, of system files and settings that were not expected to change."""
+    """Return the unexpected changes of system files and settings, by path."""
     settings = _setting_paths([*changes.values()], home)
     return {
         path: change
@@ -301,15 +304,15 @@ def _tampered_paths(
     changes: Mapping[str, Change],
     setup_changes: Mapping[str, Change],
 ) -> list[str]:
-    """List the system paths that the agent changed. A path that is as in the image is allowed.
+    """List the system paths that the agent changed, without paths in the image's original state.
 
     Args:
-        changed_paths: The paths at which the next two differ.
-        changes: How the sandbox differs from the image.
-        setup_changes: How it differed from it before the agent came.
+        changed_paths: The paths at which the next two arguments differ.
+        changes: The differences between the sandbox and the image, by path.
+        setup_changes: The same differences before the agent started.
     """
     system = [path for path in changed_paths if SYSTEM_PATHS.match(path)]
-    # Where a program of the setup's is gone, a new one of its name is found in its place.
+    # A new program replaces a removed program of the setup that has its name.
     removed_names = {_name(path) for path in system if path not in changes}
     return sorted(
         path
@@ -333,16 +336,17 @@ def _name(path: str) -> str:
 
 # -- settings of tools -----------------------------------------------------------------------------
 
-# Tools read the files that configure them unasked: ``~/.gitconfig``, ``~/.sqliterc``,
-# ``/etc/magic``. No list of them is complete, so this one is by place: ``/etc``, the hidden files
-# of home folders, the settings of a repository, the folders that an image has in ``/opt``. An
-# agent's work is not judged by its settings if it is right without them, too.
+# Tools read their configuration files unasked: ``~/.gitconfig``, ``~/.sqliterc``, ``/etc/magic``.
+# No list of such files is complete, so this selection is by folder: ``/etc``, the hidden files of
+# home folders, the settings of a repository, and the image's folders in ``/opt``. Work that is also
+# right without its settings is not judged by them.
 
 _FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|misc|vim)"
 _HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
 _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
-"""Hidden names that no tool takes settings from when a verification runs it: records of input, and
-parts of a repository."""
+"""Hidden names from which no tool reads settings in a verification: records of input, and parts of
+a repository.
+"""
 _MARKS = ("HEAD", "refs", "objects")
 _REPOSITORY_SETTINGS = r"/(config(\.worktree)?|hooks|info|shallow)(/|$)"
 _PROGRAM = re.compile(r"/opt/[^/]+")
@@ -350,10 +354,10 @@ _MAX_ARCHIVE_BYTES = 256 * MIB
 
 
 def _setting_paths(changes: Sequence[Change], home: str) -> set[str]:
-    """Choose the changed paths that may configure a tool.
+    """Return the changed paths that may configure a tool.
 
     Args:
-        changes: All.
+        changes: All changes.
         home: The home folder of the image's user.
     """
     homes = rf"({_HOMES}|{re.escape(home.rstrip('/'))})"
@@ -366,7 +370,7 @@ def _setting_paths(changes: Sequence[Change], home: str) -> set[str]:
     added_paths = {change.path for change in changes if change.kind == "added"}
     folders = re.compile(rf"/home|{homes}")
     repository_pattern = re.compile(_REPOSITORY_SETTINGS)
-    # Folders of another name, which a file may name: .git, or commondir in there.
+    # Git folders of another name: a file .git, or commondir in a git folder, may refer to them.
     places = [change.path.rpartition("/") for change in changes]
     heads, refs, objects = (
         {folder for folder, _, name in places if name == mark} for mark in _MARKS
@@ -381,7 +385,7 @@ def _setting_paths(changes: Sequence[Change], home: str) -> set[str]:
             return True
         if any(path[: m.start()] in repositories for m in repository_pattern.finditer(path)):
             return True
-        # A link in the place of such a folder leads to the settings in another one.
+        # A link that replaces such a folder leads to the settings of another folder.
         return change.type == "symlink" and (
             path in ancestors or folders.fullmatch(path) is not None
         )
@@ -397,15 +401,15 @@ def restore_paths(
     setup_changes: Mapping[str, Change],
     env: Mapping[str, str],
 ) -> bool:
-    """Make these paths of a copy as they are in the original; return whether that was possible.
+    """Restore paths of a copy to their state in the original; return whether that succeeded.
 
     Args:
         copy: A copy of the agent's sandbox.
-        original: A sandbox as the agent got it.
-        paths: Those at which the two differ.
-        changes: By path, how the copy differs from the image.
-        setup_changes: By path, how the original differs from it.
-        env: The environment of the programs that do it.
+        original: A sandbox in the task's initial state.
+        paths: The paths at which the two differ.
+        changes: The differences between the copy and the image, by path.
+        setup_changes: The differences between the original and the image, by path.
+        env: The environment variables of the programs that restore the paths.
     """
     effective_changes = {path: changes.get(path) or setup_changes[path] for path in sorted(paths)}
     folders = [path for path, change in effective_changes.items() if change.type == "dir"]
@@ -427,12 +431,12 @@ def restore_paths(
         return False
     run_program(
         files.intersection(original_paths), "rm", "-f"
-    )  # but Docker's mounts, such as /etc/hosts
-    run_program(folders[::-1], "rmdir")  # but those that hold others, which stay
+    )  # fails for Docker's mounts, such as /etc/hosts
+    run_program(folders[::-1], "rmdir")  # folders that hold other files remain
     names: dict[str, None] = {}
     for path in original_paths:
         folder = path.rpartition("/")[0]
-        # A repository that is gone has no settings.
+        # A removed repository has no settings.
         if f".{folder}" in names or is_there(folder or "/"):
             names[f".{path}"] = None
     if not names:
@@ -455,17 +459,17 @@ def _was_there(
 
 # -- Python's modules ------------------------------------------------------------------------------
 
-# A verification finds the agent's modules, but none in the place of another. Python looks first
-# where a program lies, or where it was started: an agent's ``json.py`` would be taken for the
-# standard library's. ``PYTHONSAFEPATH`` leaves that folder out, and with it the module that the
-# agent was asked for. So Python is given a ``sitecustomize`` that puts the folder last, also where
-# a version before 3.11, or the program itself, has put it first.
+# A verification imports the agent's modules, but none in place of another. Python first searches
+# the program's folder or its working directory: an agent's ``json.py`` would replace the standard
+# library's. ``PYTHONSAFEPATH`` excludes that folder, and with it the module that the task asks for.
+# A ``sitecustomize`` therefore moves the folder to the end, even if a version before 3.11, or the
+# program itself, has put the folder first.
 #
-# To be last is not enough: ``copy`` tries to import ``org``, and ``subprocess`` ``msvcrt``, which
-# do not exist; ``pytest`` loads every plug-in that says so. An import statement of a library's
+# The last position is not enough: ``copy`` tries to import ``org``, and ``subprocess`` ``msvcrt``,
+# which do not exist; ``pytest`` loads every registered plug-in. An import statement of a library
 # therefore finds libraries only, and so does a search for installed distributions.
 #
-# The module lies in an archive, under a name that could not be known before.
+# The module lies in an archive under an unpredictable name.
 
 _FOLDER = "/dev/shm"
 _SITECUSTOMIZE = """\
