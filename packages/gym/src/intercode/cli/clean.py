@@ -41,12 +41,16 @@ _FOLDERS = {
 
 @dataclass(frozen=True, slots=True)
 class CleanupPart:
-    """A kind of removable files, with their names and their size in bytes."""
+    """A kind of removable files."""
 
     what: str
+    """The description in the table."""
     removed: tuple[str, ...]
+    """The paths or names of the files."""
     size: int
+    """The size of the files in bytes."""
     in_use: bool = False
+    """Whether a running process uses the files, which therefore stay."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ Examples:
   intercode new shop
   intercode new riddles --env ctf
 
-The folder has three tasks, a Dockerfile or a database, a reward if the environment has no suitable
-one, a test, and a README with the next steps.
+The folder has three tasks, a Dockerfile or a database, a test, and a README with the next steps.
+If the environment has no suitable reward, the folder also has a reward function.
 
 exit code: 0 if the folder is written; 2 if the name is unusable or the folder exists.
 """

@@ -1,7 +1,7 @@
 """Spec of a recorded run, for commands that repeat it.
 
-A record is data. Its code, paths and addresses take effect only if the command repeats or trusts
-them.
+A record is data. Its code, paths and addresses take effect only if the command repeats them, or
+trusts the record.
 """
 
 from __future__ import annotations

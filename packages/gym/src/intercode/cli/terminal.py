@@ -1,7 +1,7 @@
 """Terminal output of commands: escaped text, numbers, JSON, tables and a progress line.
 
-`safe` escapes each text of programs, models and data. Such texts reach rich as plain ``Text``,
-never as markup. Without a terminal, all output is plain text. The functions that need rich import
+`safe` escapes each text of programs, models and data. Texts reach rich as plain ``Text``, never as
+markup. Without a terminal, all output is plain text. The functions that need rich import
 it, because most commands do not.
 """
 

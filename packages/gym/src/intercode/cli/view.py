@@ -1,14 +1,14 @@
 """View runs in the browser, even while they are running.
 
-Only this machine can open the page, by an address with a token. --open passes the address to the
-browser in a file that only you can read. Without RUN, the page shows all runs below runs/, and new
-ones when they start.
+Only this machine can open the page, by an address with a token. The option --open passes the
+address to the browser in a file that only you can read. Without RUN, the page shows all runs below
+runs/, and new ones when they start.
 
 Examples:
   intercode view
   intercode view runs/20250101-120000-bash-oracle runs/other
   intercode view runs/sweep --open
-  intercode view RUN --hide-gold       (what may quote gold stays out, also of what is sent)
+  intercode view RUN --hide-gold       (omits everything that may quote gold, even from saved pages)
 """
 
 from __future__ import annotations

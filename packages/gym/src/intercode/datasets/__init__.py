@@ -29,12 +29,11 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
     environments share them.
 
     Args:
-        data: One of the following; a registered name has precedence over a file, and ``./bash`` is
-            a file. A registered name (``"bash"``), optionally with options of its loader
-            (``"generated-bash:seed=1,difficulty=2"``). A loader of your own, in the same form
-            (``"qa.py:load"``, ``"qa.py:load:seed=1"``). A file (see `intercode.datasets.files`). An
-            address (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`). A dataset, which is
-            returned.
+        data: A registered name (``"bash"``), optionally with options of its loader
+            (``"generated-bash:seed=1,difficulty=2"``); your own loader in the same form
+            (``"qa.py:load"``, ``"qa.py:load:seed=1"``); a file (see `intercode.datasets.files`); an
+            address (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`); or a dataset, which is
+            returned. A registered name has precedence over a file: ``./bash`` is a file.
         split: One of `splits`; None: the dataset's default, or all tasks.
         options: Arguments of the loader.
 

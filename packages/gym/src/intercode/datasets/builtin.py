@@ -24,7 +24,11 @@ SPLITS = ("train", "test")
 
 @cached_loader
 def load(env: str = "bash") -> Dataset:
-    """Load all standard tasks of an environment, in the order of their files' names."""
+    """Load all standard tasks of an environment, in the order of their files' names.
+
+    Args:
+        env: An environment with files ``ENV_*.json``: ``bash``, ``python``, ``sql`` or ``swe``.
+    """
     files = sorted(track_file(FOLDER).glob(f"{env}_*.json"))
     return _dataset((task for file in files for task in load_file(file)), env)
 

@@ -110,7 +110,7 @@ def _entry(cache_key: object) -> _CachedDataset:
 def _signature(path: Path) -> Signature:
     """Return a value that identifies the state of a file or folder; empty if absent.
 
-    A file that changed within `_TICK` may change again with the same times. Its signature therefore
+    A file that changed within `_TICK` may change again with the same times. The signature therefore
     includes the content: the SHA-256 of a file, or the entries of a folder.
     """
     try:

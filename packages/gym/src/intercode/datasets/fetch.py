@@ -61,8 +61,8 @@ def fetch(
 
     Args:
         name: A dataset of the catalogue with an address, or with `origin` any that is not bundled.
-        origin: A replacement for the catalogue's address: another URL of the same archive, the
-            archive as a file, or a folder with the dataset, to which the cache links.
+        origin: A replacement for the catalogue's address: another URL of the archive, the archive
+            as a file, or a folder with the dataset. The cache links to such a folder.
         sha256: The archive's digest in hexadecimal; default: the catalogue's, only for a download
             from the catalogue's address.
         force: Whether to fetch a dataset that is present.
@@ -152,7 +152,8 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
     """Unpack an untrusted ZIP or TAR archive, including its inner ZIP archives of databases.
 
     Only plain files are unpacked, and only below the folder. An archive is refused if a member is
-    a link, a device, encrypted or outside the folder, or if the members are too many or too large.
+    a link, a device, encrypted or outside the folder. An archive with too many members (200,000) or
+    bytes is refused, too.
     Modes, owners and times are ignored.
 
     Args:

@@ -6,12 +6,12 @@ systems are archives: ``data/nl2bash/filesystems/fs_N.tar.gz``. The file system 
 image ``nl2bash``, which has the tools of the paper's image.
 
 Many golds are one author's command for a query with several solutions, and some do not solve the
-query. For each task, `REVIEW`, a review by this project, states whether gold is right, which other
-golds are right, and the type of the answer (`intercode.rewards.answer_types`). Or the review states
-why the task cannot be graded. The review is applied on request.
+query. `REVIEW`, InterCode's review of each task, states whether gold is right, other right golds,
+and the type of the answer (`intercode.rewards.answer_types`). Or the review states why the task
+cannot be graded. The review is applied on request.
 
-Tasks whose queries depend on the clock ("modified more than 7 days ago") are marked: their files
-have the same ages at the start of every episode (`intercode.task.Task.ages`).
+Tasks whose queries depend on the clock ("modified more than 7 days ago") are marked. At the start
+of every episode, their files have the same ages (`intercode.task.Task.ages`).
 """
 
 from __future__ import annotations

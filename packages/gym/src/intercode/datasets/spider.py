@@ -146,9 +146,9 @@ def hardness(sql: str, dialect: str = "sqlite") -> str | None:
     - *components*: WHERE, GROUP BY, ORDER BY and LIMIT, each once; each join; each OR and each
       LIKE in the conditions of ON, WHERE and HAVING;
     - *nested queries*: conditions with a subquery, plus one for UNION, INTERSECT or EXCEPT;
-    - *others*, each at most once: several aggregates (in SELECT and ORDER BY; like the authors'
-      count, plus one for each negated condition and for each connector of HAVING), several selected
-      columns, several conditions in WHERE, several columns in GROUP BY.
+    - *others*, each at most once: several aggregates in SELECT and ORDER BY, several selected
+      columns, several conditions in WHERE, several columns in GROUP BY. Like the authors' rule, the
+      number of aggregates includes negated conditions and the connectors of HAVING.
 
     Args:
         sql: The query.

@@ -3,11 +3,11 @@
 The copy has one of two layouts:
 
 - the authors': ``dev.jsonl``, ``dev.tables.jsonl`` and ``dev.db``. The structured queries become
-  SQL in SQLite's dialect, as in the authors' engine: texts are compared in lower case, in which the
-  authors' database stores them. Its columns are ``col0``, ``col1``…, so the task's query names the
+  SQL in SQLite's dialect, as in the authors' engine. Texts are compared in lower case, in which the
+  authors' database stores them. The columns are ``col0``, ``col1``…, so the task's query names the
   table and its columns;
-- the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. 174 of the 196
-  golds are not valid SQL, because names and texts are not quoted (``SELECT COUNT
+- the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. Of the 196
+  golds, 174 are not valid SQL, because names and texts are not quoted (``SELECT COUNT
   School/Club_Team FROM … WHERE No. = 3``). Seven of the others return no rows for the same reason
   (``Record = 2-13``). The loader *repairs* these golds, whose form is too simple to be ambiguous.
   ``metadata["gold_as_published"]`` retains the published text.

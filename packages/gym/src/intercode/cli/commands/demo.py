@@ -1,7 +1,7 @@
 """Run three scripted agents on the bundled tasks of all environments.
 
-The demo needs no model, key, Docker or network. It prints one episode, turn by turn, then runs all
-episodes, and ends with a table, a chart, and the path of a page with every episode.
+The demo needs no model, key, Docker or network. The output begins with one episode, turn by turn.
+A table, a chart, and the path of a page with every episode follow.
 
   oracle                 runs the reference solution (gold): the upper bound
   try-again (scripted)   simulates a language model: knows gold, and makes random errors

@@ -4,9 +4,8 @@ Each combination is a run as by 'intercode run', in its own folder OUT/ENV-AGENT
 Agents that are not language models run once in each environment. --max-cost and --max-tokens limit
 all runs together. The same command with the same --out resumes the missing episodes.
 
-With several --skill, each agent runs with each skill. Each of these runs is compared with the one
-of the first skill, task by task, in success and in cost. 'none' stands for the agent without a
-skill.
+With several --skill, each agent runs with each skill. The run with the first skill is the baseline
+for the agent's others, task by task, in success and cost. 'none' stands for no skill.
 
 Examples:
   intercode sweep bash sql python --agent oracle noop

@@ -18,7 +18,7 @@ _CHANCE = {"0", "1", "2", "42"}
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """An operation on lines; ``{w}`` is one of their words, ``{v}`` a new word, ``{n}`` a number."""
+    """An operation on lines; ``{w}`` is a word in them, ``{v}`` a new word, ``{n}`` a number."""
 
     says: tuple[str, ...]
     code: str

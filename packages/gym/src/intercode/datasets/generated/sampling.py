@@ -86,7 +86,7 @@ class Pool:
     numbers: tuple[int, ...]
     """Integers of two digits."""
     counts: tuple[int, ...]
-    """Quantities, such as of lines."""
+    """Quantities, such as the number of lines to take."""
     ends: tuple[str, ...]
     """Suffixes of file names."""
 
