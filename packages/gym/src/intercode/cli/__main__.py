@@ -1,4 +1,4 @@
-"""``python -m intercode.cli``: the command line where no script is installed."""
+"""Entry point of ``python -m intercode.cli``, where the script is not installed."""
 
 import sys
 

@@ -1,9 +1,10 @@
 """Remove the remains of killed runs: control groups, containers, snapshots, half-built images.
 
-With --all also all that InterCode has made and can make again: images, packed folders, converted
-databases, prepared servers, and its images in Docker's engine. It shows what that frees, and asks.
+With --all, also remove everything that InterCode can rebuild: images, packed folders, converted
+databases, prepared servers, and its images in Docker's engine. The command shows the freed size and
+asks first.
 
-What a living process uses is never touched, nor are runs and fetched datasets.
+Files in use by a running process, runs and fetched datasets always stay.
 
 Examples:
   intercode clean
@@ -35,17 +36,21 @@ _FOLDERS = {
     "servers": "prepared database servers",
     "docker": "the Python of containers",
 }
-"""Folders of the cache, which are removed whole if no living process uses them."""
+"""Folder of the cache → its content. Each is emptied only if no running process uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupPart:
-    """One kind of things, and how much room they take."""
+    """A kind of removable files."""
 
     what: str
+    """The description in the table."""
     removed: tuple[str, ...]
+    """The paths or names of the files."""
     size: int
+    """The size of the files in bytes."""
     in_use: bool = False
+    """Whether a running process uses the files, which therefore stay."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Sweep, and say what was found."""
+    """Remove the remains, or everything that can be rebuilt, and print a list; return 0."""
     if args.all:
         return _clean_all(args)
     removed_paths = _sweep_remains(args.dry_run)
@@ -93,7 +98,7 @@ def _clean_all(args: argparse.Namespace) -> int:
         plan = [
             plan[0],
             *_remove_unused(dry_run=False)[1:],
-        ]  # how large remains were is known before
+        ]  # the remains' size is known only before their removal
     total = sum(part.size for part in plan)
     if args.json:
         removed_paths = [path for part in plan for path in part.removed]
@@ -110,7 +115,7 @@ def _facts(dry_run: bool, removed_paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _remove_unused(dry_run: bool) -> list[CleanupPart]:
-    """Remove everything that no living process uses, or say what that would be."""
+    """Remove everything that no running process uses, or with `dry_run` only list it."""
     root = cache_root()
     remains = _sweep_remains(dry_run)
     cache_paths = [path for path in map(Path, remains) if path.is_relative_to(root)]
@@ -152,7 +157,7 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
 
 def _sweep_remains(dry_run: bool) -> list[str]:
     paths = sweep(dry_run) + sweep_all(dry_run)
-    # A half-built image is only told from one that is being built by taking its lock.
+    # Only its lock distinguishes a half-built image from one under construction.
     return paths + ([] if dry_run else [str(path) for path in images.sweep()])
 
 

@@ -1,4 +1,4 @@
-"""Datasets: list them, fetch them, check that their tasks work, export the tasks.
+"""List, fetch and validate datasets, and export their tasks.
 
 Examples:
   intercode datasets list
@@ -11,8 +11,8 @@ Examples:
   intercode datasets validate mbpp --workers 2 --write-exclude broken.json
   intercode datasets export bash --to harbor --out tasks
 
-exit code: 0 if all is well; 1 if a dataset could not be fetched, or a task is not as it should be,
-or cannot be exported; 2 for wrong usage.
+exit code: 0 on success; 1 if a dataset could not be fetched, a task is not valid or a task could
+not be exported; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the action."""
+    """Execute the subcommand; return its exit code."""
     if args.action in ("validate", "export"):
         name = "folders" if args.action == "export" else args.action
         return int(import_module(f"intercode.cli.{name}").execute(args))
@@ -157,7 +157,7 @@ def _as_json(entry: DatasetEntry) -> dict[str, Any]:
 
 
 def _folder(entry: DatasetEntry) -> str | None:
-    """Return the folder that a dataset was fetched to, or is installed in."""
+    """Return the folder of a fetched or installed dataset; None if absent."""
     from intercode.datasets.files import find_installed, home
 
     download_folder = None if entry.bundled else home(entry.name)
@@ -176,11 +176,11 @@ def _presence(entry: DatasetEntry) -> str:
 
 
 def _counts(name: str) -> dict[str, Any]:
-    """Count the tasks, in all and by tag."""
+    """Return the number of tasks, in total and for the 12 most frequent tags."""
     try:
         dataset: Dataset = DATASETS.get(name)()
     except (TaskError, UsageError, TypeError):
-        # It does not load without options.
+        # The loader requires options.
         return {}
     tags = Counter(tag for task in dataset for tag in task.tags)
     return {"tasks": len(dataset), "tags": dict(tags.most_common(12))}

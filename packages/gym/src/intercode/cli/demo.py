@@ -1,4 +1,4 @@
-"""Run scripted agents, or a language model, on the bundled tasks."""
+"""Execution of ``intercode demo``: scripted agents or a language model on the bundled tasks."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
     NAME: (f"{SCRIPTED_AGENT.name} ({NAME})", SCRIPTED_AGENT),
     "random": ("random", "random"),
 }
-"""Folder → what reports call the agent, and the agent; from the best to the worst."""
+"""Folder → the agent's label in reports, and the agent; from the best to the worst."""
 SHOWN_LINES = 6
-"""Lines of each observation in the episode that is shown, the stand-in's first: with the dice of
-this seed it fails once, then recovers."""
+"""Maximum lines of each observation in the printed episode, the first of the scripted agent: with
+this seed, the agent fails once, then recovers."""
 LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
-"""The model that is proposed where no variable names another."""
+"""The proposed model if no environment variable has a key or a URL."""
 INTRODUCTION = (
     "An agent is given a task in words, acts, sees what its actions really do, and\n"
     "submits. Here is one episode, in a sandbox of its own:\n"
@@ -59,13 +59,13 @@ AGENT_NOTE = (
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run all agents in all environments, or a language model, and show the results."""
+    """Run all agents, or a language model, in all environments; print the results."""
     output_folder = args.out or fresh_folder(time.strftime("demo-%Y%m%d-%H%M%S"))
     if args.model is not None:
         return demonstrate(
             args.model, output_folder, args.limit, args.workers, quiet=args.quiet, as_json=args.json
         )
-    reason, command = suggest_model_command()  # refuses a malformed key before anything runs
+    reason, command = suggest_model_command()  # refuse a malformed key before anything runs
     start_time = time.monotonic()
     demo = Demo(
         output_folder, args.workers, args.limit, quiet=args.quiet, should_show=not args.json
@@ -102,7 +102,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 class DemoProgress(results.Watcher):
-    """Show the runs in one environment: one line, which is printed when they have ended."""
+    """Progress of the runs in one environment: a live line, printed when the runs have ended."""
 
     def __init__(self, title: str, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
@@ -113,23 +113,23 @@ class DemoProgress(results.Watcher):
         self._line.show(f"{title}  preparing …")
 
     def begin(self, total: int, finished_outcomes: Sequence[Outcome]) -> None:
-        """Count the episodes of the next agent."""
+        """Start the count of the next agent's episodes."""
         self._total, self._finished_count, self._errors = total, len(finished_outcomes), 0
         self._successes = sum(outcome.success for outcome in finished_outcomes)
 
     def end(self) -> None:
-        """Keep the rate of an agent."""
+        """Add the success rate of an agent to the line."""
         scored_count = self._finished_count - self._errors
         errors = f" ({format_count(self._errors, 'error')})" if self._errors else ""
         rate = percent(self._successes / scored_count if scored_count else None)
         self._finished_rates.append(f"{self.agent} {rate}{errors}")
 
     def clear(self) -> None:
-        """Remove the line."""
+        """Remove the live line."""
         self._line.clear()
 
     def close(self) -> None:
-        """Leave the line on the screen, if any run has ended."""
+        """Print the final line, if any run has ended."""
         self.clear()
         if self._finished_rates and not self._quiet:
             elapsed_text = duration(time.monotonic() - self._start_time)
@@ -141,14 +141,14 @@ class DemoProgress(results.Watcher):
 
 
 class Demo:
-    """The runs of the agents in all environments.
+    """The runs of all agents in all environments.
 
     Args:
-        output_folder: The folder of their folders.
-        workers: Episodes at a time.
-        limit: Only the first so many tasks of each environment.
-        quiet: Show no progress.
-        should_show: Whether an episode is shown first.
+        output_folder: The folder for the runs' folders.
+        workers: The number of parallel episodes.
+        limit: The number of tasks of each environment, the first ones; None: all.
+        quiet: Whether to print no progress.
+        should_show: Whether to print an episode first.
     """
 
     def __init__(
@@ -162,12 +162,12 @@ class Demo:
     ) -> None:
         self.interrupted = False
         self.complete = True
-        """Whether every episode of those that were run has a result."""
+        """Whether every episode of the finished runs has a result."""
         self.skip_reasons: dict[str, str] = {}
-        """Environment → why it could not be run in."""
+        """Skipped environment → the reason."""
         self.folders: list[Path] = []
         self.episode_arguments = ""
-        """The episode that was shown, as ``intercode show`` takes it."""
+        """The printed episode, as arguments of ``intercode show``."""
         self._output_folder, self._workers, self._limit, self._quiet = (
             output_folder,
             workers,
@@ -177,10 +177,10 @@ class Demo:
         self._should_show = should_show
 
     def run(self) -> None:
-        """Run in one environment after the other.
+        """Run all agents in each environment in sequence; skip an environment that cannot run.
 
         Raises:
-            SandboxUnavailableError: This machine permits no sandbox.
+            SandboxUnavailableError: The machine permits no sandbox.
             RecordError: The runs cannot be written.
         """
         for env in ENVS:
@@ -246,19 +246,19 @@ class Demo:
 def _plan(
     env: str, folders: Iterable[Path], limit: int | None, progress: Progress
 ) -> tuple[Plan, int]:
-    """Choose the tasks of an environment; return their plan, and how many the environment has."""
+    """Select the tasks of an environment; return the plan, and the number of all its tasks."""
     spec, full_dataset = load(RunSpec.of({"env": env, "secret": find_secret(*folders)}))
     dataset = narrow_dataset(spec, full_dataset, progress)
     return Plan(spec, dataset, select_tasks(dataset, None, limit)), len(full_dataset)
 
 
 def _agent_plan(plan: Plan, factory: str | AgentFactory, label: str) -> Plan:
-    """Return the plan of one of the agents, for the record."""
+    """Return the plan with an agent, for the record."""
     return replace(plan, spec=plan.spec.merge(agent=factory if isinstance(factory, str) else label))
 
 
 def _write(page: Path, folders: Sequence[Path]) -> list[Run]:
-    """Read the runs, and write the page."""
+    """Read the runs, write the page, and return the runs."""
     episodes = Episodes()
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
@@ -283,7 +283,7 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _print(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
-    """Print the table and the plot."""
+    """Print the table, the errors, the skipped environments and the chart."""
     print(f"\n{results.table_text(matrix(runs))}")
     for run in runs:
         if errors_text := results.errors(run.outcomes):
@@ -296,7 +296,7 @@ def _print(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
 
 
 def _curves(runs: Sequence[Run]) -> dict[str, list[Estimate]]:
-    """Return success against turns for each agent, up to the last turn that gains something."""
+    """Return success against turns for each agent, up to one turn after the last gain."""
     outcomes_by_agent = by_agent(runs)
     solved_turns = [
         o.solved_at for outcomes in outcomes_by_agent.values() for o in outcomes if o.solved_at
@@ -306,13 +306,13 @@ def _curves(runs: Sequence[Run]) -> dict[str, list[Estimate]]:
 
 
 def suggest_model_command() -> tuple[str, str]:
-    """Choose the command that runs a real model by the variables that are set.
+    """Return a command that runs a real model, chosen by the environment variables.
 
     Returns:
-        What proposes the command, and the command; no secret is in it.
+        The reason of the choice, and the command, which contains no secret.
 
     Raises:
-        UsageError: A variable holds something that cannot be a key or a URL.
+        UsageError: The value of a variable cannot be a key or a URL.
     """
     openai, anthropic = keys.find("OPENAI_API_KEY"), keys.find("ANTHROPIC_API_KEY")
     if url := keys.find("OPENAI_BASE_URL"):
@@ -322,7 +322,7 @@ def suggest_model_command() -> tuple[str, str]:
             return reason, _run_command("openai/NAME", "--max-tokens 1000000")
         options = f"--base-url {shlex.quote(url)} --max-tokens 1000000"
         return reason, _run_command("openai-compatible/NAME", options)
-    # Models that cost little, whose price is known: the budget holds.
+    # Cheap models with a known price, because --max-cost needs the price.
     if openai:
         return "as OPENAI_API_KEY is set", _run_command("openai/gpt-5-mini", "--max-cost 1")
     if anthropic:
@@ -340,7 +340,7 @@ def _run_command(model: str, options: str, package: str = "openai") -> str:
 
 
 def _prepend_installation(package: str, command: str, requirement: str) -> str:
-    """Return a command, after the one that installs a package where it is missing."""
+    """Return a command, preceded by the installation of a package if missing."""
     is_missing = find_spec(package) is None
     return (
         f"{_shell_path(sys.executable)} -m pip install {requirement} && {command}"
@@ -350,7 +350,7 @@ def _prepend_installation(package: str, command: str, requirement: str) -> str:
 
 
 def _program() -> str:
-    """Return how this program is called from here."""
+    """Return the shell command of this program, valid in the working directory."""
     program_path = Path(sys.argv[0])
     if program_path.name != "intercode":
         return f"{_shell_path(sys.executable)} -m intercode.cli"
@@ -360,7 +360,7 @@ def _program() -> str:
 
 
 def _shell_path(path: str | Path) -> str:
-    """Return a path for a shell, as short as it can be."""
+    """Return a path quoted for a shell, relative below the working directory."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - a virtual environment's python is a link
     working_directory = Path.cwd()
     return shlex.quote(

@@ -1,4 +1,4 @@
-"""The demo of a language model: ten starter tasks, each shown as it ends, and the page of them."""
+"""Demo of a language model: ten starter tasks, printed as they end, and a page of all."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from intercode.spec import RunSpec
 from intercode_console import INTERRUPT_EXIT_CODE
 
 TASKS: Mapping[str, int] = {"bash": 4, "sql": 4, "python": 2}
-"""Environment → how many of its starter tasks."""
+"""Environment → number of its starter tasks."""
 AGENT, MAX_TURNS, MAX_WORKERS = "try-again", 6, 2
 REPLY_TOKENS = 256
-"""Tokens of a reply: a small model that does not stop by itself costs no more."""
+"""Maximum tokens of a reply: the limit for a small model that does not stop by itself."""
 
 
 def demonstrate(
     model: str, output_folder: Path, limit: int | None, workers: int, *, quiet: bool, as_json: bool
 ) -> int:
-    """Run a model on starter tasks, and show each episode, a table and the page's path.
+    """Run a model on starter tasks; print each episode, a table and the page's path.
 
     Args:
         model: ``PROVIDER/NAME``.
-        output_folder: The folder of the runs' folders.
-        limit: Only so many tasks of each environment; None: ten in all.
-        workers: Episodes at a time, of which a local model's cores allow few.
-        quiet: Show no progress.
-        as_json: Print one JSON object instead.
+        output_folder: The folder for the runs' folders.
+        limit: The maximum number of tasks of each environment; None: ten in total.
+        workers: The number of parallel episodes, at most `MAX_WORKERS`, because a local model needs
+            the cores.
+        quiet: Whether to print no progress.
+        as_json: Whether to print one JSON object instead.
 
     Returns:
-        The exit code.
+        The exit code: 0 if every episode has a result, 1 if not, 130 if interrupted.
 
     Raises:
-        UsageError: There is no such model, or it lacks its package, its key or memory.
+        UsageError: The model does not exist, or its package, key or memory is missing.
     """
     live = not quiet and not as_json
     complete, folders = True, []

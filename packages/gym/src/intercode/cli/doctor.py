@@ -1,4 +1,4 @@
-"""Check the machine, and print the findings."""
+"""Execution of ``intercode doctor``: checks of the machine, and their findings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run all checks and print them."""
+    """Run all checks, and print the findings; return 0 if sandboxes can be used, 1 if not."""
     if args.apparmor:
         print(apparmor_profile(sys.executable), end="")
         return 0
@@ -121,7 +121,7 @@ _PACKAGES = {
     INTEGRATIONS: "adapters, servers, gateway, agents of others",
     PAPER: "protocol of 2023",
 }
-"""The packages beside this one → their content."""
+"""Companion package → its content."""
 
 
 def _check_package(name: str, content: str) -> Check:
@@ -147,14 +147,14 @@ _PLAY_CASES: tuple[tuple[str, str, str, Sequence[str]], ...] = (
     ("ctf", "echo works", "works", ["bash"]),
     ("swe", "git log --oneline", " ", ["bash", "git"]),
 )
-"""An environment, an action in one of its tasks, a part of the observation, and the programs that
-the image has from this machine."""
+"""Environment, an action in one of its tasks, a part of the observation, and the host's programs
+that the image needs."""
 
 
 def _check_environment(
     name: str, action: str, expected_text: str, programs: Sequence[str], sandbox: str = "native"
 ) -> list[Check]:
-    """Play a bundled task of an environment to its reward, on a back end."""
+    """Play a bundled task of an environment to its reward, with a sandbox provider."""
     label = f"env {name}" if sandbox == "native" else f"env {name} on {sandbox}"
     missing_programs = [program for program in programs if not shutil.which(program)]
     if missing_programs:
@@ -183,7 +183,7 @@ def _play_task(label: str, name: str, action: str, expected_text: str, sandbox: 
     return Check(label, True, "a task was played to its reward")
 
 
-# Programs, packages, database servers, room
+# Programs, packages, database servers, disk space
 
 
 _RUNS_BYTES = 1 << 30
@@ -206,14 +206,14 @@ _PROGRAMS = (
     _Program("skopeo", "images docker://NAME, pulled without Docker", "no images docker://NAME"),
 )
 _EXTRAS = (
-    # What is imported, what is installed, the extra, what it is for.
+    # Module, distribution, extra, purpose.
     ("yaml", "pyyaml", "yaml", "tasks in YAML"),
     ("duckdb", "duckdb", "duckdb", "--engine duckdb"),
 )
 
 
 def _check_machine() -> list[Check]:
-    """Check what is optional: without it everything else works, so that it is a note."""
+    """Check optional programs, packages and servers: a missing one is a note, not a failure."""
     return [
         *(
             finding
@@ -237,7 +237,7 @@ def _check_machine() -> list[Check]:
 def _check_program(program: _Program) -> Check:
     if program.root_only and os.geteuid():
         return Check(program.name, None, f"{program.consequence}: only root can build them")
-    # Root after a plain `su` has no sbin on its path: what only root runs is looked up where it is.
+    # A plain `su` leaves sbin out of root's PATH: root-only programs are sought in SEARCH_PATH.
     path = shutil.which(program.name, path=SEARCH_PATH if program.root_only else None)
     if path is None:
         detail = f"not installed: {program.consequence}"
@@ -247,7 +247,7 @@ def _check_program(program: _Program) -> Check:
 
 
 def _read_version(path: str | Path) -> str:
-    """A program's version, as it says itself."""
+    """Return the version that a program prints; empty without any."""
     match = _VERSION.search(read_output([path, "--version"]))
     return match[0] if match else ""
 
@@ -260,7 +260,7 @@ def _check_extra(module: str, distribution: str, extra: str, purpose: str) -> Ch
 
 
 def _check_server(engine: str, driver: str, package: str) -> Check:
-    """Whether servers of our own can be started, and any can be talked to."""
+    """Check whether a database server can be started, and whether its driver is installed."""
     url_hint = f"--engine {engine} needs the URL of a server"
     if find_spec(driver) is None:
         fix = f"pip install 'intercode-gym[{engine}]'"

@@ -1,4 +1,4 @@
-"""An episode as text: turns with what the model said, the end, and the reason of the reward."""
+"""Text of an episode: turns with the model's replies, ending, and reasons of the reward."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from intercode_sandbox.units import format_count
 def render(
     episode: Episode, lines: int | None = LINES, *, reasons: bool = False, messages: bool = False
 ) -> str:
-    """Return an episode as text: the task, the turns, and how it ended.
+    """Return an episode as text: the task, the turns or the dialogue, and the ending.
 
     Args:
         episode: A finished episode.
-        lines: Lines shown of each text of a program or a model; None shows all.
-        reasons: Whether to give the reasons of a reward below 1.0. They may quote gold.
-        messages: Whether to show, instead of the turns, the dialogue as the model saw it.
+        lines: The maximum number of lines of each text of a program or a model; None: all lines,
+            and the traceback of an error.
+        reasons: Whether to give the reasons of a reward below 1.0, which may quote gold.
+        messages: Whether to give the model's dialogue instead of the turns.
     """
     epoch = f", epoch {episode.epoch}" if episode.epoch else ""
     parts = [
@@ -55,7 +56,7 @@ def render(
 
 
 def mark(episode: Episode) -> str:
-    """Return an episode's outcome."""
+    """Return an episode's outcome, with the judge of a judged success."""
     if not episode.success:
         return episode.outcome or UNKNOWN
     judgement = JudgeSummary.of(episode)
@@ -67,7 +68,7 @@ def mark(episode: Episode) -> str:
 
 
 def ending(episode: Episode) -> str:
-    """Return how an episode ended, in a line."""
+    """Return the ending of an episode in one line: status, answer, reward with parts, duration."""
     if episode.status == "error":
         return f"error: {safe(episode.error or '')}"
     answer = "" if episode.answer is None else f" {safe(episode.answer)!r}"
@@ -86,7 +87,7 @@ def _limit_lines(text: str, lines: int | None) -> str:
 
 
 def _turns(episode: Episode, lines: int | None) -> Iterator[str]:
-    """Yield each turn, with what the model said before it; then what it said before the end."""
+    """Yield each turn after the model's reply for it, then the reply before the end."""
     talk, prompt = agent_talk(episode) or Talk(), find_prompt(episode.env)
     for index, turn in enumerate(episode.turns):
         yield from _reply_lines(talk, index, turn.action, lines)
@@ -96,7 +97,7 @@ def _turns(episode: Episode, lines: int | None) -> Iterator[str]:
 
 
 def _reply_lines(talk: Talk, turn: int, action: str, lines: int | None) -> Iterator[str]:
-    """Yield the thought of each call of a turn, or the words around the action in its reply."""
+    """Yield the thought of each model call of a turn, or its reply without the action."""
     calls = [call for call in talk.get("calls", ()) if call.get("turn") == turn]
     chosen_sample = next((call["chosen"] for call in calls if "chosen" in call), None)
     for call in calls:
@@ -114,7 +115,7 @@ def _reply_lines(talk: Talk, turn: int, action: str, lines: int | None) -> Itera
 
 
 def _strip_action(reply: RecordedMessage, action: str) -> str:
-    """Return what a reply says without its action; all of it if it holds no action."""
+    """Return a reply without its action; without an action, the whole reply with its tool calls."""
     content = reply["content"]
     if not action.strip():
         return "\n".join([content, *_tool_calls(reply)]).strip()
@@ -142,12 +143,12 @@ def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
 
 
 _WIDTH = 60
-"""Columns of an action where a search is listed."""
+"""Maximum width of an action in the list of a search, in characters."""
 _SIGNS = {"added": "+", "modified": "~", "deleted": "-"}
 
 
 def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
-    """Yield a line for each path that a turn has changed."""
+    """Yield a line for each path that a turn changed, `lines` at most."""
     files = () if changes is None else changes.files
     listed_files = files if lines is None else files[:lines]
     for file in listed_files:
@@ -158,7 +159,7 @@ def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
 
 
 def _tree(episode: Episode) -> Iterator[str]:
-    """Yield the states that a search has tried, each below the one that it came from."""
+    """Yield the states of a tree search, each below its parent; ``*`` marks the final branch."""
     branch = find_branch(episode)
     if branch is None:
         return
@@ -183,7 +184,7 @@ def _tree(episode: Episode) -> Iterator[str]:
 
 
 def _dialogue(episode: Episode, lines: int | None) -> Iterator[str]:
-    """Yield every message to and from the model, in the order in which it was first sent."""
+    """Yield every message to and from the model, in the order of its first appearance."""
     if (talk := agent_talk(episode)) is None or not talk.get("messages"):
         yield f"  (no messages are recorded: agent {safe(episode.agent)})"
         return
@@ -205,7 +206,7 @@ def _tool_calls(message: RecordedMessage) -> list[str]:
 
 
 def _reply_usage(call: Call) -> str:
-    """Return the tokens, cost and time of a reply."""
+    """Return the tokens, the cost and the duration of a reply as text."""
     cost = call.get("cost")
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0)
     parts = [f"{counts[0]} tokens in, {counts[1]} out" if any(counts) else "tokens not reported"]

@@ -1,4 +1,4 @@
-"""Write a run in another form."""
+"""Execution of ``intercode export``: a run in another format."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from intercode_sandbox.files import atomic_file
 from intercode_sandbox.units import format_count
 
 Convert = Callable[[Iterable[Episode], dict[str, Any]], Any]
-"""Returns what is written, as JSON data."""
+"""Converter of episodes and their manifest into JSON data."""
 _UNSCORED_FORMS = ("csv", "parquet", "jsonl", "inspect")
-"""Forms that have episodes without a score, too."""
+"""Formats that include episodes without a score."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the file."""
+    """Write the run to the file or standard output, and print the counts; return 0."""
     convert: Convert | None = None if args.to in FORMS else EXPORTS.get(args.to)
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--tokens is for --to parquet, not --to {args.to}")
     if args.tokens and args.turns:
         raise UsageError("--tokens has rows of its own: leave out --turns")
-    redactor = Redactor(includes_dialogues=args.redact)  # the record may be of an older version
+    redactor = Redactor(includes_dialogues=args.redact)  # an older record may hold secrets
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
         _prepare_inspect(args, manifest)
@@ -81,7 +81,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None:
-    """Find the log's name; refuse what would make it say something else than the run did."""
+    """Set the name of an Inspect log; refuse options that would falsify the run's results."""
     from intercode.report.inspect import file_name
 
     if args.solved or args.epoch is not None:
@@ -96,10 +96,10 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
 
 
 def _check_tokens(run: Path, episodes: _EpisodeSelection) -> None:
-    """Refuse a table of tokens of episodes that have none.
+    """Refuse a table of tokens if no episode has recorded tokens.
 
     Raises:
-        UsageError: There are episodes, and none has tokens.
+        UsageError: The selection has episodes, but none with tokens.
     """
     if next(iter(episodes), None) is None and episodes.tokenless_count:
         raise UsageError(
@@ -114,7 +114,7 @@ def _has_tokens(episode: Episode) -> bool:
 
 
 class _EpisodeSelection:
-    """The episodes that were asked for, and how many they were."""
+    """The selected episodes without secrets, with counts of selected and omitted ones."""
 
     def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
         self._args = args
@@ -122,10 +122,10 @@ class _EpisodeSelection:
         self.count = 0
         self.errors = 0
         self.tokenless_count = 0
-        """Episodes that are left out of a table of tokens, as none are recorded."""
+        """Episodes omitted from a table of tokens, because they have no recorded tokens."""
 
     def iterate_all_episodes(self) -> Iterator[Episode]:
-        """Yield all episodes of the run, without secrets."""
+        """Yield all episodes of the run without secrets, whatever the selection."""
         return map(self._redactor.episode, last_attempts(self._args.run))
 
     def __iter__(self) -> Iterator[Episode]:
@@ -174,7 +174,7 @@ def _write(
 
 
 def _escape_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row that steers neither a spreadsheet nor a terminal."""
+    """Return a row without formulas of a spreadsheet or control sequences of a terminal."""
     return {
         name: escape_formula(safe(value)) if isinstance(value, str) else value
         for name, value in row.items()
@@ -195,7 +195,7 @@ def _table(
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[TextIO]:
-    """A file that is there when it is whole; without a path standard output."""
+    """Yield a file that appears only when complete; without a path, standard output."""
     if path is None:
         yield sys.stdout
         return

@@ -1,4 +1,4 @@
-"""Write tasks as folders of another framework."""
+"""Execution of ``intercode datasets export``: tasks as folders of another framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intercode_sandbox.units import format_count
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the folders; say which tasks were left out, and why."""
+    """Write the folders, and print the omitted tasks with reasons; return the exit code."""
     form = TASK_EXPORTERS.get(args.to)
     line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
     export_plan = plan(make_spec(args), watcher)

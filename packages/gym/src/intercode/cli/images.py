@@ -1,6 +1,6 @@
-"""Images, from which sandboxes start: list, build, inspect, carry and remove them.
+"""List, build, inspect, export, import and remove sandbox images.
 
-An image is built when it is first used; building it before saves that wait.
+The first use of an image builds it; building earlier saves that wait.
 
 Examples:
   intercode images list
@@ -98,7 +98,7 @@ def _configure_build(build: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the action."""
+    """Execute the subcommand; return 0."""
     actions = {"list": _list, "build": _build, "inspect": _inspect, "prune": _prune}
     {**actions, "export": _export, "import": _import}[args.action](args)
     return 0
@@ -147,7 +147,11 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _canonical_name(name: str, options: list[str]) -> str:
-    """Return the canonical name of an image, with options for its Dockerfile."""
+    """Return the canonical name of an image, with the options for its Dockerfile.
+
+    Raises:
+        UsageError: The name or an option is malformed, or options are given without a Dockerfile.
+    """
     for option in options:
         if "=" not in option or set(option) & set(",[]"):
             raise UsageError(f"{option!r} is not NAME=VALUE, or holds a comma or a bracket")
@@ -294,6 +298,6 @@ def _duration(text: str) -> float:
 
 
 def _age_text(seconds: float) -> str:
-    # Uses are recorded to the day.
+    # Image use is recorded with a precision of one day.
     days = int(seconds // 86400)
     return "today" if days < 1 else f"{format_count(days, 'day')} ago"

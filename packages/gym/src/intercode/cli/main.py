@@ -1,10 +1,10 @@
-"""The command line. Each command is a module of its own, imported when it is asked for.
+"""Command-line entry point: the registry of commands, their dispatch and their exit codes.
 
-A command is a module, or a class, with ``configure(parser)`` and ``execute(args) -> exit code``;
-its docstring is what ``--help`` says. Commands of `intercode.cli.commands` have ``configure`` only:
-``execute`` is in the module of the same name in `intercode.cli`. An installed package adds a
-command by an entry point of the group ``intercode.commands``; a file's is run by ``intercode
-path/to/file.py:name``.
+Each command is a module or a class that is imported when it is called. A command has
+``configure(parser)`` and ``execute(args) -> exit code``; ``--help`` prints its docstring.
+Commands of `intercode.cli.commands` have ``configure`` only: the module of the same name in
+`intercode.cli` has ``execute``. An installed package adds a command by an entry point of the group
+``intercode.commands``. ``intercode path/to/file.py:name`` runs a command from a file.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ _DESCRIPTIONS = {
     "doctor": "check whether this machine can run sandboxes",
     "clean": "remove the remains of killed runs",
 }
-"""Name → what it does; the module is ``intercode.cli.NAME``, or one of `intercode.cli.commands`."""
+"""Command → its summary; the module is ``intercode.cli.NAME`` or in `intercode.cli.commands`."""
 _DECLARED_NAMES = "demo doctor export play report rescore resume run score show sweep validate"
 _COMMAND_PACKAGES = {
     **dict.fromkeys(("agents", "gateway", "mcp", "serve"), INTEGRATIONS),
     "replay": PAPER,
 }
-"""Command that another package of ours adds → that package."""
+"""Command of another InterCode package → that package."""
 _DECLARATION_MODULES = {name: f"intercode.cli.commands.{name}" for name in _DECLARED_NAMES.split()}
-"""Commands whose options are declared apart from what they do, which takes long to import."""
+"""Commands with a separate module for their options, because ``execute`` is slow to import."""
 COMMANDS = Registry(
     "command",
     {name: f"intercode.cli.{name}" for name in _DESCRIPTIONS if name not in _COMMAND_PACKAGES}
@@ -86,20 +86,20 @@ _GROUPS = {
     "serve": "serve mcp gateway",
     "machine": "doctor models agents clean",
 }
-"""Title → commands."""
+"""Group title → its commands, in the order of ``--help``."""
 FAILURE, PIPE = 1, 141
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""Error numbers of a disk that cannot be written to."""
+"""Error numbers of a failed write: no space, quota exceeded, read-only file system, I/O error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Parse the arguments and run one command.
 
     Args:
-        argv: The arguments; default: the process's own.
+        argv: The arguments; default: those of the process.
 
     Returns:
-        The exit code: 0 ok, 1 failed, 2 wrong usage, 130 interrupted.
+        The exit code: 0 ok, 1 failed, 2 wrong usage, 130 interrupted, 141 closed output pipe.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command_index = next((n for n, word in enumerate(arguments) if not word.startswith("-")), None)
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(
     name: str, arguments: Sequence[str], *, debug: bool = False, prog: str | None = None
 ) -> int:
-    """Run a command with its own arguments, and turn an error that it raises into an exit code."""
+    """Run a command with its arguments; print an error that it raises, and return the exit code."""
     _escape_unprintable()
     parser = Parser(prog=prog or f"intercode {name}")
     try:
@@ -164,11 +164,11 @@ def run_command(
 
 
 def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
-    """Execute a command that was parsed; return its exit code."""
+    """Execute a command with its parsed arguments; return its exit code."""
     from intercode.cli.terminal import reserve_stdout
 
     register()
-    # A gateway's command is a program of the user's, whose output is what it is run for.
+    # `args.command` is the user's program that the gateway runs: its standard output stays.
     is_json = getattr(args, "json", False) and not getattr(args, "command", None)
     try:
         with reserve_stdout() if is_json else nullcontext():
@@ -176,7 +176,7 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     except SystemExit as error:
         if debug or error.code:
             raise
-        # Of code that was given: a command says by its own exit code whether all was done.
+        # User code called exit(0), which is no success: only the command sets the exit code.
         print(f"intercode: error: not finished: {describe_error(error)}", file=sys.stderr)
         return FAILURE
     sys.stdout.flush()
@@ -184,19 +184,19 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
 
 
 def _is_declared(command: Any) -> bool:
-    """Tell whether a command is one of `intercode.cli.commands`."""
+    """Return whether a command is a module of `intercode.cli.commands`."""
     return getattr(command, "__name__", "") in _DECLARATION_MODULES.values()
 
 
 def _executor(command: Any) -> Any:
-    """Return the module or class that executes a command; one of ours is imported only now."""
+    """Return the module or class with a command's ``execute``; import a built-in module now."""
     if not _is_declared(command):
         return command
     return import_module(command.__name__.replace(".commands.", "."))
 
 
 def _print_error(error: object) -> None:
-    """Print an error, which may quote data."""
+    """Print an error with its control characters escaped, because an error may quote data."""
     from intercode.cli.terminal import tell
 
     tell(f"intercode: error: {error}")
@@ -209,21 +209,21 @@ _BROKEN_PIPE_MESSAGE = (
 
 
 def _reader_has_gone() -> bool:
-    """Tell whether what we print has no reader any more."""
+    """Return whether the reader of standard output or standard error has closed its pipe."""
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # replaced by something without a descriptor
+        with suppress(OSError, ValueError):  # a replaced stream has no descriptor
             poll.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _drop_output() -> None:
-    """Send the rest of the output nowhere: Python would fail once more when it flushes at exit."""
+    """Redirect standard output to the null device: Python's flush at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: InterCodeError) -> int:
-    """Return the exit code: whether what was named cannot be used, or something failed."""
+    """Return the exit code of an error: 2 for unusable arguments or files, 1 for other failures."""
     usage_errors = UsageError | TaskError | TaskNotFoundError | RecordError | DockerfileError
     return (
         FAILURE
@@ -233,7 +233,7 @@ def _exit_code(error: InterCodeError) -> int:
 
 
 def _escape_unprintable() -> None:
-    """Escape what a terminal cannot take: programs print anything."""
+    """Escape characters that an output stream cannot encode: programs print arbitrary text."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -1,7 +1,7 @@
-"""Models of this machine: list, fetch and remove them.
+"""List, fetch and remove models that run on this machine.
 
-A fetched model is run as local/NAME, and a file of your own as local/PATH.gguf; the package for
-that comes with: pip install 'intercode-gym[local]'
+The name of a fetched model is local/NAME, that of your own file local/PATH.gguf. Both need a
+package: pip install 'intercode-gym[local]'
 
 Examples:
   intercode models list
@@ -9,7 +9,7 @@ Examples:
   intercode models fetch smollm2-135m --from ~/Downloads/SmolLM2-135M-Instruct.Q4_1.gguf
   intercode models remove qwen2.5-coder-1.5b
 
-exit code: 0 if all is well; 1 if a model could not be fetched; 2 for wrong usage.
+exit code: 0 on success; 1 if a model could not be fetched; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the action."""
+    """Execute the subcommand; return 0."""
     {"list": _list, "fetch": _fetch, "remove": _remove}[args.action](args)
     return 0
 
@@ -111,7 +111,7 @@ def _remove(args: argparse.Namespace) -> None:
 
 
 def _find_entries(args: argparse.Namespace) -> list[ModelEntry]:
-    """Return the models of the arguments, which may be named as --model names them."""
+    """Return the catalogue entries of the arguments, with or without the prefix ``local/``."""
     return [find_entry(name.removeprefix("local/")) for name in args.name]
 
 

@@ -1,13 +1,13 @@
-"""Write a benchmark of your own, to begin with: a small folder that works, and that you change.
+"""Write a small working benchmark in a new folder, as a starting point for your own.
 
 Examples:
   intercode new shop
   intercode new riddles --env ctf
 
-It has three tasks, what they are tried in (a Dockerfile, or a database), where the environment has
-none that fits a reward, a test, and a README with the next steps.
+The folder has three tasks, a Dockerfile or a database, a test, and a README with the next steps.
+If the environment has no suitable reward, the folder also has a reward function.
 
-exit code: 0 if it is written; 2 if the name is unusable or the folder exists.
+exit code: 0 if the folder is written; 2 if the name is unusable or the folder exists.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILE_DESCRIPTIONS = {
     "reward.py": "how well an episode went",
     "test_tasks.py": "a test, for pytest",
 }
-"""The files that are written, for the README."""
+"""File of a template → its description in the README."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
@@ -56,12 +56,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def kinds() -> list[str]:
-    """List the environments that have a template."""
+    """Return the names of the environments with a template, sorted."""
     return sorted(path.name for path in TEMPLATES.iterdir() if path.name != COMMON)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the folder, and say what comes next."""
+    """Write the folder, and print the next steps; return 0."""
     folder = Path(args.name)
     _check(folder)
     files = _write(folder, args.env)
@@ -74,7 +74,11 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check(folder: Path) -> None:
-    """Refuse a name that would not work, or is taken."""
+    """Refuse a name that is malformed or in use.
+
+    Raises:
+        UsageError: The name is malformed, registered already, or the path exists.
+    """
     name = str(folder)
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -87,11 +91,11 @@ def _check(folder: Path) -> None:
 
 
 def _write(folder: Path, env: str) -> list[str]:
-    """Write the folder, whole or not at all; return the files in it."""
+    """Write the folder atomically, through a scratch folder; return its files' relative paths."""
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
             new_folder = Path(scratch) / folder.name
-            new_folder.mkdir()  # with usual rights, which the scratch folder has not
+            new_folder.mkdir()  # default permissions: the scratch folder's are private
             for source in (COMMON, env):
                 shutil.copytree(
                     TEMPLATES / source,

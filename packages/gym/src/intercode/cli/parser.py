@@ -1,4 +1,4 @@
-"""A parser of arguments: help on one screen, and errors of two lines that name what was meant."""
+"""Argument parser with help on one screen, and two-line errors that suggest a correction."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 from intercode_sandbox.suggestions import hint_text
 
 USAGE = 2
-"""The exit code for wrong usage."""
+"""Exit code for wrong usage."""
 _EXAMPLES = 5
-"""Examples in the short help."""
+"""Maximum number of examples in the short help."""
 
 
 class _HelpAllAction(argparse.Action):
-    """``--help-all``."""
+    """The action of ``--help-all``: print the help with all options, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
         assert isinstance(parser, Parser)
@@ -25,19 +25,19 @@ class _HelpAllAction(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the arguments of a command; its subcommands are parsed likewise.
+    """An argument parser for a command and its subcommands.
 
-    Options are written in full: an abbreviation would mean another option wherever a command has
-    no such one, as ``--data`` would be ``--databases``.
+    Options must be written in full. In a command without ``--data``, that word would otherwise
+    abbreviate ``--databases``.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
-        # The short help's last line names it.
+        # Hidden from the options, because the last line of the short help names it.
         self.add_argument("--help-all", action=_HelpAllAction, nargs=0, help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
-        """Return the help on one screen: without the rare options, if there are any."""
+        """Return the help without the rare options, on one screen; without any, the full help."""
         if not any(map(_is_rare, self._actions)):
             return super().format_help()
         formatter = self._get_formatter()
@@ -77,14 +77,14 @@ class Parser(argparse.ArgumentParser):
         return " ".join([self.prog, *words, "[options]"])
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and where to read on; end with exit code 2."""
+        """Print the error and the help command to standard error; exit with code 2."""
         print(f"{self.prog}: error: {message}\nsee '{self.prog} --help'", file=sys.stderr)
         raise SystemExit(USAGE)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        """Parse arguments, and refuse unknown ones."""
+        """Parse arguments; refuse an unknown option or an extra argument with a suggestion."""
         arguments, unknown_words = self.parse_known_args(args, namespace)
         flag = next(
             (word.partition("=")[0] for word in unknown_words if word.startswith("-")), None
@@ -105,14 +105,14 @@ class Parser(argparse.ArgumentParser):
 def add_action(
     actions: argparse._SubParsersAction[Any], name: str, text: str
 ) -> argparse.ArgumentParser:
-    """Add an action of a command, with ``--json``; return the action's parser."""
+    """Add a subcommand with ``--json``; return its parser."""
     action: argparse.ArgumentParser = actions.add_parser(name, help=text)
     action.add_argument("--json", action="store_true", help="print one JSON object")
     return action
 
 
 def _is_rare(action: argparse.Action) -> bool:
-    """Return whether only the long help shows an option: see `intercode.spec.add_options`."""
+    """Return whether only ``--help-all`` shows an option (see `intercode.spec.add_options`)."""
     return bool(getattr(action, "is_rare", False))
 
 

@@ -1,4 +1,4 @@
-"""Play tasks in the terminal."""
+"""Execution of ``intercode play``: tasks that a person solves in the terminal."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from intercode.spec import (
 from intercode.task import Task
 
 _DELAY_SECONDS = 2.0
-"""Seconds after which a command that still runs is mentioned."""
+"""Seconds before the hint that a command is still running."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """One task after the other, until there is none left or the person leaves."""
+    """Play the tasks in sequence until the last one, or until the person leaves; return 0."""
     watcher = Watcher()
     spec, full_dataset = load(RunSpec.of(read_arguments(args)))
     environment(spec)
     dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit)
     env = setting(Plan(spec, dataset, tasks), watcher).make()
-    with suppress(ImportError):  # line editing and history, where Python has them
+    with suppress(ImportError):  # line editing and history, if Python has readline
         import readline  # noqa: F401
     context_token = IS_INTERACTIVE.set(True)
     output_stream = sys.stderr if args.json else sys.stdout
@@ -64,13 +64,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _ask_aside(prompt: str) -> str:
-    """Ask for a line on standard error."""
+    """Return a line of input after a prompt on standard error, not on the JSON's output."""
     print(prompt, end="", file=sys.stderr, flush=True)
     return input()
 
 
 def _play_task(env: EpisodeEnv, task: Task, terminal: TaskConsole) -> Episode:
-    """Play one task to its end."""
+    """Play one task to its end, and print the ending; return the episode."""
     delayed_messages = DelayedMessages(terminal.show, _DELAY_SECONDS)
     can_stop = resolve_traits(env).language != "sql"
     hint = "running … Ctrl-C interrupts it" if can_stop else "running …"
@@ -89,7 +89,7 @@ def _play_task(env: EpisodeEnv, task: Task, terminal: TaskConsole) -> Episode:
         episode = run_episode(env, lambda task: agent, task, name="human")
     finally:
         delayed_messages.discard()
-    if episode.status == "truncated":  # then there was no one left to show it to
+    if episode.status == "truncated":  # the agent never received this observation
         terminal.show(episode.turns[-1].observation)
     terminal.show("left" if terminal.left else f"{ending(episode)}\n")
     return episode

@@ -1,4 +1,8 @@
-"""The spec of a recorded run for a command, which names again, or trusts, what acts in a record."""
+"""Spec of a recorded run, for commands that repeat it.
+
+A record is data. Its code, paths and addresses take effect only if the command repeats them, or
+trusts the record.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +35,16 @@ _GROUPS = (
     (ModelSpec, "model base_url cache prices"),
     (EnvSpec, "data protocol judge_model judge_url"),
 )
-"""Parts of a spec, and their options that can act."""
+"""Part of a spec → its options with effects: code, paths or addresses."""
 
 
 JUDGE_OPTIONS = ("judge_model", "judge_url", "judge_votes")
 AGENT_OPTIONS = ("recording", "prompt", "search_test", "model", "base_url", "cache", "preset")
-"""Options of a recorded agent, which have no effect where the agent does not act again."""
+"""Options of a recorded agent, without effect if the agent does not act again."""
 
 
 def add_trust(parser: argparse._ActionsContainer) -> None:
-    """Add ``--trust``."""
+    """Add ``--trust`` to a parser or a group."""
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -50,7 +54,7 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
 
 
 def add_recorded_options(parser: argparse.ArgumentParser, *, excluded_names: str = "") -> None:
-    """Add the options that name again what a record does not decide by itself, and ``--trust``."""
+    """Add ``--trust``, and the options that repeat the parts of a record with effects."""
     group = parser.add_argument_group("what acts in the record, given again, or trusted")
     group.add_argument("--env", metavar="ENV", help="the environment, or its folder")
     for part, names in _GROUPS:
@@ -70,10 +74,19 @@ def recorded_spec(
     trust: bool,
     resumes: bool = False,
 ) -> RunSpec:
-    """Make the spec of a recorded run, with options over it; print first what trust permits.
+    """Return the spec of a recorded run, with the options of the command over it.
+
+    With trust, the effects that the record adds are printed to standard error first.
+
+    Args:
+        folder: The run's folder.
+        manifest: Its ``run.json``.
+        options: The options of the command.
+        trust: Whether code, paths and addresses may come from the record.
+        resumes: Whether the recorded run itself continues.
 
     Raises:
-        TrustError: The record acts, and it is neither given again nor trusted.
+        TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
     """
     record, manifest = safe(str(folder / MANIFEST)), _relocate_paths(manifest, folder.absolute())
     spec = RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
@@ -88,11 +101,12 @@ _PATH = re.compile(r"(?<![^:+])/[^:+]+")
 
 
 def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a record whose missing paths are those that have moved with the run's folder.
+    """Return a record in which missing paths point to files that moved with the run's folder.
 
     Args:
         manifest: The ``run.json``.
-        folder: The run's folder, as it is now: a path is looked for below each folder above it.
+        folder: The run's current folder, absolute. Each of its parents is searched for the end of a
+            missing path.
     """
 
     def relocate_match(match: re.Match[str]) -> str:
@@ -116,7 +130,7 @@ def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]
 
 
 def repeated_options(spec: RunSpec) -> str:
-    """Return the words by which a later command names again what acts in a spec's record."""
+    """Return the options with which a later command repeats the effects of a spec's record."""
     record_effects = effects({**spec.recorded(), **({"on": spec.how.on} if spec.how.on else {})})
     option_names = {"on", "env", *environment_options()}
     option_names |= {name for _, names in _GROUPS for name in names.split()}

@@ -1,4 +1,4 @@
-"""Print the summary of runs, or write it as a page."""
+"""Execution of ``intercode report``: summaries and comparisons of runs as text, JSON or a page."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from intercode.report.verdict import (
 from intercode_sandbox.units import format_count
 
 _MAX_LISTED_TASKS = 20
-"""Tasks that are named where two runs differ; --json names all."""
+"""Maximum number of listed tasks on which two runs differ; ``--json`` lists all."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the report, and warn of runs that cannot be compared."""
+    """Print the report, with warnings about differences that impair a comparison."""
     if args.paper is not None:
         return _paper(args)
     if not args.run:
@@ -132,7 +132,7 @@ def _text(
 
 
 def _flips(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Name the tasks at which two runs differ."""
+    """Yield a line for each pair of runs and direction, with the tasks that one run does better."""
     for comparison in comparisons:
         for run, paired_result in comparison.pairs:
             for better_run, tasks in (
@@ -155,7 +155,7 @@ def _lead(
     comparisons: Sequence[BaselineComparison],
     format_list: Callable[[str], str],
 ) -> str:
-    """Return when and by which model the runs were made, then who is better, and how sure."""
+    """Return the runs' dates and models, then each verdict: the better run, and its certainty."""
     lines = [f"{name} {text}" for name, text in facts(runs).items()]
     for verdict in verdicts(runs, comparisons):
         lines += [verdict.headline, f"  {verdict.detail}"]

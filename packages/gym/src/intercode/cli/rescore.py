@@ -1,4 +1,4 @@
-"""Score a recorded run again, and print what has changed."""
+"""Execution of ``intercode rescore``: new scores of a recorded run, and their changes."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ from intercode.spec import (
 from intercode_sandbox.units import format_count
 
 _PROFILE_LIMITS = ("memory", "processes", "disk")
-"""The limits that an agent's profile may ask for."""
+"""Limits that an agent's profile may request."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Score, and print what has changed."""
+    """Rescore the run, and print the changes; return the exit code."""
     manifest = read_manifest(folder := run_folder(args.run))
     spec = _spec(args, folder, manifest)
     output_folder = Path(args.out or f"{folder}-rescored-{_label(spec.reward)}")
     watcher = Watcher(quiet=spec.how.quiet)
     rescore_plan = plan(spec, watcher)
-    # The agent has asked for some options, which are taken over.
+    # Options and limits that the recorded agent requested stay in force.
     env = manifest["env"]
     agent_options = {name: env[name] for name in REQUESTABLE_OPTIONS if env.get(name) is not None}
     actor = manifest["agent"].get("language_model") or {}
     profile_limits = actor.get("profile", {}).get("limits", {})
-    # No privilege comes from a record.
+    # Only these limits: a record never grants privileges.
     agent_options["limits"] = {
         name: profile_limits[name]
         for name in _PROFILE_LIMITS
@@ -108,10 +108,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
-    """Make the recorded run's spec, with the given options over it.
+    """Return the recorded run's spec, with the options of the command over it.
 
     Raises:
-        UsageError: The record has none.
+        UsageError: The record has no options, because Python code made the run; or options for a
+            judge are given without ``--reward judge``.
+        TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
     """
     if "options" not in (manifest.get("sessions") or [{}])[-1]:
         raise UsageError(
@@ -121,7 +123,7 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
     options = {**read_arguments(args), "locked": folder}
     relevant_manifest = _relevant_manifest(manifest, options.get("reward"))
     spec = recorded_spec(folder, relevant_manifest, options, trust=args.trust)
-    # What a judge may take is for this one, not for the recorded agent.
+    # The budget is for the judge; the recorded budget was the agent's.
     spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
     if spec.reward != ModelReward.KIND:
         for name in (*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS):
@@ -129,15 +131,15 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
         spec = spec.merge(
             **dict.fromkeys((*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS))
-        )  # the recorded run's
+        )  # drop the recorded run's values
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
 
 
 def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
-    """Return the record without the options that rescoring makes no use of.
+    """Return the record without the options that rescoring ignores.
 
-    The agent does not act; but its skills, and the place where its profile puts them, are files of
-    the sandbox.
+    The agent does not act. Its skills are files of the sandbox, whose path its profile sets: with
+    skills and a profile, the agent stays.
 
     Args:
         manifest: The run's ``run.json``.
@@ -160,7 +162,7 @@ def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[
 
 
 def _label(reward: str | None) -> str:
-    """Return a reward's name, as part of a folder's."""
+    """Return a reward's name in the form of a part of a folder's name."""
     return re.sub(r"[^\w.-]+", "-", (reward or DEFAULT).rpartition(":")[2])
 
 
@@ -168,7 +170,7 @@ def _label(reward: str | None) -> str:
 
 
 _MAX_LISTED_CHANGES = 20
-"""Changes that are listed; --json has all."""
+"""Maximum number of listed changes; ``--json`` lists all."""
 _WAYS = {
     "record": "from the record alone",
     "again": "by doing the recorded actions again",
@@ -179,7 +181,7 @@ _WAYS = {
 
 
 def _show(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) -> None:
-    """Print it."""
+    """Print the result: summary, comparison, changes, errors, cost and the next command."""
     if as_json:
         print_json(_as_json(run, output_folder, result))
         return
@@ -210,7 +212,7 @@ def _show(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) 
     if bill := results.bill(
         [replace(outcome, calls=0, tokens_in=None) for outcome in result.outcomes]
     ):
-        print(f"\n{bill}", end="")  # the judge's: the agent was not asked again
+        print(f"\n{bill}", end="")  # the judge's cost only, because the agent made no calls
     print(f"\n{format_count(result.ran, 'episode')} in {duration(result.seconds)}")
     print(f"run: {output_folder}")
     if missing_count := result.planned - len(result.outcomes):
@@ -231,7 +233,7 @@ def _ways(result: RescoreResult) -> str:
 
 
 def _comparison_text(paired_result: PairedComparison | None) -> str:
-    """Say how the success rate has changed, on the tasks that have both rewards."""
+    """Return the change of the success rate on the tasks with both a recorded and a new reward."""
     if paired_result is None:
         return "no task has both a recorded reward and a new one"
     difference = paired_result.difference
@@ -249,7 +251,7 @@ def _comparison_text(paired_result: PairedComparison | None) -> str:
 
 
 def _changes(changes: list[Result]) -> str:
-    """List the episodes that have another reward, and what that does to their success."""
+    """Return a table of the episodes with another reward, and the effect on their success."""
     if not changes:
         return "no reward has changed\n"
     rows = [
@@ -268,7 +270,7 @@ def _changes(changes: list[Result]) -> str:
 
 
 def _verdict(change: Result) -> str:
-    """Say what a change does to success."""
+    """Return the effect of a changed reward on success; empty without any."""
     if change.before.success == change.after.success:
         return ""
     return "solved now" if change.after.success else "no longer solved"

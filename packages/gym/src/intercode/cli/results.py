@@ -1,4 +1,4 @@
-"""How runs go, and what came of them, shown: progress, episodes, summaries, charts."""
+"""Terminal output of runs: progress, finished episodes, summaries, costs, errors and charts."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 MAX_LISTED_ERRORS = 5
-"""Episodes without a result that are listed."""
+"""Maximum number of listed episodes without a result."""
 TURN_LIMITS = (1, 2, 4, 8)
-"""Numbers of turns: the last lines of a run tell the rate of success within each."""
+"""Numbers of turns for which the summary of a run gives the success rate."""
 LOW_SUCCESS_RATE = 0.5
-"""Rate of success: below it, the last lines of a run tell the failure modes."""
+"""Success rate below which the summary of a run lists the failure modes."""
 MAX_CHART_WIDTH = 80
-"""Columns of a chart at most."""
+"""Maximum width of a chart in characters."""
 
 
-# How it is going
+# Progress
 
 
 class Watcher(Progress):
-    """Shows how a run is going: a living line on a terminal, a line now and then elsewhere."""
+    """Progress of a run: a live line on a terminal, occasional lines elsewhere."""
 
     def __init__(
         self, *, show: TextIO | None = None, quiet: bool = False, rate: str = "success"
     ) -> None:
-        """Watch a run.
+        """Start the clock of a run.
 
         Args:
-            show: Where each episode is printed when it has ended; None prints none.
-            quiet: Say nothing of the progress.
-            rate: What the rate of success is called.
+            show: The stream for each finished episode; None prints none.
+            quiet: Whether to print no progress.
+            rate: The label of the success rate.
         """
         self._rate = rate
         self._show = show
@@ -83,23 +83,23 @@ class Watcher(Progress):
         self._nodes = 0
         self._note = ""
         self._tenth = 0
-        """Tenths of the episodes that the last state showed."""
+        """Completed tenths of the episodes at the last update."""
         self._delayed_messages = DelayedMessages(lambda text: None if quiet else tell(text))
 
     def warn(self, text: str) -> None:
-        """Print a warning, also if the rest is to be quiet."""
+        """Print a warning, even if quiet."""
         tell(f"intercode: {text}")
 
     def say(self, text: str) -> None:
-        """Print what is being built, if that takes long."""
+        """Print the current build step if the build takes long."""
         self._delayed_messages(text)
 
     def built(self) -> None:
-        """Forget what was not told yet."""
+        """Discard pending messages, because the build has ended."""
         self._delayed_messages.discard()
 
     def begin(self, total: int, finished_outcomes: Sequence[Outcome]) -> None:
-        """Count the episodes that are done already."""
+        """Count the finished episodes of earlier sessions, and start the clock."""
         self._total, self._finished_count, self._resumed_count = (
             total,
             len(finished_outcomes),
@@ -113,12 +113,12 @@ class Watcher(Progress):
             self._line.say(f"resuming a run: {len(finished_outcomes)} of {total} episodes are done")
 
     def action(self, task: Task, action: str) -> None:
-        """Remember the action that is being tried. (One assignment: safe from any thread.)"""
+        """Store the current action for the live line. (One assignment: safe from any thread.)"""
         if action != "submit":
             self._current_action = f"{task.task_id}: {action[:200]}"
 
     def episode(self, episode: Episode) -> None:
-        """Count an episode, and show it."""
+        """Count a finished episode, and print it if `show` was given."""
         self._finished_count += 1
         self._successes += episode.success
         self._errors += episode.status == "error"
@@ -131,37 +131,38 @@ class Watcher(Progress):
             self._refresh()
 
     def tick(self) -> None:
-        """Show the time that is left."""
+        """Update the remaining time if an update is due."""
         if self._line.is_due():
             self._refresh()
 
     def nodes(self, count: int, change: str) -> None:
-        """Say what has happened to a cluster's machines, and count them from now on."""
+        """Print a change of the cluster's nodes, and include their number in the progress."""
         self._nodes = count
         if not self._quiet:
             self._line.say(f"intercode: {safe(change)}")
 
     def waiting(self, text: str) -> None:
-        """Say what is waited for, also if the rest is to be quiet."""
+        """Print that the run waits for a model's server, even if quiet."""
         self._line.say(f"intercode: {safe(text)}")
 
     def stopping(self, running_count: int) -> None:
-        """Say that the interrupt was heard."""
+        """Acknowledge an interrupt, with the number of running episodes."""
         self._note = "stopping"
         self._line.stopping(running_count)
 
     def end(self) -> None:
-        """Remove the line; without a terminal, print the last state."""
+        """Remove the live line; without a terminal, print the final state."""
         if self._line.live:
             self._line.clear()
         elif not self._quiet and self._finished_count > self._resumed_count:
             self._line.say(self.status())
 
     def status(self, width: int | None = None) -> str:
-        """Return counts, success, rate, cost, errors, the time left.
+        """Return the progress: counts, success, episodes a second, nodes, cost, errors, time left.
 
         Args:
-            width: So many characters at most, where the less important is left out; None: any.
+            width: The maximum length in characters, for which less important parts are omitted;
+                None: no limit.
         """
         parts = self._parts()
         line = "  ".join(text for text, _ in parts)
@@ -171,7 +172,7 @@ class Watcher(Progress):
         return line
 
     def _parts(self) -> list[tuple[str, int]]:
-        """List (text, how readily it is left out) pairs; 0 is never left out."""
+        """Return pairs of a text and its omission rank: the highest goes first, 0 never."""
         finished_count = self._finished_count - self._resumed_count
         elapsed_seconds = time.monotonic() - self._start
         rate = finished_count / elapsed_seconds if elapsed_seconds > 0 else 0.0
@@ -191,9 +192,10 @@ class Watcher(Progress):
         return parts
 
     def result(self) -> str:
-        """Return the success so far, and its 95 % interval if the episodes are independent.
+        """Return the success rate so far, with a 95 % Wilson interval for independent episodes.
 
-        Attempts at the same task are not: the table's interval takes the tasks as clusters.
+        Attempts at the same task are not independent: only the final table gives their interval,
+        with the tasks as clusters.
         """
         scored_count = self._finished_count - self._errors
         if not scored_count:
@@ -201,12 +203,12 @@ class Watcher(Progress):
         if self._clustered:
             return f"{self._rate} {percent(self._successes / scored_count)}"
         low, high = wilson(self._successes, scored_count)
-        # Outwards, so that it is never said to be narrower than it is.
+        # Rounded outwards, because an interval must not look narrower than it is.
         interval_text = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
         return f"{self._rate} {percent(self._successes / scored_count)} ({interval_text})"
 
     def _add(self, outcome: Outcome) -> None:
-        """Add the cost of an episode, and that of its judge."""
+        """Add the tokens and the cost of an episode and of its judge."""
         self._clustered = self._clustered or outcome.epoch > 0 or bool(outcome.branch)
         for model_usage in (outcome, outcome.judged):
             if (
@@ -221,7 +223,7 @@ class Watcher(Progress):
             self._cost += model_usage.cost or 0.0
 
     def _bill(self) -> str:
-        """Return dollars; where a price is not known, tokens; empty if no model was asked."""
+        """Return the cost in dollars, or tokens if a price is unknown; empty without calls."""
         if not self._has_calls:
             return ""
         if self._priced:
@@ -248,7 +250,7 @@ class Watcher(Progress):
 
 
 def facts(manifest: Mapping[str, Any]) -> str:
-    """Return one line that says what was run."""
+    """Return one line with the environment, agent, dataset, images and settings of a run."""
     env, dataset = manifest.get("env", {}), manifest.get("dataset", {})
     tasks = format_count(dataset.get("tasks", 0), "task")
     gold_note = ", shown gold" if manifest.get("needs_gold") else ""
@@ -267,11 +269,11 @@ def facts(manifest: Mapping[str, Any]) -> str:
 
 
 def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, Any]:
-    """Return the statistics as plain data.
+    """Return the statistics of episodes as JSON data.
 
     Args:
         outcomes: The episodes.
-        judge: The model whose word some of the successes may be.
+        judge: The judge model that may have decided some successes; None: no judge.
     """
     judge_statistics = count_judgements(judge, outcomes)
     return {
@@ -295,13 +297,13 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
 def as_text(
     outcomes: Sequence[Outcome], tags: int, judge: str | None = None, known_error: str | None = None
 ) -> str:
-    """Return the statistics as a table, by tag where there are tags, and the errors by kind.
+    """Return the statistics as a table with a row for each tag, then remarks and errors by kind.
 
     Args:
         outcomes: The episodes.
-        tags: Only the most frequent ones, so many.
-        judge: The model whose word some of the successes may be.
-        known_error: An error that is told elsewhere.
+        tags: The maximum number of tags, the most frequent first.
+        judge: The judge model that may have decided some successes; None: no judge.
+        known_error: An error that the caller prints, and that is not repeated.
     """
     tag_groups = list(by_tag(outcomes).items())
     rows = {
@@ -321,7 +323,7 @@ def as_text(
 
 
 def table_text(result_table: Table) -> str:
-    """Return a table for the terminal, with its title above it and its note below."""
+    """Return a table as terminal text, with its title above and its note below."""
     rows = [[safe(cell) for cell in row] for row in result_table.cells()]
     width = terminal_width()
     text = (
@@ -339,7 +341,7 @@ def table_text(result_table: Table) -> str:
 
 
 def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
-    """List successes that a reader may want to count apart, and sandboxes that did not last."""
+    """Return remarks on turns, failure modes, unusual successes, outcomes, forks and restarts."""
     statistics = summarize(outcomes)
     lines = [*_by_turns(outcomes), *_failure_modes(outcomes, statistics.success_rate)]
     lines += statistics.remarks()
@@ -357,7 +359,7 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
-    """Tell what feedback was worth: the success of a language model within 1, 2, 4, 8 turns."""
+    """Return the value of feedback: a language model's success within 1, 2, 4 and 8 turns."""
     has_model_calls = any(outcome.calls for outcome in outcomes)
     points = by_turn(outcomes) if has_model_calls else []
     if len(points) < 2:
@@ -368,7 +370,7 @@ def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]:
-    """Tell what went wrong with a language model, where it solved less than half of the tasks."""
+    """Return the failure modes of a language model with a rate below `LOW_SUCCESS_RATE`."""
     modes = by_failure_mode(outcomes)
     if not modes or rate is None or rate >= LOW_SUCCESS_RATE:
         return []
@@ -381,9 +383,9 @@ def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]
 
 
 def bill(outcomes: Sequence[Outcome]) -> str:
-    """Say what models were asked and took, a line each for the agents' and the judge's.
+    """Return the calls, tokens and cost of models: one line for the agent's, one for the judge's.
 
-    Empty if none was. Where the price of a call is unknown, no sum of dollars is told.
+    The text is empty without model calls. The cost is omitted if the price of any call is unknown.
     """
     judges = [outcome.judged for outcome in outcomes if outcome.judged is not None]
     outcomes_by_role: dict[str, Sequence[Outcome | JudgeSummary]] = {
@@ -420,11 +422,14 @@ def _bill(role: str, outcomes: Sequence[Outcome | JudgeSummary]) -> str:
 
 
 def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
-    """Return the episodes without a result by kind, and the first of them; empty without any.
+    """Return the number of episodes without a result by kind, and the first of them with errors.
 
     Args:
         outcomes: The episodes.
-        known_error: An error that is told elsewhere, and not repeated.
+        known_error: An error that the caller prints, and that is not repeated.
+
+    Returns:
+        The lines; empty if every episode has a result.
     """
     kinds = errors_by_type(outcomes)
     if not kinds:
@@ -444,7 +449,7 @@ def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
 
 
 def _exclusion_text(manifest: Mapping[str, Any]) -> str:
-    """How many tasks the run has left out; empty if none."""
+    """Return the number of excluded tasks as text; empty without any."""
     count = len(manifest.get("excluded", {}))
     return f"{format_count(count, 'task')} excluded" if count else ""
 
@@ -457,10 +462,10 @@ def _images(names: Sequence[str]) -> str:
 
 
 def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
-    """Return the chart of success against turns, in characters that standard output has.
+    """Return a chart of success against turns, in characters that standard output can encode.
 
     Args:
-        series: Name → the rates within 1, 2, … turns.
+        series: Name → success rates (0 to 1) within 1, 2, … turns.
     """
     width = shutil.get_terminal_size((MAX_CHART_WIDTH, 24)).columns
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
@@ -472,12 +477,12 @@ def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
 
 
 def charts_by_environment(runs: Sequence[Run]) -> str:
-    """Return a chart for each environment, of the runs in it."""
+    """Return a chart of success against turns for each environment, with all runs in it."""
     texts = []
     for environment in dict.fromkeys(run.env_label for run in runs):
         series = {run.label: by_turn(run.outcomes) for run in runs if run.env_label == environment}
         chart_text = for_terminal(series) or "no episode has a result yet\n"
-        # A name that is too long is cut, and with it who judged.
+        # The judge stands in a note, because the chart cuts a long name that includes the judge.
         judges = dict.fromkeys(
             run.judge for run in runs if run.env_label == environment and run.judge
         )

@@ -1,4 +1,4 @@
-"""Resume a run, and print the summary of all its sessions."""
+"""Execution of ``intercode resume``: the missing episodes, and the summary of all sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from intercode.spec import read_arguments
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run what is missing, and print the summary of all."""
+    """Run the missing episodes, and print the summary of the whole run; return the exit code."""
     folder = run_folder(args.run)
     manifest = read_manifest(folder)
     session = _last_session(folder, manifest)
@@ -29,7 +29,7 @@ def execute(args: argparse.Namespace) -> int:
             f"{folder} was to have {recorded_epochs} epochs: --epochs {spec.epochs} is fewer"
         )
     watcher = run.make_watcher(spec)
-    # The run's first session is held to another run only by `run --locked`.
+    # Only `run --locked` writes "locked" into the first session of a run.
     is_strict = args.strict or "locked" in manifest["sessions"][0]
     resume_plan = replace(plan(spec, watcher), follows_machine=not is_strict)
     jobs = [(epoch, task.task_id, ()) for epoch in range(spec.epochs) for task in resume_plan.tasks]
@@ -43,16 +43,16 @@ def execute(args: argparse.Namespace) -> int:
         return run.finish(spec, RunResult(finished_outcomes, len(jobs), 0, 0.0, folder=folder))
     RecordWriter(
         folder
-    ).close()  # refuses before anything is started if another process writes to it
+    ).close()  # refuse a run that another process writes to, before anything starts
     return run.finish(spec, run.carry_out(resume_plan, watcher))
 
 
 def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return what the record has of the last call that worked on a run.
+    """Return the last session in the record of a run.
 
     Raises:
-        RecordError: There is no run that this version can read.
-        UsageError: It was not made by a command.
+        UsageError: ``intercode resume`` cannot repeat the run: it was rescored, made in Python, or
+            played by an MCP client. The message says what to do instead.
     """
     if rescored := manifest.get("rescored"):
         recording, folder_argument = shlex.quote(str(rescored["run"])), shlex.quote(str(folder))

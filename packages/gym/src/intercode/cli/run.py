@@ -1,4 +1,4 @@
-"""Run an agent over tasks, and print the summary."""
+"""Execution of ``intercode run``: the spec, the run itself, and its summary or JSON."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from intercode.task import Dataset
 
 TAGS = 8
-"""Tags that are shown at a run's end; 'intercode report' shows all."""
+"""Maximum number of tags in a run's summary; ``intercode report`` shows all."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run, and print the summary."""
+    """Run the agent, or gold without one, and print the summary; return the exit code."""
     options = read_arguments(args)
     if args.trust or options.keys() & {"agent", "preset", "locked"}:
         return run_and_print(make_spec(options, trust=args.trust))
@@ -46,10 +46,15 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
-    """Make the spec; options that are not given come from the record that a run is locked to.
+    """Return the spec of a run; with ``locked``, the record supplies the missing options.
+
+    Args:
+        options: The options of the command.
+        trust: Whether code, paths and addresses may come from the record.
 
     Raises:
-        UsageError: There is trust, and no record.
+        UsageError: ``trust`` without a record.
+        TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
     """
     if "locked" in options:
         folder = run_folder(options["locked"])
@@ -60,13 +65,13 @@ def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
 
 
 def run_and_print(spec: RunSpec) -> int:
-    """Run what a spec says, and print the summary; return the exit code."""
+    """Run a spec in its folder or a new one, and print the summary; return the exit code."""
     spec = assign_folder(spec)
     return finish(spec, carry_out(spec, make_watcher(spec)))
 
 
 def _run_gold(spec: RunSpec, command: str) -> int:
-    """Run gold, as no agent was named, and say what that is.
+    """Run gold, the default without an agent, and explain the result; return the exit code.
 
     Raises:
         UsageError: No task has gold.
@@ -113,26 +118,31 @@ def _no_agent(dataset: Dataset, command: str) -> str:
 
 
 def _command(options: Options) -> str:
-    """Return the beginning of a command for the same tasks."""
+    """Return the beginning of an ``intercode run`` command for the same tasks."""
     words = [str(options.get("env", "ENV"))]
     words += ["--data", str(options["data"])] if "data" in options else []
     return f"intercode run {shlex.join(map(safe, words))}"
 
 
 def assign_folder(spec: RunSpec) -> RunSpec:
-    """Return a spec that says where its run is kept."""
+    """Return the spec with a folder for its run: its own, or a new one below ``runs/``."""
     return spec if spec.how.out is not None else spec.merge(out=_default_folder(spec))
 
 
 def carry_out(
     spec_or_plan: RunSpec | Plan, watcher: Watcher, budget: Budget | None = None
 ) -> RunResult:
-    """Carry out a spec or a plan, and say how to resume a run that was stopped.
+    """Run a spec or a plan; print the command that resumes an interrupted run.
 
     Args:
-        spec_or_plan: The spec, or the plan that was made of it.
-        watcher: Shows how it goes.
-        budget: One that several runs share; default: the run's own.
+        spec_or_plan: The spec, or its plan.
+        watcher: The progress.
+        budget: A budget that several runs share; default: the run's own.
+
+    Raises:
+        DriftError: The run is locked to a record that differs; with ``--json`` the differences are
+            printed.
+        KeyboardInterrupt: The run was interrupted at once.
     """
     run_options = (spec_or_plan if isinstance(spec_or_plan, RunSpec) else spec_or_plan.spec).how
     try:
@@ -153,22 +163,22 @@ def carry_out(
 
 
 def make_watcher(spec: RunSpec) -> Watcher:
-    """Return the watcher that shows how a run goes."""
+    """Return the progress display of a run."""
     return Watcher(
         show=(sys.stderr if spec.how.json else sys.stdout) if spec.how.show else None,
-        # A person who types would type into the living line.
+        # No live line for a person at the terminal, because typed text would mix with the line.
         quiet=spec.how.quiet or spec.agent.name == "human",
         rate=rate_name(spec.env.judge_model),
     )
 
 
 def resume_command(spec: RunSpec) -> str:
-    """Return the command that resumes a run."""
+    """Return the command that resumes the run of a spec."""
     return f"intercode resume {shlex.quote(safe(str(spec.how.out)))}{repeated_options(spec)}"
 
 
 def finish(spec: RunSpec, result: RunResult) -> int:
-    """Print the result of a run; return the exit code."""
+    """Print the result of a run; return 0 if complete, 1 if incomplete, 130 if interrupted."""
     output_folder = Path(str(spec.how.out))
     if spec.how.json:
         _print_json(output_folder, result)
@@ -182,7 +192,7 @@ def finish(spec: RunSpec, result: RunResult) -> int:
 
 
 def _remainder_text(spec: RunSpec, result: RunResult) -> str:
-    """Say what is left to do, and why; empty if nothing is."""
+    """Return the missing episodes, the reason and the command to resume; empty if complete."""
     missing_count, errors = result.planned - len(result.outcomes), result.statistics.errors
     remaining_parts = (
         [f"{missing_count} episode{'s are' if missing_count > 1 else ' is'} missing"]
@@ -236,7 +246,7 @@ def _rate(result: RunResult) -> float:
 
 
 def _default_folder(spec: RunSpec) -> Path:
-    """Return a new name below ``runs/``: two runs of the same second get different ones."""
+    """Return a new folder below ``runs/``, named by time, environment, agent and model."""
     agent = spec.agent.name
     name = Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent
     environment_label = spec.env.benchmark or spec.env.name
@@ -246,6 +256,6 @@ def _default_folder(spec: RunSpec) -> Path:
 
 
 def fresh_folder(stem: str) -> Path:
-    """Return a new name below ``runs/``, with a number at its end if there is such a folder."""
+    """Return the path of a new folder below ``runs/``, with a number if the name is in use."""
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())

@@ -1,4 +1,4 @@
-"""Score predictions, and print the summary."""
+"""Execution of ``intercode score``: a run of predictions, and its summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intercode_sandbox.units import format_count
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run, and print the summary; say how many tasks have no prediction."""
+    """Score the predictions, print the summary, and warn of tasks without a prediction."""
     if args.env is not None and not args.predictions.is_file() and Path(args.env).is_file():
         args.predictions, args.env = Path(args.env), str(args.predictions)
     texts = read_predictions(args.predictions)

@@ -1,4 +1,4 @@
-"""Print the episodes of a run."""
+"""Execution of ``intercode show``: the episodes of a run, or the runs of a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intercode.records import read_latest, read_manifest, run_folders
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the episodes."""
+    """Print the selected episodes of a run, or the runs of a folder; return 0."""
     runs = run_folders([args.run])
     if runs != [args.run]:
         return _list(runs, as_json=args.json)
@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _list(runs: Sequence[Path], *, as_json: bool) -> int:
-    """Print a line for each run of a folder; a damaged one says why."""
+    """Print a line for each run of a folder, with the error of a damaged record; return 0."""
     facts: dict[str, str] = {}
     for run in runs:
         try:

@@ -1,4 +1,4 @@
-"""Run agents with models in environments, one after the other, and print the table."""
+"""Execution of ``intercode sweep``: runs of agents with models in environments, and their table."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from intercode.report.tables import pair_tables, side_by_side_tables
 from intercode.spec import RunSpec, read_arguments
 
 NO_SKILL = "none"
-"""The name of an agent's skill where it has none."""
+"""The value of ``--skill`` for an agent without a skill."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run them one after the other, and print the table."""
+    """Plan all runs, execute them in sequence, and print the table; return the exit code."""
     folder = args.out or str(Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep"))
     specs = list(_combinations(args, folder))
     _refuse_same_folders(specs)
@@ -53,8 +53,8 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
     """Yield the spec of each run.
 
     Raises:
-        UsageError: Language models are asked for and no model is, or the other way round; or there
-            are skills and no agent that reads them.
+        UsageError: A language-model agent lacks a model, or models or skills are given without an
+            agent that uses them.
     """
     model_agents = [name for name in args.agents if agent_provider(name).calls_model]
     if model_agents and not args.models:
@@ -81,7 +81,7 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
 
 
 def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
-    """Plan each run: all agents are to find the same flags."""
+    """Plan each run with the same secret, because all agents must find the same flags."""
     plans: list[Plan] = []
     secret = find_secret(*(spec.how.out for spec in specs))
     for spec in specs:
@@ -93,7 +93,7 @@ def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
 
 
 def _label(target: str, agent: str, model: str | None, skill: str | None) -> str:
-    """Return the name of a run's folder."""
+    """Return the name of a run's folder: environment, data, agent, model and skill."""
     names = [
         *(Path(name).stem for name in target.split("=")),
         Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent,
@@ -110,7 +110,7 @@ def _skill_words(skill: str | None) -> list[str]:
 
 
 def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
-    """Return the skills that an agent is run with, one at a time; None: it takes none."""
+    """Return the skills for an agent's runs, one for each run; None: the agent reads no skills."""
     return args.skills if args.skills and agent_provider(agent).reads_skills else [None]
 
 
@@ -122,7 +122,7 @@ def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
 
 
 def _check_agent(run_plan: Plan) -> None:
-    """Refuse an agent that could not run before anything does."""
+    """Refuse an agent that cannot run the tasks, before the first run starts."""
     with closing(actors(run_plan.spec)) as run_actors:
         check_tasks(run_plan.tasks, run_actors.factory)
 
@@ -130,7 +130,7 @@ def _check_agent(run_plan: Plan) -> None:
 def _pairs(
     specs: Sequence[RunSpec], runs: Sequence[Run]
 ) -> list[tuple[Run, list[tuple[Run, PairedComparison]]]]:
-    """Pair the first run of an agent with its others, which differ from it in the skill alone."""
+    """Pair the first run of an agent with its other runs, which differ in the skill alone."""
     runs_by_spec: dict[str, list[Run]] = {}
     for spec, agent_run in zip(specs, runs, strict=True):
         runs_by_spec.setdefault(str(spec.merge(skill=None, out=None)), []).append(agent_run)

@@ -1,7 +1,8 @@
-"""Everything that commands show: harmless text, numbers, tables, a living line.
+"""Terminal output of commands: escaped text, numbers, JSON, tables and a progress line.
 
-Texts of programs, models and data come through `safe`, and reach rich as plain `Text`, never as
-markup. Where there is no terminal, all of it is plain text. rich is imported when it is needed.
+`safe` escapes each text of programs, models and data. Texts reach rich as plain ``Text``, never as
+markup. Without a terminal, all output is plain text. The functions that need rich import
+it, because most commands do not.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ if TYPE_CHECKING:
     from intercode.downloads import Progress
 
 _LIVE_SECONDS, _PLAIN_SECONDS = 0.1, 30.0
-"""Seconds between two states of a run: on a terminal, and where there is none."""
+"""Seconds between two progress updates: on a terminal, and without a terminal."""
 _MILESTONE_SECONDS = 5.0
-"""Seconds between two states without a terminal, the second of which is a milestone: the log of a
-short run has no line for each."""
+"""Minimum seconds before a milestone's update without a terminal: the log of a short run does not
+get a line for each milestone."""
 _MAX_WIDTH = 10_000
 LINES = 12
-"""Lines of each text of an episode that are shown unless more are asked for."""
+"""Default maximum number of printed lines for each text of an episode."""
 
 
 # Text and numbers
 
 
 def safe(text: str) -> str:
-    """Return text that a terminal shows and does not obey.
+    """Return text with escapes for everything that could control a terminal.
 
-    Control characters, bytes that are not UTF-8, and characters that reorder or hide others are
-    written as escapes; newlines and tabs stay.
+    Escapes replace control characters, bytes that are not UTF-8, and characters that reorder or
+    hide others. Newlines and tabs stay.
     """
     if text.isprintable():
         return text
@@ -50,7 +51,7 @@ def safe(text: str) -> str:
 
 def _escape(char: str) -> str:
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that `surrogateescape` has kept
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that `surrogateescape` has preserved
         code -= 0xDC00
     if code <= 0xFF:
         return {"\r": "\\r", "\b": "\\b"}.get(char, f"\\x{code:02x}")
@@ -58,13 +59,13 @@ def _escape(char: str) -> str:
 
 
 def one_line(text: str, width: int) -> str:
-    """Return text as a single line of at most `width` characters."""
+    """Return text as a single escaped line of at most `width` characters, with ``…`` if cut."""
     line = safe(text).replace("\n", "⏎").replace("\t", " ")
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
 
 
 def shorten(text: str, lines: int) -> str:
-    """Return the first and last lines of a text, `lines` in all, and how many are missing."""
+    """Return the first and last lines of a text, `lines` in all, and the count of omitted lines."""
     all_lines = safe(text).rstrip("\n").split("\n")
     if len(all_lines) <= lines:
         return "\n".join(all_lines)
@@ -74,22 +75,22 @@ def shorten(text: str, lines: int) -> str:
 
 
 def indent(text: str, prefix: str) -> str:
-    """Put a prefix before every line."""
+    """Prefix every line of a text."""
     return "\n".join(prefix + line for line in text.split("\n"))
 
 
 def percent(value: float | None) -> str:
-    """Return a share in percent, with one decimal; a dash for None."""
+    """Return a share from 0 to 1 in percent, with one decimal; a dash for None."""
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Return a number with so many decimals; a dash for None."""
+    """Return a number with `digits` decimals; a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them."""
+    """Return a duration with its unit: milliseconds, seconds, minutes, or hours and minutes."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 60:
@@ -100,12 +101,12 @@ def duration(seconds: float) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Return US dollars, small amounts with four decimals."""
+    """Return US dollars with two decimals, and with four below one dollar."""
     return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
 
 
 def size(count: float) -> str:
-    """Return bytes as people say them."""
+    """Return a number of bytes in B, KiB, MiB, GiB or TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -114,33 +115,34 @@ def size(count: float) -> str:
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON value, in ASCII so that it survives every terminal and pipe.
+    """Print one JSON value in ASCII, which every terminal and pipe can carry.
 
-    Numbers that are infinite, as the ends of an interval of one value, are null: JSON has none.
+    Infinite numbers, such as the bounds of an interval from one value, and NaN become null, because
+    JSON has neither.
     """
     print(json.dumps(_replace_infinities(data), indent=2, ensure_ascii=True), file=output())
 
 
 _json_output: list[TextIO] = []
-"""The stream of `reserve_stdout`, while there is one."""
+"""The JSON stream while `reserve_stdout` is active; otherwise empty."""
 
 
 def output() -> TextIO:
-    """Return the stream for a command's own output: standard output, also in `reserve_stdout`."""
+    """Return the stream for a command's output: standard output, even within `reserve_stdout`."""
     return _json_output[-1] if _json_output else sys.stdout
 
 
 @contextmanager
 def reserve_stdout() -> Iterator[None]:
-    """Keep all but a command's own output off standard output, for programs that read its JSON.
+    """Reserve standard output for a command's JSON, which other programs read.
 
-    What a user's agent, reward or dataset prints, and the programs that it starts, goes to standard
-    error meanwhile.
+    Meanwhile, the output of a user's agent, reward or dataset, and of the programs that it starts,
+    goes to standard error.
     """
     stdout = sys.stdout
     stdout.flush()
     saved_descriptor = None
-    with suppress(OSError, ValueError):  # a stream without a descriptor, as in tests
+    with suppress(OSError, ValueError):  # a stream without a descriptor, such as in tests
         if stdout.fileno() == 1:
             saved_descriptor = os.dup(1)
     stream = stdout
@@ -157,12 +159,12 @@ def reserve_stdout() -> Iterator[None]:
         sys.stdout = stdout
         if saved_descriptor is not None:
             os.dup2(saved_descriptor, 1)
-            with suppress(OSError):  # told by the flush before
+            with suppress(OSError):  # the flush above has raised the error
                 stream.close()
 
 
 def _error_descriptor() -> int:
-    """Return the descriptor of standard error, or of nowhere if it is closed."""
+    """Return the descriptor of standard error; if closed, one of the null device."""
     try:
         os.fstat(2)
     except OSError:
@@ -187,14 +189,14 @@ def table(
     left_columns: int = 1,
     width: int | None = None,
 ) -> str:
-    """Return columns as text; the names stand out on a terminal.
+    """Return a table as text, with bold column names on a terminal.
 
     Args:
         header: The columns' names.
-        rows: Their cells.
-        left_columns: How many columns are flush left; the others are flush right.
-        width: Of the terminal: columns that it has no room for stand below, each part with the
-            first column; None: as wide as it comes.
+        rows: The cells of each row, as many as `header` has names.
+        left_columns: The number of left-aligned columns; the others are right-aligned.
+        width: The terminal's width in characters. Columns beyond this width follow in further
+            parts below, each with the first column; None: no limit.
     """
     from rich.cells import cell_len
 
@@ -225,7 +227,7 @@ def _part(
 
 
 def _fold_columns(widths: Sequence[int], room: int | None) -> list[list[int]]:
-    """Share columns out among parts that stand below each other, each with the first."""
+    """Distribute columns among parts that are printed below each other, each with the first."""
     parts = [[0]]
     for column in range(1, len(widths)):
         needed_width = sum(widths[index] + 2 for index in parts[-1]) + widths[column]
@@ -236,36 +238,36 @@ def _fold_columns(widths: Sequence[int], room: int | None) -> list[list[int]]:
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal that is written to; None if there is none."""
+    """Return the terminal's width in characters; None if standard output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-# Lines that tell of work
+# Progress
 
 
 class LiveLine:
-    """The line at the end of standard error that is written over while something goes on.
+    """A progress line on standard error that each update overwrites.
 
     Args:
-        quiet: Whether `show` shows nothing; `say` is still heard.
+        quiet: Whether `show` prints nothing; `say` still prints.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self.live = sys.stderr.isatty() and not quiet
-        """Whether it can be written over."""
+        """Whether updates overwrite the line: on a terminal, unless quiet."""
         self._last_time = time.monotonic()
         self._live_display: Live | None = None
 
     @property
     def width(self) -> int:
-        """How many characters there is room for."""
+        """The maximum length of the line in characters."""
         return shutil.get_terminal_size().columns - 1
 
     def is_due(self, milestone: bool = False) -> bool:
-        """Tell whether it is time to show another state; True begins the next pause.
+        """Return whether an update is due; True restarts the interval.
 
         Args:
-            milestone: Whether the state is a tenth of the whole, which is shown earlier.
+            milestone: Whether another tenth of the work is done, which is shown earlier.
         """
         now = time.monotonic()
         plain_seconds = _MILESTONE_SECONDS if milestone else _PLAIN_SECONDS
@@ -275,7 +277,7 @@ class LiveLine:
         return True
 
     def show(self, text: str) -> None:
-        """Write over the line, on a terminal."""
+        """Replace the line on a terminal; without one, print nothing."""
         if not self.live:
             return
         from rich.console import Console
@@ -294,28 +296,28 @@ class LiveLine:
                 redirect_stderr=False,
             )
             self._live_display.start()
-            console.show_cursor(True)  # which a killed process would not bring back
+            console.show_cursor(True)  # a killed process would leave the cursor hidden
         self._live_display.update(line, refresh=True)
 
     def clear(self) -> None:
-        """Remove the line, so that other text can be printed."""
+        """Remove the line, to make room for other text."""
         if self._live_display is not None:
             self._live_display.stop()
             self._live_display = None
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self.clear()
         print(text, file=sys.stderr, flush=True)
 
     def stopping(self, running_count: int) -> None:
-        """Say that an interrupt was heard."""
+        """Acknowledge an interrupt, with the number of episodes that still run."""
         wait_text = f"waiting for {format_count(running_count, 'episode')} in flight"
         self.say(f"interrupted: {wait_text}; again to stop at once")
 
 
 def show_bytes(line: LiveLine) -> Progress:
-    """Return a download's progress: a line that is written over, or one for each tenth."""
+    """Return a callback for a download's progress: a live line, or a line for each tenth."""
     from intercode.downloads import tenth_progress
 
     if not line.live:
@@ -329,16 +331,16 @@ def show_bytes(line: LiveLine) -> Progress:
 
 
 def tell(text: str) -> None:
-    """Print a line on standard error."""
+    """Print an escaped line on standard error."""
     print(safe(text), file=sys.stderr, flush=True)
 
 
 class DelayedMessages:
-    """Passes lines on, but not those of work that is soon done.
+    """A callback for messages that prints none of them if the work ends early.
 
     Args:
-        say: Is told the lines.
-        seconds: How long lines are held back.
+        say: Prints a message.
+        seconds: The delay in seconds, counted from the first message.
     """
 
     def __init__(self, say: Callable[[str], None], seconds: float = 1.0) -> None:
@@ -350,7 +352,7 @@ class DelayedMessages:
         self._timer: threading.Timer | None = None
 
     def __call__(self, line: str) -> None:
-        """Pass a line on, now or when the work has taken long."""
+        """Print a message: at once after the delay, otherwise when the delay ends."""
         with self._lock:
             self._pending_lines.append(line)
             if self._timer is None:
@@ -362,7 +364,7 @@ class DelayedMessages:
                 self._tell()
 
     def discard(self) -> None:
-        """Forget the lines that are still held back: the work is done."""
+        """Discard pending messages, because the work is done."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -371,7 +373,7 @@ class DelayedMessages:
 
     def _release(self) -> None:
         with self._lock:
-            if self._timer is threading.current_thread():  # else it was done meanwhile
+            if self._timer is threading.current_thread():  # otherwise discarded meanwhile
                 self._tell()
 
     def _tell(self) -> None:

@@ -1,4 +1,4 @@
-"""Check tasks, and print the findings."""
+"""Execution of ``intercode validate``: checks of tasks, their findings, and the exclusion list."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ _PROBLEM_TEXTS = {
 
 
 class _ValidationProgress(Watcher):
-    """Counts tasks that are not as they should be; a rate of success would mean nothing."""
+    """Progress of a validation: counts of faulty tasks, because a success rate has no meaning."""
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
         self._unsolved_tasks: set[str] = set()
         self._guessed_tasks: set[str] = set()
         self.guesses_by_trial: Mapping[int, Guess] = {}
-        """The guesses, by trial."""
+        """Trial number → guess: a solution that should fail or, by its role, may succeed."""
 
     def episode(self, episode: Episode) -> None:
-        """Count the tasks that are not as they should be."""
+        """Count a task that gold does not solve, or that a guess solves."""
         guess = self.guesses_by_trial.get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved_tasks.add(episode.task_id)
@@ -68,17 +68,17 @@ class _ValidationProgress(Watcher):
         super().episode(episode)
 
     def result(self) -> str:
-        """Return the counts so far."""
+        """Return the counts so far, in place of a success rate."""
         return (
             f"gold failed {len(self._unsolved_tasks)}  solved for free {len(self._guessed_tasks)}"
         )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the checks, and print what came of them.
+    """Validate the tasks, and print the findings.
 
     Returns:
-        The exit code: 1 if a task is not as it should be, 130 if it was interrupted.
+        The exit code: 0 if all tasks are valid, 1 if a task is not, 130 if interrupted.
     """
     watcher = _ValidationProgress(quiet=args.quiet)
     spec, full_dataset = load(make_spec(args))
@@ -112,7 +112,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def make_spec(args: argparse.Namespace) -> RunSpec:
-    """Make the spec; without an environment it is the one that the tasks look like."""
+    """Return the spec; without an environment, detect the environment from the tasks."""
     if args.data_option is not None:
         if args.env not in (None, args.data):
             raise UsageError(f"which environment: {args.data!r} or {args.env!r}?")
@@ -122,7 +122,7 @@ def make_spec(args: argparse.Namespace) -> RunSpec:
         folder = from_toml(args.data)
         options = {**folder, **options, "data": folder["data"]}
     if "env" not in options and _is_environment(args.data):
-        options["env"] = options.pop("data")  # whose tasks are missing, or come with it
+        options["env"] = options.pop("data")  # tasks are missing or built in
     if "env" not in options:
         is_known = args.data in environments() or parse_scheme(args.data)
         options["env"] = args.data
@@ -134,15 +134,15 @@ def make_spec(args: argparse.Namespace) -> RunSpec:
 
 
 def _is_environment(reference: str) -> bool:
-    """Tell whether a name means an environment of a user's file: one has no loader's signature."""
+    """Return whether a name refers to an environment class of a user's file, not to a loader."""
     if not is_reference(reference) or parse_scheme(reference):
         return False
-    loader = DATASETS.resolve(reference)  # whose error says that there is no such dataset
+    loader = DATASETS.resolve(reference)  # raises the error of a missing dataset
     return isinstance(loader, type) and hasattr(loader, "step")
 
 
 def _write(args: argparse.Namespace, dataset: Dataset, validation: Validation) -> None:
-    """Write the exclusion list of a validation that was not interrupted."""
+    """Write the exclusion list, unless the validation was interrupted."""
     if not validation.complete:
         print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
         return
@@ -231,7 +231,7 @@ def _print(validation: Validation, *, has_gold: bool) -> None:
 
 
 def _constants(validation: Validation) -> str:
-    """Say how many tasks an agent can solve without looking."""
+    """Return the number of tasks that a constant answer solves."""
     constant_texts = [f"{name} {count}" for name, count in validation.constants.items() if count]
     task_count = format_count(validation.tasks, "task")
     text = f"constants solve {validation.solved_by_constants} of {task_count}"
@@ -239,7 +239,7 @@ def _constants(validation: Validation) -> str:
 
 
 def _usage(validation: Validation) -> str:
-    """Say what gold takes at most."""
+    """Return gold's maximum duration and memory, and a timeout with a margin."""
     slowest_usage = max(validation.usage, key=lambda task_usage: task_usage.seconds)
     text = f"gold takes at most {duration(slowest_usage.seconds)} ({safe(slowest_usage.task_id)})"
     if memory_usages := [

@@ -1,14 +1,14 @@
-"""View runs in the browser, also while they go on.
+"""View runs in the browser, even while they are running.
 
-Only this machine can open the page, by an address that has a token. --open tells it to the browser
-by a file that you alone can read. Without RUN, the runs below
-runs/ are shown, and those that are begun there meanwhile.
+Only this machine can open the page, by an address with a token. The option --open passes the
+address to the browser in a file that only you can read. Without RUN, the page shows all runs below
+runs/, and new ones when they start.
 
 Examples:
   intercode view
   intercode view runs/20250101-120000-bash-oracle runs/other
   intercode view runs/sweep --open
-  intercode view RUN --hide-gold       (what may quote gold stays out, also of what is sent)
+  intercode view RUN --hide-gold       (omits everything that may quote gold, even from saved pages)
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve the page until Ctrl-C."""
+    """Serve the page until Ctrl-C; return 0.
+
+    Raises:
+        UsageError: The folder ``runs/`` does not exist, or the port is not available.
+    """
     from intercode.report.live_runs import Library
     from intercode.report.server import LOOPBACK, Viewer
 
@@ -68,11 +72,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _open(url: str, link: Path) -> None:
-    """Open an address in a browser by a file: `ps` shows a browser's arguments to all users.
+    """Open an address in a browser through a file that redirects.
+
+    ``ps`` shows a browser's arguments to all users, so the token must not be an argument.
 
     Args:
-        url: The address.
-        link: The file, to be made in a folder of this user alone.
+        url: The address, with the token.
+        link: The path of the file, in a folder that only this user can read.
     """
     link.write_text(
         '<!doctype html><meta name="referrer" content="no-referrer">'

@@ -1,6 +1,6 @@
-"""Datasets: by name, from files, or as they are.
+"""Loading of datasets by registered name, file, address or user loader.
 
-A benchmark is one module with a `load` function that returns a `Dataset`, and a line in
+A benchmark is one module whose function ``load`` returns a `Dataset`, with an entry in
 `intercode.registry.DATASETS`.
 """
 
@@ -23,23 +23,26 @@ __all__ = ["load", "load_seeded", "loader_name", "splits", "accepts_option"]
 
 
 def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -> Dataset:
-    """Load a dataset by its name or file.
+    """Load a dataset by name, file, address or user loader.
 
-    What is loaded again is read again only if a file has changed: tasks cannot be changed, and all
+    A repeated call reads the files again only if one has changed. Tasks are immutable, so all
     environments share them.
 
     Args:
-        data: A registered name (``"bash"``), also with options of its loader
-            (``"generated-bash:seed=1,difficulty=2"``), or a loader of your own in the same way
-            (``"qa.py:load"``, ``"qa.py:load:seed=1"``), a file (see `intercode.datasets.files`), an
-            address (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`), or a dataset, which
-            is returned. A name comes before a file; ``./bash`` is a file.
+        data: A registered name (``"bash"``), optionally with options of its loader
+            (``"generated-bash:seed=1,difficulty=2"``); your own loader in the same form
+            (``"qa.py:load"``, ``"qa.py:load:seed=1"``); a file (see `intercode.datasets.files`); an
+            address (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`); or a dataset, which is
+            returned. A registered name has precedence over a file: ``./bash`` is a file.
         split: One of `splits`; None: the dataset's default, or all tasks.
-        options: Arguments of a registered dataset's own loader.
+        options: Arguments of the loader.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: There is no such dataset, file or split, or it is malformed.
-        UsageError: The registered dataset needs other options, or one is given twice.
+        TaskError: The dataset, file or split does not exist or is malformed.
+        UsageError: The loader needs other options, or an option is given twice.
     """
     if split is not None:
         if not accepts_option(data, "split"):
@@ -82,13 +85,13 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
 
 
 def splits(data: str | Path | Dataset) -> list[str]:
-    """Name the splits of a dataset: a benchmark's, or those under ``split`` in tasks' metadata.
+    """Return the splits of a dataset: a benchmark's, or the values of ``split`` in tasks' metadata.
 
     Args:
-        data: As for `load`. A benchmark is not loaded for it.
+        data: See `load`. For a benchmark, no tasks are loaded.
 
     Raises:
-        TaskError: As for `load`.
+        TaskError: See `load`.
     """
     if accepts_option(data, "split"):
         loader = DATASETS.resolve(str(loader_name(data)))
@@ -99,16 +102,19 @@ def splits(data: str | Path | Dataset) -> list[str]:
 def load_seeded(
     data: str | Path | Dataset, seed: int, secret: str | None = None, split: str | None = None
 ) -> Dataset:
-    """Load a dataset as `load` does; generated tasks are generated from this seed.
+    """Load a dataset with `load`, and pass a seed and a secret to a loader that accepts them.
 
     Args:
-        data: As for `load`. A seed in it comes before `seed`.
-        seed: The seed; without effect where the tasks are the same for all seeds.
-        secret: See `intercode.datasets.puzzles.load`.
-        split: As for `load`.
+        data: See `load`. A seed or secret in this text has precedence.
+        seed: The seed of generated tasks; without effect if the tasks do not depend on a seed.
+        secret: The secret of flags: see `intercode.datasets.puzzles.load`.
+        split: See `load`.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError, UsageError: As for `load`.
+        TaskError, UsageError: See `load`.
     """
     defaults = {"seed": seed, "secret": secret}
     inline_options = _inline_options(data)
@@ -121,18 +127,18 @@ def load_seeded(
 
 
 def accepts_option(data: str | Path | Dataset, option: str) -> bool:
-    """Whether a dataset's loader takes an option: ``secret``, ``reviewed``."""
+    """Return whether a dataset's loader accepts an option, such as ``secret`` or ``reviewed``."""
     return option in _parameters(data)
 
 
 def _parameters(data: str | Path | Dataset) -> Collection[str]:
-    """Return the parameters of the loader of a dataset that has one."""
+    """Return the parameters of a dataset's loader; empty without a loader."""
     name = loader_name(data)
     return () if name is None else inspect.signature(DATASETS.resolve(name)).parameters.keys()
 
 
 def loader_name(data: object) -> str | None:
-    """Return the loader's name in ``NAME`` or ``NAME:OPTION=VALUE,…``; None: it has none."""
+    """Return the loader's name in ``NAME`` or ``NAME:OPTION=VALUE,…``; None without a loader."""
     if not isinstance(data, str):
         return None
     name, colon, options_text = data.partition(":")
@@ -142,7 +148,7 @@ def loader_name(data: object) -> str | None:
 
 
 def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: TypeError) -> str:
-    """Return why a loader does not take options: the unknown one and its own, if there is one."""
+    """Return why a loader refuses options: the unknown option with the valid ones, or `error`."""
     names = [
         name
         for name, parameter in inspect.signature(loader).parameters.items()
@@ -160,10 +166,10 @@ def _refusal(loader: Callable[..., object], options: Mapping[str, Any], error: T
 def _call_loader(
     data: object, loader: Callable[..., object], options: Mapping[str, Any]
 ) -> Dataset:
-    """Return the dataset that a loader makes.
+    """Call a loader, and return its dataset.
 
     Raises:
-        TaskError: The loader is not InterCode's own, and fails, or makes something else.
+        TaskError: A user's loader raises an exception or exits, or any loader returns no dataset.
     """
     try:
         dataset = loader(**options)
@@ -181,7 +187,11 @@ def _call_loader(
 
 
 def _inline_options(data: object) -> dict[str, Any]:
-    """Return the options in ``NAME:OPTION=VALUE,…``; digits are a whole number."""
+    """Return the options in ``NAME:OPTION=VALUE,…``; digits become an integer.
+
+    Raises:
+        UsageError: An option is malformed or repeated.
+    """
     name = loader_name(data)
     if name is None or not (options_text := str(data)[len(name) + 1 :]):
         return {}

@@ -1,9 +1,9 @@
-"""APPS (Hendrycks et al. 2021): 10,000 programming problems, from the user's copy.
+"""Loader of APPS (Hendrycks et al. 2021): 10,000 programming problems, from the user's copy.
 
-Two layouts are read: the authors' folders (``test/0000/`` with ``question.txt``,
-``input_output.json``, ``solutions.json``, ``starter_code.py``, ``metadata.json``), and the JSONL
-files of the same fields (``test.jsonl``). Where ``input_output`` names a function (``fn_name``) it
-is called, else the submission is a program that reads and prints.
+The copy has one of two layouts: the authors' folders (``test/0000/`` with ``question.txt``,
+``input_output.json``, ``solutions.json``, ``starter_code.py``, ``metadata.json``), or JSONL files
+of the same fields (``test.jsonl``). If ``input_output`` names a function (``fn_name``), the tests
+call the function. Otherwise the submission is a program that reads standard input and prints.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from intercode_sandbox.units import format_count
 
 SPLITS = ("test", "train")
 GOLDS = 3
-"""Solutions that are kept of the often hundreds."""
+"""Maximum number of golds of a task; a problem often has hundreds of solutions."""
 NO_GOLD = "no-gold"
-"""The tag of tasks without a solution that is Python 3."""
+"""Tag of tasks without a Python 3 solution."""
 
 PRELUDE = """\
 import sys, time, itertools, collections, math, fractions, random, heapq, bisect, functools, re
@@ -36,7 +36,7 @@ from math import sqrt, sin, cos, tan, ceil, fabs, floor, gcd, exp, log, log2
 from typing import List, Tuple, Optional, Dict, Set
 from heapq import *
 """
-"""The imports of the authors' grading before a solution runs; solutions rely on them."""
+"""Imports that the authors' grading runs before a solution; solutions rely on them."""
 
 _CHECK = """\
 def _same(output, expected):
@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class _UngradableProblem(Exception):  # noqa: N818 - told as a warning, or as a TaskError
-    """A problem by which nothing can be graded."""
+    """A problem whose tests cannot grade a solution."""
 
 
 @cached_loader
@@ -71,20 +71,25 @@ def load(
     difficulty: str | None = None,
     strict: bool = False,
 ) -> Dataset:
-    """Load one split; a task's id is the authors' number, as ``"0042"``.
+    """Load one split; a task's id is the authors' number, such as ``"0042"``.
 
-    Problems without tests that can be read are left out, and a warning is logged that names them.
-    Those without a solution in Python 3 are kept, and tagged ``no-gold``.
+    Problems without readable tests are omitted, and a logged warning names the first five. Problems
+    without a Python 3 solution are included with the tag ``no-gold``.
 
     Args:
-        root: A folder with the split in it or a little below; None: ``datasets/apps`` in
+        root: A folder with the split, at most three levels below; None: ``datasets/apps`` in
             InterCode's cache.
         split: ``"test"`` or ``"train"``.
-        difficulty: Only ``"introductory"``, ``"interview"`` or ``"competition"`` problems.
-        strict: Refuse the split if any problem would be left out.
+        difficulty: Only ``"introductory"``, ``"interview"`` or ``"competition"`` problems; None:
+            all.
+        strict: Whether to refuse the split if any problem would be omitted.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: It is not there, or malformed.
+        TaskError: The split is unknown, absent, malformed or without a problem that can be graded;
+            or `strict` refuses it.
     """
     if split not in SPLITS:
         raise TaskError(f"APPS has no split {split!r}; known: {', '.join(SPLITS)}")
@@ -172,10 +177,14 @@ def _task(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of ``input_output``, if it is good for grading."""
+    """Return the content of ``input_output``.
+
+    Raises:
+        _UngradableProblem: The content cannot grade a solution.
+    """
     try:
         data = json.loads(row.get("input_output") or "null", parse_constant=_no_number)
-    except ValueError as error:  # also: a number of more digits than Python converts
+    except ValueError as error:  # including a number with more digits than Python converts
         raise _UngradableProblem(f"input_output is not JSON: {error}") from None
     inputs = data.get("inputs") if isinstance(data, dict) else None
     outputs = data.get("outputs") if isinstance(data, dict) else None
@@ -196,7 +205,7 @@ def _no_number(name: str) -> None:
 
 
 def _solutions(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the first few solutions that are Python 3; some are Python 2."""
+    """Yield the first `GOLDS` solutions in Python 3; some solutions are Python 2."""
     try:
         sources = json.loads(row.get("solutions") or "[]")
     except ValueError as error:
@@ -221,7 +230,7 @@ def _programs(tests: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def _join_lines(value: Any) -> str:
-    """Return a text; some problems have it as a list of lines."""
+    """Return a text; some problems have a list of lines instead."""
     return "\n".join(map(_join_lines, value)) if isinstance(value, list) else str(value)
 
 
@@ -231,13 +240,13 @@ def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(expected_value, list) and len(expected_value) == 1:
             accepted_values.append(
                 _convert_keys(expected_value[0])
-            )  # some outputs are wrapped in a list, some not
+            )  # some problems wrap the output in a list, some do not
         arguments = ", ".join(repr(_convert_keys(value)) for value in argument_values)
         yield f"_gives({function}({arguments}), {', '.join(map(repr, accepted_values))})"
 
 
 def _convert_keys(value: Any) -> Any:
-    """Turn an object's keys, which JSON made texts, into numbers, as the authors' grading does."""
+    """Convert an object's keys from JSON's text to integers, as the authors' grading does."""
     if isinstance(value, dict) and all(key.lstrip("-").isdecimal() for key in value):
         return {int(key): item for key, item in value.items()}
     return value

@@ -1,15 +1,16 @@
-"""BIRD (Li et al. 2023): questions over large and dirty databases, from a copy the user has.
+"""Loader of BIRD (Li et al. 2023): questions over large and dirty databases, from the user's copy.
 
-Three layouts are read:
+The copy has one of three layouts:
 
-- the authors' dev set: ``dev.json``, ``dev_tables.json`` and ``dev_databases/NAME/NAME.sqlite``;
-- their mini-dev: ``mini_dev_sqlite.json`` beside the same folders;
-- that of the 2023 release of InterCode: ``ic_bird.json`` alone. The release has no databases for
-  it: they are the authors', whose folder ``dev_databases`` is given as `databases`.
+- the authors' dev set: ``dev.json``, ``dev_tables.json`` and ``dev_databases/NAME/NAME.sqlite``
+  (or the same files of ``train``);
+- the authors' mini-dev: ``mini_dev_sqlite.json`` beside the same folders;
+- the 2023 release of InterCode: ``ic_bird.json`` alone. The release has no databases for BIRD: pass
+  the authors' folder ``dev_databases`` as `databases`.
 
-Gold is in SQLite's dialect. The difficulty, as the authors give it (``simple``, ``moderate``,
-``challenging``), is a tag and ``metadata["hardness"]``. The authors' external knowledge is
-``metadata["evidence"]`` and, by default, told with the question.
+Gold is in SQLite's dialect. The authors' difficulty (``simple``, ``moderate``, ``challenging``) is
+a tag and ``metadata["hardness"]``. The authors' external knowledge is ``metadata["evidence"]`` and,
+by default, a part of the query.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SPLITS = {
     "mini_dev": ("mini_dev_sqlite.json", "dev_tables.json", "dev_databases"),
     "train": ("train.json", "train_tables.json", "train_databases"),
 }
-"""Split → the authors' file of tasks, of tables, and the folder of databases."""
+"""Split → the authors' file of tasks, file of tables, and folder of databases."""
 
 _RELEASE = "ic_bird.json"
 
@@ -43,15 +44,18 @@ def load(
     """Load one split; a task's id is its row number.
 
     Args:
-        root: A folder with one of the layouts in it or a little below; None: where
-            ``intercode datasets fetch bird`` (``bird-mini-dev``) puts it.
+        root: A folder with one of the layouts, at most three levels below; None: the folder of
+            ``intercode datasets fetch bird`` (``bird-mini-dev``).
         split: One of `SPLITS`; for the 2023 release, ``dev``.
-        evidence: Whether the query tells the external knowledge, as in BIRD's main setting. The
-            2023 release did not tell it.
-        databases: The folder of the databases, if it is another.
+        evidence: Whether the query includes the external knowledge, as in BIRD's main setting. The
+            2023 release did not include it.
+        databases: Another folder of the databases; None: the layout's.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: It is not there, or malformed.
+        TaskError: The split is unknown, absent or malformed.
     """
     if split not in SPLITS:
         raise TaskError(f"BIRD has no split {split!r}; known: {', '.join(SPLITS)}")
@@ -69,7 +73,7 @@ def load(
 def load_mini_dev(
     root: str | Path | None = None, evidence: bool = True, databases: str | Path | None = None
 ) -> Dataset:
-    """Load the 500 tasks of the mini-dev: see `load`."""
+    """Load the 500 tasks of the mini-dev; see `load`."""
     return load(root, "mini_dev", evidence, databases)
 
 

@@ -1,7 +1,8 @@
-"""The tasks that come with InterCode, written for it: files of ``builtin/``.
+"""Loaders of the bundled tasks, which were written for InterCode: the files in ``builtin/``.
 
-``ENV_*.json`` holds an environment's own tasks; ``hard_ENV.json`` hard ones, with exploration,
-misleading data, faults behind faults; ``starter_ENV.json`` easy ones, for small models.
+``ENV_*.json`` holds the standard tasks of an environment. ``hard_ENV.json`` holds hard tasks, with
+exploration, misleading data and several layers of faults. ``starter_ENV.json`` holds easy tasks,
+for small models.
 """
 
 from __future__ import annotations
@@ -14,32 +15,36 @@ from intercode.datasets.files import load_file
 from intercode.task import Dataset, Task
 
 PREFIX = "builtin:"
-"""The prefix of files of `FOLDER` in names of images and repositories."""
+"""Prefix of files in `FOLDER` within names of images and repositories."""
 FOLDER = Path(__file__).parent / "builtin"
 DATABASES = FOLDER / "databases"
 SPLITS = ("train", "test")
-"""The splits of the starter tasks."""
+"""Splits of the starter tasks."""
 
 
 @cached_loader
 def load(env: str = "bash") -> Dataset:
-    """Load all bundled tasks of an environment, in the order of their files' names."""
+    """Load all standard tasks of an environment, in the order of their files' names.
+
+    Args:
+        env: An environment with files ``ENV_*.json``: ``bash``, ``python``, ``sql`` or ``swe``.
+    """
     files = sorted(track_file(FOLDER).glob(f"{env}_*.json"))
     return _dataset((task for file in files for task in load_file(file)), env)
 
 
 def load_sql() -> Dataset:
-    """Load the bundled SQL tasks, with their databases."""
+    """Load the standard SQL tasks, with their databases."""
     return load("sql")
 
 
 def load_python() -> Dataset:
-    """Load the bundled Python tasks."""
+    """Load the standard Python tasks."""
     return load("python")
 
 
 def load_swe() -> Dataset:
-    """Load the bundled SWE tasks; their repositories lie beside them."""
+    """Load the standard SWE tasks, with their repositories in the same folder."""
     return load("swe")
 
 
@@ -48,10 +53,10 @@ def load_hard(env: str) -> Dataset:
     """Load the hard tasks of an environment.
 
     Args:
-        env: ``bash``, ``python``, ``sql`` or ``swe``: any that has a file ``hard_ENV.json``.
+        env: An environment with a file ``hard_ENV.json``: ``bash``, ``python``, ``sql`` or ``swe``.
 
     Raises:
-        TaskError: It has none.
+        TaskError: The environment has no hard tasks.
     """
     return _dataset(load_file(track_file(FOLDER) / f"hard_{env}.json"), env, "-hard")
 
@@ -85,7 +90,7 @@ def load_starter(env: str, split: str | None = None) -> Dataset:
         split: One of `SPLITS`; None: all tasks.
 
     Raises:
-        TaskError: There is no such split.
+        TaskError: The split does not exist.
     """
     dataset = _dataset(load_file(track_file(FOLDER) / f"starter_{env}.json"), env, "-starter")
     return dataset if split is None else dataset.split(split)

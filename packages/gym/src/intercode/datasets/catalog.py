@@ -1,8 +1,8 @@
-"""The catalogue of datasets: titles, licences, and the authors' archives.
+"""Catalogue of datasets: titles, licences, versions, and the authors' archives.
 
-The checksums are of the archives as many people have fetched them; the authors publish none. An
-archive that its authors have replaced does not match: then look at the new one, and give its
-``--checksum`` yourself.
+The authors publish no checksums. The checksums of this catalogue are those of the archives that
+many people have fetched. If the authors replace an archive, the checksum does not match: inspect
+the new archive, and pass its checksum with ``--checksum``.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from intercode_sandbox.suggestions import hint_text
 
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """A dataset of the catalogue."""
+    """An entry of the catalogue: a dataset's title, licence and origin."""
 
     name: str
     title: str
     licence: str
     home: str
-    """The address of its page; empty for those that come with InterCode."""
+    """The address of the dataset's page; empty for a bundled dataset."""
     url: str = ""
-    """The archive's address, if it has a stable one."""
+    """The archive's address; empty without a stable one."""
     sha256: str = ""
+    """The archive's SHA-256 in hexadecimal."""
     size: int = 0
-    """The archive's size in bytes, roughly."""
+    """The archive's approximate size in bytes."""
     advice: str = ""
-    """Instructions for a dataset that cannot be fetched."""
+    """Instructions to obtain a dataset that cannot be fetched."""
     package: str = ""
-    """The Python package that contains it."""
+    """The Python package that contains the dataset; empty without any."""
     version: int = 1
-    """The version of its tasks, if it comes with InterCode."""
+    """The version of a bundled dataset's tasks."""
 
     @property
     def bundled(self) -> bool:
-        """Whether it comes with InterCode."""
+        """Whether the dataset comes with InterCode."""
         return not self.home
 
 
@@ -174,14 +175,14 @@ VERSIONS = {entry.name: entry.version for entry in _ENTRIES if entry.bundled} | 
     "nl2sh-alfa": 1,
     "spider (reviewed)": 1,
 }
-"""Name of a dataset that comes with InterCode, or whose golds we have reviewed, → its version.
+"""Name of a bundled dataset, or of a dataset with reviewed golds → its version.
 
-Raise it when a task, its files or its gold change.
+Increase the version when a task, its files or its gold change.
 """
 
 
 def entries() -> list[DatasetEntry]:
-    """List every dataset that has a name: the catalogue's, then others that are registered."""
+    """Return an entry for every named dataset: the catalogue's, then other registered ones."""
     names = {entry.name for entry in _ENTRIES}
     other_names = [name for name in DATASETS.names() if name not in names]
     return [
@@ -194,7 +195,7 @@ def find(name: str) -> DatasetEntry:
     """Return the entry of a dataset.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No dataset has this name; the message suggests a similar one.
     """
     for entry in entries():
         if entry.name == name:

@@ -1,8 +1,8 @@
-"""Datasets that are loaded once for all environments of a process, until a file changes.
+"""Cache of loaded datasets, shared by all environments of a process until a file changes.
 
-A loader is `cached_loader`; whatever it looks at on the disk is `track_file`, so that a later call
-can tell in microseconds whether anything has changed since. Tasks cannot be changed, so none can
-tell who else has them.
+The decorator `cached_loader` caches a loader. The loader passes each path that it reads to
+`track_file`, so a later call detects any change in microseconds. Sharing is safe, because tasks
+are immutable.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Parameters = ParamSpec("Parameters")
 Signature = tuple[object, ...]
 
 _MAX_ENTRIES = 16
-"""Datasets that are kept: those that were asked for last."""
+"""Maximum number of cached datasets, the most recently requested."""
 _TICK = 2_000_000_000
-"""Nanoseconds within which a change may leave a file's times as they are, on any file system."""
+"""Nanoseconds within which two changes may have the same file times, on any file system."""
 
 _observed_files: ContextVar[dict[Path, Signature] | None] = ContextVar("looked_at", default=None)
 
 
 class _CachedDataset:
-    """A dataset, once it is loaded, and what it depends on."""
+    """A cache entry: a dataset once loaded, and the signatures of the files that it depends on."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -53,7 +53,7 @@ _lock = threading.Lock()
 
 
 def track_file(path: Path) -> Path:
-    """Return a file or folder that a loader is about to look at, and note its state."""
+    """Record the state of a file or folder before a loader reads it; return the path."""
     files = _observed_files.get()
     if files is not None:
         files.setdefault(path, _signature(path))
@@ -61,11 +61,14 @@ def track_file(path: Path) -> Path:
 
 
 def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, Dataset]:
-    """Make a loader load once for all who ask it for the same, until a file that it saw changes.
+    """Decorate a loader with a cache for equal arguments, until a tracked file changes.
+
+    The working directory and the cache folder count as arguments. Each call returns a shallow copy
+    of the cached dataset.
 
     Args:
-        load: The loader. It calls `track_file` before it looks at a file or a folder, as the
-            functions of `intercode.datasets.files` do.
+        load: The loader. The loader must call `track_file` before it reads a file or a folder; the
+            functions of `intercode.datasets.files` do so.
     """
 
     @functools.wraps(load)
@@ -73,7 +76,7 @@ def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, D
         try:
             cache_key = (load, args, tuple(sorted(options.items())), Path.cwd(), str(cache_root()))
             entry = _entry(cache_key)
-        except (OSError, TypeError):  # no working directory; an argument that has no hash
+        except (OSError, TypeError):  # no working directory, or an argument without a hash
             return load(*args, **options)
         with entry.lock:
             if not entry.is_current():
@@ -89,7 +92,7 @@ def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, D
                 for path, signature in entry.files.items()
                 if path not in outer_files
             }
-            assert entry.data is not None  # it is current
+            assert entry.data is not None  # the entry is current
             return copy.copy(entry.data)
 
     return loader
@@ -105,9 +108,10 @@ def _entry(cache_key: object) -> _CachedDataset:
 
 
 def _signature(path: Path) -> Signature:
-    """Tell a state of a file or folder from every other; None of its parts: it is not there.
+    """Return a value that identifies the state of a file or folder; empty if absent.
 
-    What was changed a moment ago may change again without another time: then its content counts.
+    A file that changed within `_TICK` may change again with the same times. The signature therefore
+    includes the content: the SHA-256 of a file, or the entries of a folder.
     """
     try:
         status = path.stat()
@@ -123,7 +127,7 @@ def _signature(path: Path) -> Signature:
 
 
 def _forget() -> None:
-    """In a fork, another thread may have held a lock that nothing would open."""
+    """Reset the cache in a forked child: a lock of another thread would never be released."""
     global _lock
     _lock = threading.Lock()
     _entries.clear()

@@ -1,12 +1,13 @@
-"""Fetching a dataset: downloaded, unpacked, tried, and only then put where its loader looks.
+"""Download of datasets, and safe unpacking of their archives.
 
-::
+A dataset is downloaded, unpacked and loaded once before it moves to the folder that its loader
+searches::
 
-    ROOT/datasets/NAME          whole, or not there
-    ROOT/datasets/.NAME.part/   being fetched
-    ROOT/datasets/.NAME.lock    held by the process that fetches it
+    ROOT/datasets/NAME          complete, or absent
+    ROOT/datasets/.NAME.part/   download in progress
+    ROOT/datasets/.NAME.lock    lock of the process that fetches the dataset
 
-where ROOT is InterCode's cache.
+ROOT is InterCode's cache.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from intercode_sandbox.files import file_lock, remove_tree
 from intercode_sandbox.units import format_count
 
 LIMIT = 16 << 30
-"""Bytes that an archive may unpack to."""
+"""Maximum size of an unpacked archive in bytes (16 GiB)."""
 
 _MOST_MEMBERS = 200_000
 _BLOCK = 1 << 20
@@ -56,25 +57,25 @@ def fetch(
     say: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Fetch a dataset, unless it is there.
+    """Fetch a dataset into the cache, unless present.
 
     Args:
-        name: A dataset of the catalogue that has a place, or any of it with `origin`.
-        origin: Instead of that place: another URL of the same archive, the archive as a file, or
-            a folder that holds the dataset, which is linked to.
-        sha256: The archive's digest, in hexadecimal; default: the catalogue's, for an archive from
-            the catalogue's place.
-        force: Fetch it again.
-        say: Called with lines of text about the steps.
+        name: A dataset of the catalogue with an address, or with `origin` any that is not bundled.
+        origin: A replacement for the catalogue's address: another URL of the archive, the archive
+            as a file, or a folder with the dataset. The cache links to such a folder.
+        sha256: The archive's digest in hexadecimal; default: the catalogue's, only for a download
+            from the catalogue's address.
+        force: Whether to fetch a dataset that is present.
+        say: Called with a line of text at each step.
         progress: Called during the download.
 
     Returns:
         The dataset, loaded.
 
     Raises:
-        UsageError: There is no such dataset to fetch.
-        FetchError: It cannot be fetched.
-        TaskError: The dataset that is there is malformed.
+        UsageError: The dataset is unknown, bundled or has no address, or `origin` is unusable.
+        FetchError: The dataset cannot be downloaded, unpacked, loaded or stored.
+        TaskError: The dataset in the cache is malformed.
     """
     entry = find(name)
     if entry.bundled:
@@ -148,20 +149,21 @@ def _load(name: str, root: Path) -> Dataset:
 
 
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
-    """Unpack a ZIP or TAR archive of a stranger; ZIP archives of databases that it holds, too.
+    """Unpack an untrusted ZIP or TAR archive, including its inner ZIP archives of databases.
 
-    Only plain files are unpacked, and only below the folder. An archive with members that would
-    lie elsewhere, with links, devices or encrypted members, or larger than the limit, is refused.
-    Modes, owners and times are not taken over.
+    Only plain files are unpacked, and only below the folder. An archive is refused if a member is
+    a link, a device, encrypted or outside the folder. An archive with too many members (200,000) or
+    bytes is refused, too.
+    Modes, owners and times are ignored.
 
     Args:
         archive: The file.
-        folder: The folder to unpack it into; it must not exist.
-        limit: Bytes, for all files together.
+        folder: The folder to unpack into, which must not exist.
+        limit: The maximum number of bytes of all files together.
 
     Raises:
-        FetchError: It is not such an archive, is damaged, or is refused. All that was unpacked
-            till then is removed.
+        FetchError: The file is no ZIP or TAR archive, is damaged or refused. All unpacked files are
+            removed.
     """
     try:
         folder.mkdir(parents=True)
@@ -172,7 +174,7 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
 
 
 class _Unpacker:
-    """Counts the members and bytes of an archive and of those inside it."""
+    """The unpacking of an archive, with a common limit for its inner archives."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -197,7 +199,7 @@ class _Unpacker:
         except _ARCHIVE_ERRORS as error:
             raise FetchError(f"{archive.name}: is damaged: {error}") from error
         except (OSError, RuntimeError) as error:
-            # RuntimeError: a member is encrypted. OSError: bzip2's damage, among others.
+            # RuntimeError: an encrypted member. OSError: damaged bzip2 data, among others.
             raise FetchError(f"{archive.name}: cannot be unpacked: {error}") from error
 
     def _add(self, folder: Path, name: str, content: IO[bytes] | None) -> None:
@@ -208,7 +210,7 @@ class _Unpacker:
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise FetchError(f"the archive has a member {name!r}, which would lie elsewhere")
         if "__MACOSX" in path.parts or path.name == ".DS_Store":
-            return  # some systems put these into every archive
+            return  # macOS adds them to archives
         place = folder.joinpath(*path.parts)
         if content is None:
             place.mkdir(parents=True, exist_ok=True)
@@ -223,7 +225,7 @@ class _Unpacker:
 
 
 def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Yield name and content of each member; the content is None for a folder."""
+    """Yield the name and the content of each member; None is the content of a folder."""
     with zipfile.ZipFile(archive) as archive_file:
         for info in archive_file.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)

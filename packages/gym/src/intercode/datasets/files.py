@@ -1,12 +1,12 @@
-"""Data files, copies of benchmarks, and reviews of their golds.
+"""Readers of data files, the search for copies of benchmarks, and reviews of their golds.
 
-A data file is JSON (an object or a list), JSONL, CSV, TSV or YAML, told apart by its suffix. A
-fault in it is a `TaskError` that names file, row and field, before anything is started. Rows count
-from 1, as editors count lines; where a format has lines, the line is named too. Pickle is
-refused: reading it runs its code.
+The suffix of a data file determines its format: JSON (an object or a list), JSONL, CSV, TSV or
+YAML. A malformed file raises a `TaskError` with file, row and field, before anything starts. Rows
+count from 1, because editors count lines from 1; formats with lines also give the line. Pickle is
+refused, because reading a pickle executes its code.
 
-A benchmark is found by the files that its loader needs, in a folder and a little below it: archives
-of the same benchmark differ in how many folders they put around it.
+The files that its loader needs identify a benchmark. `locate` searches for them in a folder and a
+few levels below, because archives of the same benchmark have different numbers of outer folders.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ from intercode.task import CANNOT, FIELDS, Dataset, Task, freeze
 from intercode_sandbox.files import cache_root
 
 Row = tuple[str, Any]
-"""A row's place, such as ``row 3 (line 7)``, and its content."""
+"""A row's location, such as ``row 3 (line 7)``, and its content."""
 
 
 def load_file(path: str | Path, name: str | None = None) -> Dataset:
-    """Read the tasks in a file.
+    """Load the tasks in a data file.
 
     Args:
         path: The file.
-        name: The dataset's name; default: the file's, without its suffix.
+        name: The dataset's name; default: the file's name without its suffix.
+
+    Returns:
+        The dataset. Relative paths in a task are relative to the file's folder.
 
     Raises:
-        TaskError: It cannot be read, or is malformed.
+        TaskError: The file cannot be read, is malformed or holds no tasks.
     """
     path = Path(path)
     folder = path.absolute().parent
@@ -71,17 +74,17 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
 
 
 load_cached_file = cached_loader(load_file)
-"""`load_file`, for all environments of a process together."""
+"""`load_file` with a cache that all environments of a process share."""
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a file as they are, each with its place.
+    """Read the unconverted rows of a data file, each with its location.
 
-    An object with nothing but ``canary`` is not a row: its text keeps a file out of
-    training corpora.
+    An object with only the key ``canary`` is skipped: its text keeps the file out of training
+    corpora.
 
     Raises:
-        TaskError: It cannot be read, or is malformed.
+        TaskError: The file has an unknown suffix, cannot be read or is malformed.
     """
     suffix = path.suffix.lower()
     if suffix in (".pkl", ".pickle"):
@@ -150,7 +153,7 @@ def _is_object(text: str) -> bool:
 
 def _jsonl(text: str) -> Iterator[Row]:
     row = 0
-    # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
+    # Not splitlines(): a JSON text may contain U+2028 and similar characters unescaped.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -164,12 +167,12 @@ def _jsonl(text: str) -> Iterator[Row]:
 
 def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
     def read(text: str) -> Iterator[Row]:
-        # Python's reader accepts a NUL, which no table of text has.
+        # Python's reader accepts NUL, which is not valid in a text table.
         if "\0" in text:
             raise ValueError(f"holds a NUL in line {text[: text.index(chr(0))].count(chr(10)) + 1}")
-        # Of a file with line ends of Windows, cells have them, too.
+        # In a file with Windows line ends, line breaks within cells are CRLF, too.
         text = text.replace("\r\n", "\n")
-        # The library refuses cells of more than 128 KiB, for all readers of the process.
+        # The library's default limit is 128 KiB a cell; the limit is global to the process.
         csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         try:
@@ -188,7 +191,7 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
                     raise ValueError(
                         f"{location}: has {len(cells)} cells, the header {len(header)}"
                     )
-                # An empty cell is an absent field: a table has no other way to say so.
+                # An empty cell is an absent field: a table has no other notation for absence.
                 yield location, {key: cell for key, cell in zip(header, cells, strict=True) if cell}
         except csv.Error as error:
             raise ValueError(f"line {reader.line_num}: {error}") from None
@@ -218,12 +221,12 @@ _DEPTH = 3
 
 
 def home(name: str) -> Path:
-    """Return the place of a fetched dataset, where its loader looks first."""
+    """Return the cache folder of a fetched dataset, where its loader searches first."""
     return cache_root() / "datasets" / name
 
 
 def find_installed(package: str) -> Path | None:
-    """Return the folder of an installed package, without importing it; None if it is not there."""
+    """Return the folder of an installed package without importing it; None if not installed."""
     spec = find_spec(package)
     return next(map(Path, spec.submodule_search_locations or ()), None) if spec else None
 
@@ -231,15 +234,19 @@ def find_installed(package: str) -> Path | None:
 def locate(
     root: str | Path | None, name: str, layouts: Sequence[Sequence[str]]
 ) -> tuple[Path, int]:
-    """Return the folder that has all files of one of the layouts, and that layout's number.
+    """Find the nearest folder that has all files of a layout.
 
     Args:
-        root: The folder to search, and a few folders below; None: the fetched dataset's.
-        name: The dataset.
-        layouts: Each a list of files and folders, relative to the folder; the first counts most.
+        root: The folder to search, with three levels below; None: the fetched dataset's.
+        name: The dataset's name, for the message.
+        layouts: Lists of files and folders, relative to the folder; the first layout has
+            precedence.
+
+    Returns:
+        The folder, and the index of its layout.
 
     Raises:
-        TaskError: There is none; the message lists the files.
+        TaskError: No folder has the files of a layout; the message lists them.
     """
     place = home(name) if root is None else Path(root)
     if track_file(place).is_dir():
@@ -253,7 +260,7 @@ def locate(
 
 
 def _folders(place: Path, depth: int) -> list[Path]:
-    """List a folder and those below it, the nearer ones first."""
+    """Return a folder and `depth` levels of visible folders below, the nearer levels first."""
     folders = [place]
     level = [place]
     for _ in range(depth):
@@ -270,11 +277,12 @@ def _folders(place: Path, depth: int) -> list[Path]:
 def read_tasks(
     path: Path, convert: Callable[[Mapping[str, Any], int], Mapping[str, Any]]
 ) -> list[Task]:
-    """Read the tasks of a benchmark's own file.
+    """Read the tasks in a benchmark's file.
 
     Args:
         path: The file.
-        convert: A row and its number → the fields of a task (see `Task.from_dict`).
+        convert: Converts a row and its index, from 0, into the fields of a task (see
+            `Task.from_dict`).
 
     Raises:
         TaskError: The file is malformed; the message names file and row.
@@ -293,10 +301,10 @@ def read_tasks(
 
 
 def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
-    """Map database to table to columns, from a ``tables.json`` as Spider and BIRD have it.
+    """Read a ``tables.json`` in the format of Spider and BIRD: database → table → columns.
 
     Raises:
-        TaskError: It is malformed.
+        TaskError: The file is malformed; the message names file and row.
     """
     schemas = {}
     for location, row in read_rows(path):
@@ -305,9 +313,9 @@ def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
             names = row["table_names_original"]
             tables |= {name: [] for name in names}
             for table, column in row["column_names_original"]:
-                if table >= 0:  # -1 is that of "*"
+                if table >= 0:  # -1 is the table of "*"
                     tables[names[table]].append(column)
-            schemas[row["db_id"]] = freeze(tables)  # many tasks have it
+            schemas[row["db_id"]] = freeze(tables)  # many tasks share the schema
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise TaskError(
                 f"{path}: {location}: no description of a database: {error!r}"
@@ -316,20 +324,19 @@ def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
-    """Return a task as its review has it; without one, as it is.
+    """Return a task with its review applied; without a review, the unchanged task.
 
-    A file of reviews has a line for each task that was reviewed and needs a remark, which ``row``
-    names: ``gold`` is ``right`` or ``wrong``, ``golds`` are others, which are as right, and
-    ``tests`` are further ones; or ``cannot`` says why a right answer cannot be told from a wrong
-    one. ``note`` is for people. All of it was written for this project; nothing is quoted from the
-    data.
+    A file of reviews has a line for each task with a remark, identified by ``row``. ``gold`` is
+    ``right`` or ``wrong``. ``golds`` are other, equally right golds, and ``tests`` further tests.
+    ``cannot`` is the reason why right and wrong answers cannot be distinguished. ``note`` is for
+    people. All reviews were written for this project and quote nothing from the data.
 
     Args:
         task: The task.
-        review: Its line.
+        review: The line of the task; None: no remark.
 
     Raises:
-        TaskError: The review is of another task, so of another version of the data.
+        TaskError: The databases of review and task differ: the data has another version.
     """
     if review is None:
         return task
@@ -347,5 +354,5 @@ def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
 
 @cache
 def reviews(file: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Read the lines of a review, by their ``row`` as text."""
+    """Read a file of reviews: ``row`` as text → the line."""
     return {str(row["row"]): row for _, row in read_rows(file)}

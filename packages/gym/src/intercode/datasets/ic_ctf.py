@@ -1,10 +1,12 @@
-"""IC-CTF, the puzzles of the 2023 release (from picoCTF), from a copy that the user has.
+"""Loader of IC-CTF, the puzzles of the 2023 release (from picoCTF), from the user's copy.
 
-A folder is taken as the release lays it out: ``data/ctf/ic_ctf.json``, and the files of task N in
-``data/ctf/task_assets/N/``, or any other folder that has ``ic_ctf.json`` and ``task_assets``. A
-task has its files in ``/ctf/N``, as in the release. The commands that its data has under ``setup``
-fetch files from the network; they are kept as ``metadata.released_setup`` and not run. The
-write-ups in ``solution`` are left out: in 2023 an agent could read them.
+The copy has the release's layout: ``data/ctf/ic_ctf.json``, and the files of task N in
+``data/ctf/task_assets/N/``. Any folder with ``ic_ctf.json`` and ``task_assets`` is valid. In the
+sandbox, the files of task N are in ``/ctf/N``, as in the release.
+
+The commands under ``setup`` fetch files from the network. ``metadata.released_setup`` retains
+these commands, but they are not executed. The write-ups in ``solution`` are omitted: in 2023, an
+agent could read them.
 """
 
 from __future__ import annotations
@@ -23,27 +25,29 @@ NEED_NETWORK = frozenset({
     1, 7, 9, 14, 16, 20, 28, 29, 35, 39, 41, 42, 43, 54, 57, 62, 66, 73, 87, 88, 89, 95,
 })
 # fmt: on
-"""The tasks that cannot be solved without the outside network: they are tagged ``network``."""
+"""Ids of the tasks that need the internet, which have the tag ``network``."""
 
 _FILE = "ic_ctf.json"
 _ASSETS = "task_assets"
 _WRITE_UP = "solution"
-"""The folder among a task's files that tells the way to its flag, and often the flag."""
+"""Folder of a task's files that explains the solution, and often contains the flag."""
 
 
 @cached_loader
 def load(root: str | Path | None = None) -> Dataset:
-    """Load all tasks; a task's id is that of the data.
+    """Load all tasks, with the ids of the data.
 
-    Without the folder of assets, which is not in every copy, the tasks have no files: most of them
-    cannot be solved then.
+    Some copies lack the folder of assets. Without their files, most tasks cannot be solved.
 
     Args:
-        root: A folder with the data in it or a little below; None: where
-            ``intercode datasets fetch ic-ctf`` puts it.
+        root: A folder with the data, at most three levels below; None: the folder of
+            ``intercode datasets fetch ic-ctf``.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: It is not there, or malformed.
+        TaskError: The data are absent or malformed.
     """
     place, _ = locate(root, "ic-ctf", [(_FILE, _ASSETS), (_FILE,)])
 
@@ -54,14 +58,14 @@ def load(root: str | Path | None = None) -> Dataset:
 
 
 def task_fields(row: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Return the fields of a task.
+    """Return the fields of a task for `Task.from_dict`.
 
     Args:
         row: The row of the release's file.
-        place: The folder of that file.
+        place: The folder of the release's file.
 
     Raises:
-        TaskError: Its id is not a number.
+        TaskError: The task's id is not a number.
     """
     number = str(row["task_id"])
     if not (number.isascii() and number.isdigit()):

@@ -1,8 +1,8 @@
-"""MBPP (Austin et al. 2021): 974 small functions, with three asserts each, from the user's copy.
+"""Loader of MBPP (Austin et al. 2021): 974 small functions, with three asserts each.
 
-Two files are read, which hold the same tasks: the authors' ``mbpp.jsonl``, and the 2023 release's
-``ic_mbpp.json``. ``metadata.test_setup_code`` is run before a task's tests, and
-``metadata.challenge_tests`` holds the authors' further ones.
+The user's copy is one of two files with the same tasks: the authors' ``mbpp.jsonl``, or
+``ic_mbpp.json`` of the 2023 release. ``metadata.test_setup_code`` is executed before a task's
+tests. ``metadata.challenge_tests`` holds the authors' additional tests.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SPLITS = {
     "validation": range(511, 601),
     "train": range(601, 975),
 }
-"""The authors' splits, by the ids of their tasks."""
+"""Split of the authors → the ids of its tasks."""
 REVIEW = Path(__file__).with_name("mbpp_reviewed.jsonl")
-"""The tasks whose tests a constant passes, or are wrong, by id (see `files.apply`)."""
+"""Reviews of tasks with wrong tests, or tests that a constant passes, by id; see `files.apply`."""
 
 _AUTHORED = "mbpp.jsonl"
 _RELEASED = "ic_mbpp.json"
@@ -33,16 +33,19 @@ _RELEASED = "ic_mbpp.json"
 
 @cached_loader
 def load(root: str | Path | None = None, split: str = "all", reviewed: bool = False) -> Dataset:
-    """Load one split; a task's id is the authors'.
+    """Load one split, with the authors' task ids.
 
     Args:
-        root: A folder with one of the files in it or a little below; None: ``datasets/mbpp`` in
+        root: A folder with one of the files, at most three levels below; None: ``datasets/mbpp`` in
             InterCode's cache.
         split: One of `SPLITS`.
-        reviewed: Whether the review is applied.
+        reviewed: Whether to apply `REVIEW`.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: It is not there, or malformed.
+        TaskError: The split is unknown, or the file absent or malformed.
     """
     if split not in SPLITS:
         raise TaskError(f"MBPP has no split {split!r}; known: {', '.join(SPLITS)}")

@@ -1,17 +1,17 @@
-"""NL2Bash, the Bash tasks of the 2023 paper, from a copy of its data that the user has.
+"""Loader of NL2Bash, the Bash tasks of the 2023 paper, from the user's copy.
 
-Nothing of it is bundled. A folder is taken in either of two layouts: that of the release itself,
-where ``docker/bash_scripts/setup_nl2b_fs_N.sh`` makes the file system of suite N, or one with the
-ready file systems as ``data/nl2bash/filesystems/fs_N.tar.gz``. The file system is laid over the
-image ``nl2bash``, which has the tools of the paper's own.
+No data of NL2Bash are bundled. The copy has one of two layouts. In the release's layout,
+``docker/bash_scripts/setup_nl2b_fs_N.sh`` builds the file system of suite N. In the other, the file
+systems are archives: ``data/nl2bash/filesystems/fs_N.tar.gz``. The file system is a layer over the
+image ``nl2bash``, which has the tools of the paper's image.
 
-Many golds are one author's command for a sentence that has several, and some do not do what the
-sentence asks. Our own review, `REVIEW`, states for each task whether gold is right, which other
-golds are, the type of the answer (`intercode.rewards.answer_types`), or why it cannot be graded. It
-is applied on request.
+Many golds are one author's command for a query with several solutions, and some do not solve the
+query. `REVIEW`, InterCode's review of each task, states whether gold is right, other right golds,
+and the type of the answer (`intercode.rewards.answer_types`). Or the review states why the task
+cannot be graded. The review is applied on request.
 
-Tasks whose words depend on the clock ("modified more than 7 days ago") are marked: their files have
-the same ages whenever an episode begins (`intercode.task.Task.ages`).
+Tasks whose queries depend on the clock ("modified more than 7 days ago") are marked. At the start
+of every episode, their files have the same ages (`intercode.task.Task.ages`).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from intercode.task import CANNOT, CLOCK, Dataset, Task
 BASE_IMAGE = "nl2bash"
 SUITES = ("nl2bash_fs_1", "nl2bash_fs_2", "nl2bash_fs_3", "nl2bash_fs_4", "test_queries")
 REVIEW = Path(__file__).with_name("nl2bash_reviewed.jsonl")
-"""A line for each task of the four file systems, by `suite` and `row`; see
+"""Reviews of the tasks in the four file systems, by ``suite`` and ``row``; see
 ``benchmarks/graders/REVIEW.md``."""
 
 _FILE_SYSTEM_SUITES = SUITES[:4]
 _RECENT_SECONDS, _DAY_SECONDS = 600, 86400
 _AGES: Mapping[str, Mapping[str, int]] = {
-    # All but the few files that the release made older. Ten minutes: more than the 5 of the words,
-    # and for 50 more minutes less than their hour.
+    # The files are ten minutes old, except a few that the release made older. Queries ask for 5
+    # minutes and one hour: ten minutes exceed 5, and stay below an hour for 50 more minutes.
     **{f"fs1-{row}": {"/testbed": _RECENT_SECONDS} for row in (11, 12, 47)},
     **{f"fs2-{row}": {"/system": _RECENT_SECONDS} for row in (17, 18, 19, 25, 32, 39, 41)},
     **{f"fs3-{row}": {"/workspace": _RECENT_SECONDS} for row in (0, 2, 3, 12)},
     "fs1-46": {"/var/log": 3 * _DAY_SECONDS},
-    **{name: {} for name in ("fs2-42", "fs4-21")},  # the words ask for the time itself
+    **{name: {} for name in ("fs2-42", "fs4-21")},  # the query asks for the current time
 }
-"""The mark `intercode.task.CLOCK` of tasks that depend on the clock."""
+"""Task that depends on the clock → its `intercode.task.CLOCK`: path → age in seconds."""
 _NON_ANSWER_FIELDS = {"suite", "row", "gold", "golds", "answer", "may_change", "note"}
 
 
@@ -56,15 +56,18 @@ def load(
     """Load the 200 tasks, or those of one suite.
 
     Args:
-        root: A folder with ``data/nl2bash`` in it; None: where ``intercode datasets fetch nl2bash``
-            puts it.
-        suite: One of `SUITES`, whose tasks have their row's number as id; None: all four file
-            systems, where task 7 of the second has the id ``fs2-7``.
-        reviewed: Whether the review is applied. Tasks that cannot be graded have the reason as
-            `intercode.task.CANNOT` in their metadata, and no run tries them.
+        root: A folder with ``data/nl2bash``; None: the folder of
+            ``intercode datasets fetch nl2bash``.
+        suite: One of `SUITES`, whose task ids are row numbers from 0; None: all four file systems,
+            where row 7 of the second has the id ``fs2-7``.
+        reviewed: Whether to apply `REVIEW`. Tasks that cannot be graded have the reason under
+            `intercode.task.CANNOT` in their metadata, and runs exclude them.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: The folder or the suite is not there, or its file is malformed.
+        TaskError: The suite is unknown, or its folder, file or file system is absent or malformed.
     """
     if suite is not None and suite not in SUITES:
         raise TaskError(f"there is no suite {suite!r}; known: {', '.join(SUITES)}")
@@ -93,7 +96,7 @@ def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
     tasks = load_file(_file(root, suite), suite)
     image, short = image_for(root, suite), suite.removeprefix("nl2bash_").replace("_", "")
     suite_tasks = [
-        # Its image is ours to name, which may be made from a file beside the folder.
+        # No `folder`, because the image may include a file outside the folder of the data file.
         replace(task, task_id=f"{short}-{row}", image=image, tags=(short,), folder=None)
         for row, task in enumerate(tasks)
     ]
@@ -107,10 +110,10 @@ def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
 
 
 def _apply_review(task: Task) -> Task:
-    """Apply the review to a task.
+    """Return a task with its review applied.
 
     Raises:
-        TaskError: The review does not have it.
+        TaskError: The task has no review.
     """
     if (review := _review().get(task.task_id)) is None:
         raise TaskError(f"there is no review of task {task.task_id!r}")
@@ -126,19 +129,23 @@ def _apply_review(task: Task) -> Task:
 
 @cache
 def _review() -> Mapping[str, Mapping[str, Any]]:
-    """Read the review, by the tasks' ids."""
+    """Read the reviews: task id → review."""
     return {f"fs{row['suite']}-{row['row']}": row for _, row in read_rows(REVIEW)}
 
 
 def image_for(root: Path, suite: str) -> str:
-    """Return the image of a suite: the base, and the suite's file system over it, if it has one.
+    """Return the image of a suite: the base image, with the suite's file system as a layer.
+
+    Args:
+        root: The folder of the copy.
+        suite: One of `SUITES`; ``test_queries`` has no file system.
 
     Raises:
-        TaskError: The folder has the suite's file system in neither form.
+        TaskError: The folder has neither an archive nor a script of the suite's file system.
     """
     number = re.fullmatch(r"nl2bash_fs_(\d)", suite)
     if number is None:
-        # The release made the file system of its test queries in a small image of their own.
+        # The release built the file system of its test queries in a separate small image.
         return BASE_IMAGE
     layers = (
         root / "data" / "nl2bash" / "filesystems" / f"fs_{number[1]}.tar.gz",

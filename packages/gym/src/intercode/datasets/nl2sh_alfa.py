@@ -1,13 +1,13 @@
-"""NL2SH-ALFA (Westenfelder et al. 2025): 300 Bash tasks with two golds each, in five file systems.
+"""Loader of NL2SH-ALFA (Westenfelder et al. 2025): 300 Bash tasks in five file systems.
 
-A corrected successor of NL2Bash, from the package ``icalfa`` where that is installed, or a checkout
-of westenfelder/InterCode-ALFA. Nothing of it is bundled but our own `TYPES`: the type of each
-task's answer (`intercode.rewards.answer_types`).
+NL2SH-ALFA is a corrected successor of NL2Bash, with two golds for each task. The data come from the
+installed package ``icalfa``, or from a checkout of westenfelder/InterCode-ALFA. Only `TYPES` is
+bundled, InterCode's own file with the type of each answer (`intercode.rewards.answer_types`).
 
-The authors run it in containers of Ubuntu 24.04 and, for the fifth file system, of Alpine. Here the
-image ``nl2bash`` stands in for both: Debian 11, with GNU's tools and Bash for busybox's. The script
-that makes a file system is in its root, as there, since tasks ask about it. The variable ``FILES``
-is not set.
+The authors use containers of Ubuntu 24.04 and, for the fifth file system, of Alpine. InterCode
+replaces both by the image ``nl2bash``: Debian 11, with GNU tools and Bash instead of BusyBox. As in
+the authors' containers, the root of a file system contains its setup script, because tasks ask
+about the script. The variable ``FILES`` is not set.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
 TYPES = Path(__file__).with_name("nl2sh_alfa_answers.jsonl")
-"""A line for each task, by `suite` and `row`: the type of its answer, or why it cannot be graded;
-and, as `wrong`, the gold, 1 or 2, that does not do what the words ask for."""
+"""A line for each task, by ``suite`` and ``row``: the type of its answer, or the reason why it
+cannot be graded. ``wrong`` lists golds, 1 or 2, that do not solve the query."""
 
 _NAME = "nl2sh-alfa"
 _PACKAGE = "icalfa"
@@ -39,19 +39,22 @@ _DIFFICULTIES = ("easy", "medium", "hard")
 
 @cached_loader
 def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
-    """Load all tasks; the one of row 7 of the second file system has the id ``fs2-7``.
+    """Load all tasks; row 7 of the second file system has the id ``fs2-7``.
 
     Args:
-        root: A folder with the package or a checkout in it; None: where ``intercode datasets fetch
-            nl2sh-alfa`` puts it, or the installed package.
-        every_gold: Whether a task has both golds, also one that does not do what its words ask for
-            in this file system.
+        root: A folder with the package or a checkout, at most three levels below; None: the folder
+            of ``intercode datasets fetch nl2sh-alfa``, or the installed package.
+        every_gold: Whether a task has both golds, even a gold that does not solve the query in this
+            file system.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: It is not there, or malformed.
+        TaskError: The data are absent, malformed or of another version.
     """
     if root is None and not track_file(home(_NAME)).is_dir():
-        root = find_installed(_PACKAGE)  # not imported: it needs Docker, and a model's key
+        root = find_installed(_PACKAGE)  # not imported: the package needs Docker and a model's key
         if root is None:
             raise TaskError(
                 f"dataset {_NAME!r} is not there: pip install --no-deps {_PACKAGE}; or clone "

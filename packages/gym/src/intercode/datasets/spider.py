@@ -1,16 +1,18 @@
-"""Spider (Yu et al. 2018): questions over databases of many domains, from a copy the user has.
+"""Loader of Spider (Yu et al. 2018): questions over databases of many domains.
 
-Two layouts are read:
+The user's copy has one of two layouts:
 
-- the authors': ``dev.json``, ``tables.json`` and ``database/NAME/NAME.sqlite``; gold is in
-  SQLite's dialect, and hardness is computed by the authors' rule (`hardness`). The folder
-  ``database`` of their distilled test suites has the same layout, with more files for each name;
-- that of the 2023 release of InterCode: ``ic_spider_dev.json`` and ``ic_spider_dbs.sql``; gold is
-  in MySQL's, and hardness is stored. 19 of its 1,034 golds fail on MySQL 8: `REVIEW` has others.
+- the authors': ``dev.json``, ``tables.json`` and ``database/NAME/NAME.sqlite``. Gold is in
+  SQLite's dialect, and the authors' rule computes the difficulty (`hardness`). The folder
+  ``database`` of the authors' distilled test suites has the same layout, with more files for each
+  name;
+- the 2023 release of InterCode: ``ic_spider_dev.json`` and ``ic_spider_dbs.sql``. Gold is in
+  MySQL's dialect, and the difficulty is stored. 19 of the 1,034 golds fail on MySQL 8: `REVIEW` has
+  replacements.
 
-``metadata`` holds ``dialect``, ``hardness`` and ``db_tables`` (table → columns), and
-``permute_columns``: as in the authors' own evaluation, an answer's columns may come in another
-order than gold's, unless the question says in which.
+``metadata`` holds ``dialect``, ``hardness``, ``db_tables`` (table → columns) and
+``permute_columns``. As in the authors' evaluation, the columns of an answer may have another order
+than gold's, unless the question states the order.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ SPLITS = {
     "train": (("train_spider.json", "train_others.json"), "tables.json", "database"),
     "test": (("test.json",), "test_tables.json", "test_database"),
 }
-"""Split → the authors' files of tasks, of tables, and the folder of databases."""
+"""Split → the authors' files of tasks, file of tables, and folder of databases."""
 REVIEW = Path(__file__).with_name("spider_reviewed.jsonl")
-"""The release's golds that are known to be wrong, by `row` (`intercode.datasets.files.apply`)."""
+"""Reviews of the release's wrong golds, by ``row`` (see `intercode.datasets.files.apply`)."""
 
 LEVELS = ("easy", "medium", "hard", "extra")
-"""The levels of hardness."""
+"""Levels of difficulty, from the easiest."""
 
 _FIXED_ORDER = re.compile(
     r"\bin (?:this|that|the following|the given|exactly this) order\b|\bfollowed by\b"
     r"|\b(?:first|second|third|last|left|right)most? column\b|\border of (?:the )?columns\b",
     re.IGNORECASE,
 )
-_Node = Any  # of sqlglot's tree; its base class has another name in each of its versions
+_Node = Any  # sqlglot's tree; the base class changes its name with the version
 _RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
 
 
@@ -60,15 +62,19 @@ def load(
     """Load one split; a task's id is its row number.
 
     Args:
-        root: A folder with one of the layouts in it or a little below; None: where
-            ``intercode datasets fetch spider`` puts it.
+        root: A folder with one of the layouts, at most three levels below; None: the folder of
+            ``intercode datasets fetch spider``.
         split: One of `SPLITS`; the 2023 release has only ``dev``.
-        databases: Other databases of the same names, for instance a test suite's.
-        reviewed: Whether golds of the 2023 release that are known to be wrong are replaced, and
-            an answer may have a further column that explains it.
+        databases: Other databases with the same names, such as a test suite's; None: the layout's.
+        reviewed: Whether to replace wrong golds of the 2023 release, and to accept an additional
+            column that explains the answer.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: It is not there, or malformed; or a review of the authors' golds is asked for.
+        TaskError: The split is unknown, absent or malformed; or `reviewed` is set for the authors'
+            layout, whose golds have no review.
     """
     if split not in SPLITS:
         raise TaskError(f"Spider has no split {split!r}; known: {', '.join(SPLITS)}")
@@ -122,27 +128,31 @@ def _released_task(task: Task) -> Task:
 
 
 def _allow_explained_answer(task: Task) -> Task:
-    """Let an answer explain itself, as the rule-book of the labellers does."""
+    """Accept a column that explains the answer, as the guidelines of Spider's labellers do."""
     return replace(task, metadata={**task.metadata, "columns": "explained"})
 
 
 def has_fixed_order(question: str) -> bool:
-    """Whether a question states the order of the columns of its answer."""
+    """Return whether a question states the order of its answer's columns."""
     return _FIXED_ORDER.search(question) is not None
 
 
 def hardness(sql: str, dialect: str = "sqlite") -> str | None:
-    """Return how hard a query is, as one of `LEVELS`; None if it cannot be parsed.
+    """Return the difficulty of a query as one of `LEVELS`; None if the query cannot be parsed.
 
-    That is the rule of Spider's authors (their ``evaluation.py``). Counted, in the outermost query
-    (of a set operation, the first):
+    The rule is Spider's "hardness" (``evaluation.py`` of the authors). Three numbers are counted in
+    the outermost query (in the first query of a set operation):
 
     - *components*: WHERE, GROUP BY, ORDER BY and LIMIT, each once; each join; each OR and each
       LIKE in the conditions of ON, WHERE and HAVING;
-    - *nested queries*: conditions that hold a subquery, and one for UNION, INTERSECT or EXCEPT;
-    - *others*, each at most once: several aggregates (in SELECT and ORDER BY; the authors' count
-      also takes a negated condition, and the connectors of HAVING, for one), several columns
-      selected, several conditions in WHERE, several columns to group by.
+    - *nested queries*: conditions with a subquery, plus one for UNION, INTERSECT or EXCEPT;
+    - *others*, each at most once: several aggregates in SELECT and ORDER BY, several selected
+      columns, several conditions in WHERE, several columns in GROUP BY. Like the authors' rule, the
+      number of aggregates includes negated conditions and the connectors of HAVING.
+
+    Args:
+        sql: The query.
+        dialect: The query's dialect, by its name in sqlglot.
     """
     try:
         query: _Node = sqlglot.parse_one(sql, dialect=dialect)
@@ -199,7 +209,7 @@ def _count(query: _Node, is_set: bool) -> tuple[int, int, int]:
 
 
 def _conditions(clause: _Node) -> Iterator[_Node]:
-    """Yield the conditions that AND and OR join in a clause."""
+    """Yield the conditions of a clause, separated by AND and OR."""
     if clause is None:
         return
     body = _body(clause)

@@ -1,11 +1,11 @@
-"""SWE-bench (Jimenez et al. 2024): issues of Python projects, from the user's copy of its rows.
+"""Loader of SWE-bench (Jimenez et al. 2024): issues of Python projects, from the user's copy.
 
-The authors' rows are read from one file, JSON or JSONL, or from a folder that has one. Their
-``hints_text`` was written after the issue; the agent does not see it.
+The authors' rows are in one JSON or JSONL file, or in a folder with one such file. The agent does
+not see ``hints_text``, which was written after the issue.
 
-The rows say which repository and which commit, not where: see ``--repositories``. Nor do they say
-how a project's tests are run: the image must have pytest and the project's dependencies, and
-projects with a runner of their own (Django, SymPy) need tasks that name it.
+A row names a repository and a commit, but no location: see ``--repositories``. A row also lacks the
+test command. The image must have pytest and the project's dependencies, and tasks of projects with
+another test runner (Django, SymPy) must name the runner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from intercode.errors import TaskError
 from intercode.task import Dataset
 
 TEST_TIMEOUT = 1800.0
-"""Seconds that a task's tests may take, as in the authors' harness."""
+"""Time limit of a task's tests in seconds, as in the authors' harness."""
 
 _SUFFIXES = (".json", ".jsonl")
 _REQUIRED_FIELDS = ("repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
@@ -36,20 +36,23 @@ def load(root: str | Path | None = None, name: str = "swe-bench") -> Dataset:
             cache.
         name: The dataset's name.
 
+    Returns:
+        The dataset.
+
     Raises:
-        TaskError: It is not there, or malformed.
+        TaskError: The file is absent, malformed or not the only one in its folder.
     """
     file = _file(home(name) if root is None else Path(root), name)
     return Dataset(read_tasks(file, _task), name, str(file))
 
 
 def load_lite(root: str | Path | None = None) -> Dataset:
-    """Load SWE-bench Lite: see `load`."""
+    """Load SWE-bench Lite; see `load`."""
     return load(root, "swe-bench-lite")
 
 
 def load_verified(root: str | Path | None = None) -> Dataset:
-    """Load SWE-bench Verified: see `load`."""
+    """Load SWE-bench Verified; see `load`."""
     return load(root, "swe-bench-verified")
 
 

@@ -1,16 +1,16 @@
-"""WikiSQL (Zhong et al. 2017): questions about one table each, from a copy the user has.
+"""Loader of WikiSQL (Zhong et al. 2017): questions about one table each, from the user's copy.
 
-Two layouts are read:
+The copy has one of two layouts:
 
 - the authors': ``dev.jsonl``, ``dev.tables.jsonl`` and ``dev.db``. The structured queries become
-  SQL in SQLite's dialect, as the authors' own engine does it: texts are compared in lower case,
-  in which their database holds them. The columns there are ``col0``, ``col1``…: so the query names
-  the table and its columns;
-- that of the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. 174 of
-  its 196 golds are not valid SQL, as neither names nor texts are quoted (``SELECT COUNT
-  School/Club_Team FROM … WHERE No. = 3``), and 7 of the others find nothing for the same reason
-  (``Record = 2-13``). They are *repaired*: their form is simple enough that what they mean is
-  certain. The published text stays in ``metadata["gold_as_published"]``.
+  SQL in SQLite's dialect, as in the authors' engine. Texts are compared in lower case, in which the
+  authors' database stores them. The columns are ``col0``, ``col1``…, so the task's query names the
+  table and its columns;
+- the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. Of the 196
+  golds, 174 are not valid SQL, because names and texts are not quoted (``SELECT COUNT
+  School/Club_Team FROM … WHERE No. = 3``). Seven of the others return no rows for the same reason
+  (``Record = 2-13``). The loader *repairs* these golds, whose form is too simple to be ambiguous.
+  ``metadata["gold_as_published"]`` retains the published text.
 """
 
 from __future__ import annotations
@@ -50,14 +50,17 @@ def load(
     """Load one split; a task's id is its row number.
 
     Args:
-        root: A folder with one of the layouts in it or a little below; None: where
-            ``intercode datasets fetch wikisql`` puts it.
+        root: A folder with one of the layouts, at most three levels below; None: the folder of
+            ``intercode datasets fetch wikisql``.
         split: One of `SPLITS`; the 2023 release has only ``dev``.
-        repair: Whether golds of the 2023 release are made valid SQL.
-        databases: The file of the database, if it is another.
+        repair: Whether to repair golds of the 2023 release into valid SQL.
+        databases: Another file of the database; None: the layout's.
+
+    Returns:
+        The dataset.
 
     Raises:
-        TaskError: It is not there, or malformed.
+        TaskError: The split is unknown, absent or malformed.
     """
     if split not in SPLITS:
         raise TaskError(f"WikiSQL has no split {split!r}; known: {', '.join(SPLITS)}")
@@ -78,7 +81,7 @@ def load(
 
 
 def repair_query(gold: str) -> str | None:
-    """Turn a gold of the 2023 release into valid SQL (MySQL's); None if it has another form."""
+    """Convert a gold of the 2023 release into valid SQL for MySQL; None for an unknown form."""
     match = _PUBLISHED_QUERY.fullmatch(gold.strip())
     if match is None:
         return None
@@ -91,7 +94,7 @@ def repair_query(gold: str) -> str | None:
         if condition is None:
             return None
         name, operator, value = condition.groups()
-        value = value.replace("\\", "\\\\")  # which is MySQL's, not SQLite's
+        value = value.replace("\\", "\\\\")  # an escape in MySQL, not in SQLite
         is_number = operator != "=" and _NUMBER.fullmatch(value)
         literal = value if is_number else quoted(value, "'")
         conditions.append(f"{quoted(name, '`')} {operator} {literal}")
@@ -99,15 +102,16 @@ def repair_query(gold: str) -> str | None:
 
 
 def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
-    """Turn the authors' structured query into SQL.
+    """Convert the authors' structured query into SQL for SQLite.
 
     Args:
-        query: Its ``sel``, ``agg`` and ``conds``.
+        query: An object with ``sel`` (index of the selected column), ``agg`` (index in
+            `AGGREGATES`) and ``conds`` (column index, index in `OPERATORS`, value).
         table: The table's name in the database.
-        types: Its columns' types, ``text`` or ``real``.
+        types: The types of the table's columns, ``text`` or ``real``.
 
     Raises:
-        TaskError: It refers to a column or operator that does not exist.
+        TaskError: The query refers to a column or operator that does not exist.
     """
     try:
         selection = f"col{range(len(types))[query['sel']]}"

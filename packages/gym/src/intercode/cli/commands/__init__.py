@@ -1,5 +1,5 @@
-"""Declarations of commands: options and help.
+"""Declarations of commands: their options and help.
 
-What a command does is in the module of its name in `intercode.cli`, and imported when it runs: help
-and wrong usage need no evaluator.
+The module of the same name in `intercode.cli` executes a command, and is imported only then. Help
+and errors of usage need no evaluator.
 """

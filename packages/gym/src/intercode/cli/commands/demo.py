@@ -1,16 +1,16 @@
-"""See it work: three scripted agents on the bundled tasks of all environments.
+"""Run three scripted agents on the bundled tasks of all environments.
 
-It needs no model, no key, no Docker and no network. First it shows an episode, turn by turn; then
-it runs them all, and ends with a table, a plot, and the path of a page with every episode.
+The demo needs no model, key, Docker or network. The output begins with one episode, turn by turn.
+A table, a chart, and the path of a page with every episode follow.
 
-  oracle                 runs gold: the best that can be reached
-  try-again (scripted)   a stand-in for a language model: it knows gold, and errs by dice
-  random                 acts at random: shows what luck is worth
+  oracle                 runs the reference solution (gold): the upper bound
+  try-again (scripted)   simulates a language model: knows gold, and makes random errors
+  random                 acts at random: the reward for luck
 
-Ctrl-C waits for the episodes in flight, a second one stops at once; the same --out resumes the
-demo.
+The first Ctrl-C waits for the episodes in flight, the second stops at once. The same --out resumes
+the demo.
 
-With --model a language model tries ten starter tasks instead; a local one needs no key.
+With --model, a language model tries ten starter tasks instead; a local model needs no key.
 
 Examples:
   intercode demo
@@ -18,7 +18,7 @@ Examples:
   intercode demo --limit 5 --out runs/demo
   intercode demo --json --quiet | jq .turns
 
-An environment is left out, and named, where this machine lacks something that it needs, as git for
+The demo skips an environment, with a message, if this machine lacks a requirement, such as git for
 SWE.
 
 exit code: 0 if every episode has a result, 1 if not; 2 for wrong usage.

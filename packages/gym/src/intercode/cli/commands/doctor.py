@@ -1,8 +1,8 @@
-"""Check whether this machine can run sandboxes, and say how to fix what is missing.
+"""Check whether this machine can run sandboxes, and print a fix for each failure.
 
-Each check is marked: ok; note, if it works with a restriction; FAIL, if it does not. On each back
-end that starts a sandbox, native and docker, a task of each environment is played to its reward.
-Sandboxes can be used if that works on one of them; all else that is missing is a note.
+Each check is marked ok, note (works with a restriction) or FAIL (does not work). With each provider
+that starts a sandbox, native or docker, a task of each environment is played to its reward.
+Sandboxes can be used if the tasks work with one provider; anything else that is missing is a note.
 
 Examples:
   intercode doctor

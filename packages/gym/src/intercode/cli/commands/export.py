@@ -1,12 +1,12 @@
-"""Export a run in another form.
+"""Export a run in another format.
 
-forms:
+formats:
   paper    the JSON of 2023, for its notebooks and for 'intercode replay'
   chat     JSON lines of OpenAI's messages, for fine-tuning
-  csv      a table: a row for each episode, or with --turns for each turn; control characters as
-           escapes, and a ' before what a spreadsheet would take for a formula
+  csv      a table: a row for each episode, or with --turns for each turn; control characters are
+           escaped, and a ' stands before text that a spreadsheet would read as a formula
   parquet  the same for pandas and Arrow (needs intercode-gym[duckdb])
-  jsonl    the episodes whole, each once
+  jsonl    the complete episodes, the last attempt of each
   inspect  the log of Inspect AI, for 'inspect view' and its data frames
 
 Examples:
@@ -15,7 +15,7 @@ Examples:
   intercode export RUN --to paper --out ic_bash_multiturn_mine_10_turns.json
   intercode export RUN --to csv --turns > turns.csv
   intercode export RUN --to parquet --tokens --out tokens.parquet
-  intercode export RUN --to inspect --out logs      (a folder: named as Inspect finds it)
+  intercode export RUN --to inspect --out logs      (a folder, in which Inspect finds the log)
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from intercode.registry import EXPORTS, MESSAGES
 from intercode.spec import natural
 
 FORMS = ("chat", "csv", "parquet", "jsonl", "inspect")
-"""Forms of this package; `EXPORTS` has those of other packages."""
+"""Formats of this package; `EXPORTS` has those of other packages."""
 
 
 def forms() -> list[str]:
-    """List all forms, with those of packages of ours that are not installed."""
+    """Return all formats, including those of InterCode packages that are not installed."""
     return [*sorted({*EXPORTS.homes, *EXPORTS.names()} - {*FORMS}), *FORMS]
 
 

@@ -1,11 +1,11 @@
-"""Export tasks as folders for another framework, with checks of their own.
+"""Export tasks as folders for another framework, each with its own checks.
 
 Examples:
   intercode datasets export bash --to harbor --out tasks
   intercode datasets export ./shop --to harbor --out tasks --base python:3.13
   intercode datasets export swe --to harbor --out tasks --task swe-taskline
 
-exit code: 0 if all tasks were exported; 1 if some were left out; 2 for wrong usage.
+exit code: 0 if all tasks were exported; 1 if some were omitted; 2 for wrong usage.
 """
 
 from __future__ import annotations

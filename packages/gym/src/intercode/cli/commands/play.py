@@ -1,6 +1,6 @@
-"""Try tasks yourself: type commands, SQL or Python, see what the agent would see, and submit.
+"""Try tasks yourself: type commands, SQL or Python, read the agent's observations, and submit.
 
-Ctrl-C stops the command that runs, not the task (of SQL, it leaves).
+Ctrl-C stops the running command, not the task; in SQL, Ctrl-C quits.
 
 Examples:
   intercode play bash

@@ -1,13 +1,13 @@
-"""Report runs: one in detail; several side by side, and task by task against the first.
+"""Report a run in detail, or several side by side, each compared with the first task by task.
 
 Examples:
   intercode report runs/20250101-120000-bash-oracle
   intercode report RUN --json | jq .statistics.success_rate
-  intercode report RUN OTHER             (warns if they were not made of the same)
-  intercode report runs/sweep            (all runs of a folder)
+  intercode report RUN OTHER             (with a warning if their conditions differ)
+  intercode report runs/sweep            (all runs in a folder)
   intercode report RUN OTHER --html report.html
   intercode report RUN OTHER --plot      (success against turns, in the terminal)
-  intercode report --paper DIR           (the success rates of 2023 from their recorded files)
+  intercode report --paper DIR           (the success rates of 2023 from its recorded files)
 """
 
 from __future__ import annotations

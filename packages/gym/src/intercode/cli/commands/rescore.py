@@ -1,27 +1,26 @@
-"""Score a recorded run again, with another reward, or with a newer version of the same.
+"""Score a recorded run again, with another reward or a newer version of the same one.
 
-A record is data: code, paths and addresses that it names are used only if you give them again, or
-with --trust, which prints them first. An API key goes to no address that you do not give.
+A record is data: its code, paths and addresses are used only if you repeat them, or with --trust,
+which prints them first. An API key is sent only to an address that you give.
 
-The run stays as it is; the result is a run of its own, for 'report', 'show' and 'export'. What the
-agent was told, did and took is taken over, and only what it is worth is new.
+The recorded run stays unchanged. The result is a new run for 'report', 'show' and 'export', with
+the recorded dialogues, actions and costs; only the scores are new.
 
-Your own function that looks at nothing but the task and the episode is computed from the record.
-For any other reward the recorded actions are repeated, each episode in a fresh sandbox or database:
-with the same tasks, images, engine and limits, or not at all. An episode in which an observation
-differs (a date, a random number, a time limit) is listed as not reproducible: it is an error, and
-has no reward.
+A reward function that needs only the task and the episode is computed from the record. For any
+other reward, the recorded actions are executed again, each episode in a fresh sandbox or database.
+Tasks, images, engine and limits must be the same. If an observation differs (a date, a random
+number, a time limit), the episode is an error without a reward, listed as not reproducible.
 
 Examples:
   intercode rescore runs/mine --reward reward.py:score
   intercode rescore runs/sql --reward bird-ex --out runs/sql-bird --workers 4
   intercode rescore runs/sql --reward default
   intercode rescore runs/mine --reward judge --judge-model openai/gpt-4o
-  intercode rescore runs/mine                         (its own reward, as it is now)
+  intercode rescore runs/mine                         (the same reward, in its current version)
   intercode rescore runs/mine --json | jq .changes
   intercode report runs/mine runs/mine-rescored-score
 
-exit code: 0 if every episode that had a result has one; 1 if not; 2 for wrong usage.
+exit code: 0 if every episode with a recorded result has a new one; 1 if not; 2 for wrong usage.
 """
 
 from __future__ import annotations

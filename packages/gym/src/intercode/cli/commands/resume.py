@@ -1,25 +1,25 @@
-"""Resume a run: only what has no result yet, or ended in an error, is run.
+"""Resume a run: execute only episodes without a result, or with an error.
 
-Options that are not given come from the record of the run's last session. Tasks, environment,
-images, agent, code and machine must be as they were: differences are listed, and nothing is run.
-If the image is 'host', the machine may have changed: a warning says what, and the record keeps it.
-More attempts at each task can be asked for.
+The record of the run's last session supplies the missing options. Tasks, environment, images,
+agent, code and machine must be unchanged: otherwise the differences are listed, and nothing runs.
+With the image 'host', the machine may have changed: a warning and the record list the changes.
+--epochs can add attempts at each task.
 
-A record is data: code, paths and addresses that it names are used only if you give them again, or
-with --trust, which prints them first. An API key goes to no address that you do not give.
+A record is data: its code, paths and addresses are used only if you repeat them, or with --trust,
+which prints them first. An API key is sent only to an address that you give.
 
---max-cost and --max-tokens are for the whole run, with all that it has spent already.
+--max-cost and --max-tokens limit the whole run, including earlier sessions.
 
 Examples:
   intercode resume runs/mine
   intercode resume runs/mine --epochs 5 --workers 8
-  intercode resume runs/mine --data tasks.json --agent agent.py:make     (as in the record)
-  intercode resume runs/mine --trust              (all of it, if the run is your own)
+  intercode resume runs/mine --data tasks.json --agent agent.py:make     (the values of the record)
+  intercode resume runs/mine --trust              (everything in the record, for your own run)
   intercode resume runs/mine --max-cost 20
-  intercode resume runs/mine --strict             (on an unchanged machine, or not at all)
-  intercode resume runs/mine --accept host        (the machine's kernel is another one now)
+  intercode resume runs/mine --strict             (only on an unchanged machine)
+  intercode resume runs/mine --accept host        (despite another kernel on this machine)
 
-exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
+exit code: 0 if every episode has a result, solved or not; 1 if not; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from intercode.spec import How, ModelSpec, RunSpec, add_options, list_part_optio
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options: those of ``run`` that may differ from session to session."""
+    """Add the command's options: the options of ``run`` that may differ between sessions."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     add_options(parser, list_part_options(RunSpec), "epochs")
     add_options(

@@ -1,29 +1,29 @@
-"""Run an agent over tasks, each in a fresh sandbox, and keep every episode.
+"""Run an agent over tasks, each in a fresh sandbox, and record every episode.
 
-The run is a folder: run.json says what was run, episodes.jsonl what happened. 'intercode resume
-FOLDER' resumes a run that was interrupted, or has errors. One Ctrl-C waits for the episodes in
-flight, a second one stops at once.
+A run is a folder: run.json describes its conditions, episodes.jsonl contains the episodes.
+'intercode resume FOLDER' resumes a run that was interrupted or has errors. The first Ctrl-C waits
+for the episodes in flight, the second stops at once.
 
 agents:
-  oracle                 runs gold: checks the tasks (the default)
-  noop                   submits at once: shows what doing nothing is worth
-  random                 acts at random: shows what luck is worth
-  replay                 repeats what --recording holds (a run's folder, or JSON: task → actions)
-  human                  you, at the terminal: one task after the other
-  path/to/file.py:make   your own: make(task) gives an object with act(observation, history)
+  oracle                 runs the reference solution (gold): checks the tasks (the default)
+  noop                   submits at once: the reward for no action
+  random                 acts at random: the reward for luck
+  replay                 repeats actions of --recording (a run's folder, or JSON: task → actions)
+  human                  you, at the terminal, one task after the other
+  path/to/file.py:make   your own: make(task) returns an object with act(observation, history)
 
 agents that are language models, with --model PROVIDER/NAME:
-  single-turn            one reply, which is run
-  try-again              sees what came of its code, until it submits
+  single-turn            one reply, whose code is executed
+  try-again              observes the output of its code, and tries again until it submits
   react                  thought, action, observation; react-zero-shot without examples
-  plan-solve             a plan, then its steps; plan-solve-refine then refines it
-  tree-search            several actions in each state, each in a fork; best-of-n: several ends
-  tool-calling           the model's own function calls
+  plan-solve             a plan, then its steps; plan-solve-refine also refines the solution
+  tree-search            several actions in each state, each in a fork; best-of-n: several endings
+  tool-calling           the model's native function calls
   try-again-oracle, plan-solve-refine-oracle   with the true reward of every turn, as in 2023
 
-agents that are programs of others, in the sandbox, with --model PROVIDER/NAME and no network:
+command-line agents in the sandbox, with --model PROVIDER/NAME and no network:
   cli:COMMAND            a command, with {query}; its model is at $OPENAI_BASE_URL
-  path/to/profile.toml   your own profile of one
+  path/to/profile.toml   your own profile of a command-line agent
 
 Examples:
   intercode run bash
@@ -36,9 +36,9 @@ Examples:
   intercode run bash --agent try-again --model openai/gpt-4o --max-cost 5 --workers 8
   intercode run sql --agent react --model vllm/NAME --base-url http://localhost:8000/v1
   intercode run --preset paper-gpt-3.5-bash-try-again --protocol paper --data nl2bash
-  intercode run --locked runs/mine                           (the same, or not at all)
+  intercode run --locked runs/mine                           (only under the same conditions)
 
-exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
+exit code: 0 if every episode has a result, solved or not; 1 if not; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tasks(parser: argparse.ArgumentParser, excluded_names: str = "") -> None:
-    """Add the options that do not say who acts, but for some."""
+    """Add the options of ``run``, except those of agent and model and `excluded_names`."""
     add_options(
         parser.add_argument_group("which tasks"),
         list_part_options(RunSpec),

@@ -1,9 +1,9 @@
-"""Score predictions that were made elsewhere: a file of them goes in, scores come out.
+"""Score a file of predictions from another program.
 
-Each is run as one action in a fresh place of its task, and submitted: plain seq2seq, without any
-interaction. For CTF a prediction is the flag, for SWE a patch. The file has JSON Lines: objects
-with task_id and prediction (or, as for SWE-bench, instance_id and model_patch). Tasks that it does
-not have are not tried.
+Each prediction is executed as one action in a fresh workspace of its task, and submitted: seq2seq,
+without interaction. For CTF, a prediction is the flag; for SWE, a patch. The file is JSON Lines:
+objects with task_id and prediction, or with SWE-bench's instance_id and model_patch. Tasks without
+a prediction are not tried.
 
 Examples:
   intercode score predictions.jsonl bash
@@ -20,7 +20,7 @@ from intercode.spec import add_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options: those of ``run`` that have to do with tasks."""
+    """Add the command's options: the options of ``run`` except those of the agent and model."""
     parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="JSON Lines")
     add_environment(parser)
     add_tasks(parser)

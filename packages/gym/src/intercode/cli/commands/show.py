@@ -1,11 +1,12 @@
-"""Show the episodes of a run, turn by turn: what the model thought or said, its actions, and what
-they printed; then the reward, and the reason of one below 1.0, which may quote gold. Control
-characters are shown, not obeyed.
+"""Show the episodes of a run, turn by turn.
+
+Each turn has the model's thought or reply, its action and the observation. The reward follows, and
+below 1.0 its reasons, which may quote gold. Control characters are escaped.
 
 Examples:
   intercode show runs/20250101-120000-bash-oracle
   intercode show RUN --task shop-03 --full
-  intercode show RUN --task shop-03 --messages    (the dialogue as the model saw it)
+  intercode show RUN --task shop-03 --messages    (the complete dialogue with the model)
   intercode show RUN --failed --json
   intercode show runs                             (the runs in a folder)
 """

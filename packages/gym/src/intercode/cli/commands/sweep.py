@@ -1,12 +1,11 @@
-r"""Every agent with every model in every environment: a run of each, and one table of all.
+r"""Run every agent with every model in every environment, and print one table.
 
-Each is a run as 'intercode run' makes it, in a folder of its own below --out: OUT/ENV-AGENT-MODEL.
-Agents that are not language models run once in each environment. --max-cost and --max-tokens are
-for all runs together. The same command with the same --out resumes what is missing.
+Each combination is a run as by 'intercode run', in its own folder OUT/ENV-AGENT-MODEL below --out.
+Agents that are not language models run once in each environment. --max-cost and --max-tokens limit
+all runs together. The same command with the same --out resumes the missing episodes.
 
-With --skill, given more than once, each agent is run with each of these skills, and compared with
-itself as the first one has it, task by task: in success, and in what it took. 'none' stands for the
-agent alone.
+With several --skill, each agent runs with each skill. The run with the first skill is the baseline
+for the agent's others, task by task, in success and cost. 'none' stands for no skill.
 
 Examples:
   intercode sweep bash sql python --agent oracle noop
@@ -30,7 +29,7 @@ from intercode.spec import AgentSpec, ModelSpec, add_options, list_part_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options: those of ``run``, some of which may be given several values."""
+    """Add the command's options: those of ``run``, with several values for some."""
     parser.add_argument(
         "what",
         nargs="+",

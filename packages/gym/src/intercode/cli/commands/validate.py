@@ -1,4 +1,4 @@
-"""Check that gold solves every task, twice alike, and that nothing else does.
+"""Check that gold solves every task, twice with the same result, and that no wrong answer does.
 
 Examples:
   intercode validate ./shop              (a folder that 'intercode new' made)
@@ -7,7 +7,7 @@ Examples:
 
 'intercode datasets validate' is the same.
 
-exit code: 0 if all is well; 1 if a task is not as it should be; 2 for wrong usage.
+exit code: 0 if all tasks are valid; 1 if a task is not; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tasks(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that looks at tasks: which, and where they are tried."""
+    """Add the options that select tasks and their environment."""
     parser.add_argument("data", metavar="NAME|FILE|FOLDER")
     parser.add_argument(
         "--data",

@@ -1,8 +1,8 @@
-"""Generated tasks for Bash, SQL and Python: as many as one wants, each with gold.
+"""Generated tasks for Bash, SQL and Python, unlimited in number, each with gold.
 
-A task is a composition of as many operations as its difficulty says, each of which matters. It
-follows from kind, seed, difficulty, split and index alone: so the same arguments give the same
-tasks on every machine, and any task can be had without those before it::
+A task is a composition of operations, as many as its difficulty, and each one matters for the
+result. Kind, seed, difficulty, split and index alone determine a task. Equal arguments therefore
+give equal tasks on every machine, and each task is independent of those before it::
 
     from intercode.datasets.generated import generated
 
@@ -10,7 +10,8 @@ tasks on every machine, and any task can be had without those before it::
     env = intercode.make("bash", data=data)
     env.reset(index=123_456)  # beyond those that are listed: there is no last one
 
-By name: ``--data generated-bash:seed=1,difficulty=2,count=500,split=train``.
+The name of a dataset includes its options:
+``--data generated-bash:seed=1,difficulty=2,count=500,split=train``.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ __all__ = [
 
 KINDS = ("bash", "python", "sql")
 MAX_DIFFICULTY = 4
-"""The highest difficulty: the most operations of a task."""
+"""The highest difficulty: the maximum number of operations of a task."""
 
 
 class Generated(Dataset):
-    """Generated tasks: those that are listed, and behind them all others, by index or id."""
+    """A dataset with the first generated tasks listed, and all others by index or id."""
 
     def __init__(
         self, make: Callable[[int], Task], count: int, name: str, databases: str | None = None
@@ -63,12 +64,12 @@ class Generated(Dataset):
         self._prefix = self._tasks[0].task_id.rpartition("-")[0]
 
     def at(self, index: int) -> Task:
-        """The task at an index; there is one for every whole number from 0."""
+        """Return the task at an index: any integer from 0, even beyond the listed tasks."""
         known = isinstance(index, bool) or not isinstance(index, Integral) or index < len(self)
         return super().at(index) if known else self._make(int(index))
 
     def by_id(self, task_id: str | int) -> Task:
-        """The task with this id, whether it is listed or not."""
+        """Return the task with an id, listed or not."""
         prefix, _, index = str(task_id).rpartition("-")
         if prefix == self._prefix and re.fullmatch(r"0|[1-9][0-9]*", index):
             return self.at(int(index))
@@ -82,20 +83,24 @@ def generated(
 
     Args:
         kind: One of `KINDS`.
-        seed: Everything follows from it.
-        difficulty: The number of operations, from 1 to 4.
-        split: ``train``; ``validation`` or ``test``, with names and values of their own; or
+        seed: The seed of all tasks, an integer from 0.
+        difficulty: The number of operations, from 1 (``compositions``: 2) to 4.
+        split: ``train``; ``validation`` or ``test``, with separate names and values; or
             ``compositions``, with pairs of operations that ``train`` never has.
-        count: The number of tasks that are listed. There is no last one: see `Generated.at`.
+        count: The number of listed tasks, from 1. Further tasks have indices from `count`: see
+            `Generated.at`.
+
+    Returns:
+        The dataset.
 
     Raises:
-        UsageError: An argument makes no sense.
-        TaskError: The databases of SQL cannot be written to the cache.
+        UsageError: An argument is not valid.
+        TaskError: The databases for SQL cannot be written to the cache.
     """
     _check(kind, seed, difficulty, split, 0)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"count must be a whole number from 1, not {count!r}")
-    # Each time, as the cache may have been cleaned.
+    # On each call, because the cache may have been cleaned.
     databases = _write_databases(seed, split) if kind == "sql" else None
     return _cached_tasks(kind, seed, difficulty, split, count, databases)
 
@@ -124,17 +129,17 @@ def load_python(
 def task(
     kind: str, index: int, *, seed: int = 0, difficulty: int = 1, split: str = "train"
 ) -> Task:
-    """Return one generated task. One for SQL needs the databases that `generated` writes.
+    """Return one generated task. A task for SQL needs the databases that `generated` writes.
 
     Args:
-        kind: As for `generated`.
-        index: Its number, from 0.
-        seed: As for `generated`.
-        difficulty: As for `generated`.
-        split: As for `generated`.
+        kind: See `generated`.
+        index: The task's index, from 0.
+        seed: See `generated`.
+        difficulty: See `generated`.
+        split: See `generated`.
 
     Raises:
-        UsageError: An argument makes no sense.
+        UsageError: An argument is not valid.
     """
     _check(kind, seed, difficulty, split, index)
     family: Family = {"bash": bash_tasks.draft, "python": python_tasks.draft}.get(
@@ -196,7 +201,7 @@ def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> Non
 
 
 def _write_databases(seed: int, split: str) -> str:
-    """Return the folder of databases, whose name tells their content: of no other version."""
+    """Write the databases of a seed and split; return their folder, named by the digest."""
     scripts = {database_name(number): script(seed, split, number) for number in range(DATABASES)}
     folder = cache_root() / "generated" / sha256("".join(scripts.values()))[:16]
     try:

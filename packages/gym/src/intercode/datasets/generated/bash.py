@@ -1,6 +1,6 @@
-"""Generated tasks for Bash: pipelines over the lines of a file, and changes of chosen files.
+"""Generated tasks for Bash: pipelines over the lines of a file, and changes of selected files.
 
-Each operation is simulated here, too, so that a task is kept only if each of its steps matters.
+This module also simulates each operation. A draft is valid only if each step changes the result.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, 
 Lines = list[str]
 _KEY = ".key"
 _CHANCE = {"0", "1", "2", "42"}
-"""Results that a guess might have."""
+"""Results that are too easy to guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """An operation on lines; ``{w}`` is a word of theirs, ``{v}`` a new one, ``{n}`` a number."""
+    """An operation on lines; ``{w}`` is a word in them, ``{v}`` a new word, ``{n}`` a number."""
 
     says: tuple[str, ...]
     code: str
     transform: Callable[[Lines, str, str, int], Lines]
     reads: str = " "
-    """The text between the command and the file that it reads."""
+    """The text between the command and its input file."""
     pairs: bool = False
-    """Whether it needs lines of a word and a number."""
+    """Whether the lines must be a word and a number."""
     ends: bool = False
-    """Whether nothing can follow."""
+    """Whether no operation can follow."""
 
 
 def _column(line: str, column: int) -> str:
@@ -125,7 +125,7 @@ _OPENINGS = ("Of {f}: ", "In {f}: ", "With {f}: ", "Read {f}: ")
 
 
 def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
-    """Draft a task; from two steps on, the first of one in four is a look at a file."""
+    """Draft a task; from two steps on, one task in four begins with a look at a file."""
     looks = difficulty > 1 and draw.draw_below(4) == 0
     steps = difficulty - looks
     family = _lines if steps > 3 or draw.draw_below(5) < 3 else _files
@@ -169,7 +169,7 @@ def _lines(
     if looks:
         if not any("{w}" in text for text in phrases) or results[0] == [
             filter_word
-        ]:  # the look's own output
+        ]:  # the output of the look alone
             return None
         contents[_KEY] = [filter_word]
     query_values = {**values, "w": f"the word in {_KEY}"} if looks else values
@@ -192,7 +192,7 @@ def _lines(
 
 
 def _fits(names: list[str]) -> bool:
-    """Whether each operation can be done on what the ones before it leave."""
+    """Return whether each operation can process the output of the operations before it."""
     pairs = True
     for position, name in enumerate(names):
         step = _LINES[name]
@@ -213,7 +213,7 @@ def _run_steps(steps: list[_Filter], lines: Lines, old_word: str, new_word: str,
 
 
 def _pipeline(steps: list[_Filter], file: str) -> str:
-    """Return the commands, the first of which reads the file."""
+    """Return the pipeline; its first command reads the file."""
     if not steps or steps[0].code.startswith(">"):
         first_command, later_steps = f"cat {file}", steps
     else:
@@ -228,13 +228,13 @@ Files = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """An operation on files; ``{s}`` is how words or the shell choose them."""
+    """An operation on files; ``{s}`` is their description in words or for the shell."""
 
     says: tuple[str, ...]
     code: str
     transform: Callable[[Files, list[str], str, str], object]
     typed: bool = False
-    """Whether only files of one type can be meant: another glob would take the folder, too."""
+    """Whether the files must have one type: the glob ``*`` would match the new folder, too."""
 
 
 def _delete_files(files: Files, selected_files: list[str], old_word: str, new_word: str) -> object:
@@ -266,7 +266,7 @@ _CHOICES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("type",), ("holding",)),
     (("type", "holding"),),
 )
-"""By the number of conditions: how files can be chosen."""
+"""Selections of files: at index N, those with N conditions."""
 _ACTIONS = {
     "list": _Action(
         ("List the {s}.", "Name the {s}."),
@@ -301,7 +301,7 @@ _ACTIONS = {
 def _files(
     draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, looks: bool
 ) -> Draft | None:
-    """Draft a choice of files, and what is done with them."""
+    """Draft an operation on a selection of files."""
     conditions = draw.pick(_CHOICES[count - 1])
     name = draw.pick(tuple(_ACTIONS))
     operations = (*(("look",) if looks else ()), *conditions, name)

@@ -1,4 +1,4 @@
-"""Generated tasks for Python: functions of a list of numbers or of a text, composed of steps."""
+"""Generated tasks for Python: functions of a list of numbers or a text, composed of steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LENGTH = 9
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """An operation; ``{0}`` is the expression before it, the other names are parameters."""
+    """An operation; ``{0}`` is the preceding expression, the other names are parameters."""
 
     says: tuple[str, ...]
     code: str
     ends: bool = False
-    """Whether nothing can follow."""
+    """Whether no operation can follow."""
 
 
 _NUMBERS = {
@@ -57,7 +57,7 @@ _OPENINGS = ("Write {f}({x}): ", "Define {f}({x}): ", "Make a function {f}({x}):
 
 
 def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
-    """Draft a function; from two steps on, one in four needs a number or a word from a file."""
+    """Draft a function; from two steps on, one in four needs a number or word from a file."""
     looks = difficulty > 1 and draw.draw_below(4) == 0
     count = difficulty - looks
     operation_table, parameter = draw.pick(((_NUMBERS, "xs"), (_NUMBERS, "xs"), (_TEXT, "s")))
@@ -130,7 +130,7 @@ def _function(name: str, parameter: str, expression: str) -> str:
 
 
 def _values(expression: str, parameter: str, inputs: list[object]) -> list[object] | None:
-    """Evaluate an expression of ours; None: not of all inputs."""
+    """Evaluate a generated expression on all inputs; None if an input raises an exception."""
     code = compile(expression, "<generated>", "eval")
     try:
         return [eval(code, {parameter: input_value}) for input_value in inputs]

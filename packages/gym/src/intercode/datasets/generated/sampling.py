@@ -1,7 +1,7 @@
-"""The parts that all families share: a seeded draw, the names and values of a split, a draft.
+"""Parts of all task families: seeded draws, the names and values of a split, and drafts.
 
-A draw uses `random.Random` by its method ``random`` alone: that is the one whose numbers Python
-promises to keep from version to version.
+A draw uses only the method ``random`` of `random.Random`, because Python guarantees the same
+numbers in all versions for this method alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 SPLITS = ("train", "validation", "test", "compositions")
-"""``validation`` and ``test`` have names and values that ``train`` never has; ``compositions`` has
-those of ``train``, and pairs of operations that no other split has."""
+"""``validation`` and ``test`` have names and values that ``train`` never has. ``compositions`` has
+the names and values of ``train``, and pairs of operations that no other split has."""
 
 _SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aiou" if a + b != "su")
 _EXCLUDED_WORDS = [
@@ -36,7 +36,7 @@ _EXCLUDED_WORDS = [
     "nig",
     "tit",
 ]
-"""Left out: the name of a program, and words that no one wants to read."""
+"""Excluded words: the name of a program, and offensive words."""
 
 
 def _combine(firsts: Sequence[str], lasts: Sequence[str]) -> tuple[str, ...]:
@@ -49,29 +49,29 @@ def _combine(firsts: Sequence[str], lasts: Sequence[str]) -> tuple[str, ...]:
 
 
 _WORDS = _combine(_SYLLABLES, _SYLLABLES)
-"""Words of four letters: none is part of another, or a word of a question (which has "take", "line"
-and "move"). A policy can spell one that it has never seen."""
+"""Words of four letters. No word is part of another, or a word of the queries ("take", "line" and
+"move" are). A policy can spell a word that it has never seen."""
 _ENDS = _combine(_SYLLABLES, "bgklmnt")
 _HELD_OUT_RATIO = 4
-"""One pair of operations in so many is kept for ``compositions``."""
+"""One pair of operations in four is reserved for ``compositions``."""
 
 
 class TaskDraw:
-    """A source of choices, the same for the same facts on every machine."""
+    """A source of random choices, determined by its facts on every machine."""
 
     def __init__(self, *facts: object) -> None:
         self._random_float = random.Random("/".join(map(str, facts))).random
 
     def draw_below(self, limit: int) -> int:
-        """Draw a whole number from 0, below a limit."""
+        """Draw an integer from 0 to `limit` - 1."""
         return int(self._random_float() * limit)
 
     def pick(self, choices: Sequence[T]) -> T:
-        """Draw one of them."""
+        """Draw an item."""
         return choices[self.draw_below(len(choices))]
 
     def pick_several(self, choices: Sequence[T], count: int) -> list[T]:
-        """Draw so many different ones."""
+        """Draw `count` different items."""
         indices: dict[int, None] = {}
         while len(indices) < count:
             indices.setdefault(self.draw_below(len(choices)))
@@ -84,20 +84,20 @@ class Pool:
 
     words: tuple[str, ...]
     numbers: tuple[int, ...]
-    """Of two digits."""
+    """Integers of two digits."""
     counts: tuple[int, ...]
-    """How many to take, as of lines."""
+    """Quantities, such as the number of lines to take."""
     ends: tuple[str, ...]
-    """Suffixes of files."""
+    """Suffixes of file names."""
 
     @classmethod
     def of(cls, split: str) -> Pool:
-        """Return those of a split."""
+        """Return the pool of a split."""
         return _POOLS["train" if split == "compositions" else split]
 
 
 def _pool(parts: Sequence[int], counts: Sequence[int]) -> Pool:
-    """Return the names and values of so many sixths."""
+    """Return the names and values of the given sixths, by position modulo 6."""
     words, ends = (
         tuple(item for row, item in enumerate(all_items) if row % 6 in parts)
         for all_items in (_WORDS, _ENDS)
@@ -110,7 +110,7 @@ _POOLS = {
     "validation": _pool((0, 5), (7,)),
     "test": _pool((0, 5), (4, 6)),
 }
-# The last two sixths are shared out: by halves, so that both have even and odd numbers.
+# ``validation`` and ``test`` share two sixths by halves; each half has even and odd numbers.
 for _offset, _name in enumerate(("validation", "test")):
     _shared_pool = _POOLS[_name]
     _POOLS[_name] = Pool(
@@ -123,27 +123,27 @@ for _offset, _name in enumerate(("validation", "test")):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A task before it has a name."""
+    """A task without its name."""
 
     query: str
     gold: str
     wrong_solutions: tuple[str, ...]
-    """Gold without one of its steps: it has another effect."""
+    """Solutions without one step of gold, which therefore have another effect."""
     operations: tuple[str, ...]
     looks: tuple[str, ...] = ()
-    """Actions that show what gold needs and the query does not tell."""
+    """Actions that print data that gold needs and the query omits."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """More fields of the task."""
+    """Other fields of the task."""
 
 
 OperationFilter = Callable[[Sequence[str]], bool]
-"""Whether operations in this order belong to the split."""
+"""Predicate: whether operations in this order belong to the split."""
 Family = Callable[[TaskDraw, Pool, int, OperationFilter], "Draft | None"]
-"""Drafts a task of so many steps; None: what was drawn makes no good one."""
+"""Function that drafts a task with a number of steps; None if the draw makes no valid task."""
 
 
 def has_held_out_pair(kind: str, operations: Sequence[str]) -> bool:
-    """Whether any two operations that follow each other are a pair for ``compositions``."""
+    """Return whether two consecutive operations are a pair for ``compositions``."""
     return any(_is_held_out(kind, *pair) for pair in pairwise(operations))
 
 
@@ -156,6 +156,6 @@ def _is_held_out(kind: str, first_operation: str, second_operation: str) -> bool
 
 
 def join_steps(steps: Sequence[str]) -> str:
-    """Join steps to a sentence's end: ``a, b, then c``."""
+    """Join steps into the end of a sentence: ``a, b, then c``."""
     *earlier_steps, last_step = steps
     return f"{', '.join(earlier_steps)}, then {last_step}" if earlier_steps else last_step

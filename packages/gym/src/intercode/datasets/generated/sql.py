@@ -1,4 +1,4 @@
-"""Generated tasks for SQL: queries of two small tables, in some databases that tasks share."""
+"""Generated tasks for SQL: queries over two small tables, in databases that tasks share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from threading import Lock
 from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw
 
 DATABASES = 64
-"""The number of databases of a seed and split."""
+"""Number of databases for a seed and split."""
 
 _LOOK = "SELECT word FROM note"
 _ORDER = (
     *("look", "town", "kind", "above", "below", "group"),
     *("count", "sum", "most", "least", "up", "down", "first"),
 )
-"""The operations, in the order of a statement's clauses."""
+"""Operations, in the order of a statement's clauses."""
 _AGGREGATES = {
     "count": ("COUNT(*)", ("How many {s}?", "Count the {s}.")),
     "sum": ("SUM(price)", ("Total price of the {s}?", "Add up the prices of the {s}.")),
@@ -30,7 +30,7 @@ _lock = Lock()
 
 @lru_cache(maxsize=256)
 def script(seed: int, split: str, number: int) -> str:
-    """Return the SQL that makes a database."""
+    """Return the SQL script that creates a database."""
     draw, pool = TaskDraw("sql", seed, split, "database", number), Pool.of(split)
     words = draw.pick_several(pool.words, 6 + draw.pick((7, 8, 9, 10)))
     kinds, towns, names = words[:3], words[3:6], words[6:]
@@ -61,12 +61,12 @@ def _database(seed: int, split: str, number: int) -> sqlite3.Connection:
 
 
 def database_name(number: int) -> str:
-    """Name a database."""
+    """Return the name of a database."""
     return f"shop_{number}"
 
 
 class QueryFamily:
-    """Drafts tasks over the databases of a seed and split."""
+    """A task family over the databases of a seed and split."""
 
     def __init__(self, seed: int, split: str) -> None:
         self._facts = seed, split
@@ -74,7 +74,7 @@ class QueryFamily:
     def __call__(
         self, draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter
     ) -> Draft | None:
-        """Draft a query of so many clauses."""
+        """Draft a query with `difficulty` operations."""
         operations = sorted(draw.pick_several(_ORDER, difficulty), key=_ORDER.index)
         if not _fits(operations) or not is_allowed(operations):
             return None
@@ -114,7 +114,7 @@ class QueryFamily:
 
 
 def _fits(operations: Sequence[str]) -> bool:
-    """Whether the clauses make a statement."""
+    """Return whether the operations make a valid statement."""
     clauses = set(operations)
     aggregates = len(clauses & _AGGREGATES.keys())
     return (

@@ -1,8 +1,8 @@
-"""The bundled CTF puzzles: made from a seed, and a secret that only a run knows.
+"""Bundled CTF puzzles, generated from a seed and a run's secret.
 
-A family of puzzles is a module; a puzzle is a function that draws what differs (`base.Draw`) and
-returns the rest (`base.Puzzle`). The same two give the same tasks, byte for byte, on the same
-machine; on another one, what its zlib, SQLite and C compiler make may differ.
+Each module is a family of puzzles. A puzzle is a function that receives a source of random values
+(`base.Draw`) and returns a `base.Puzzle`. An equal seed and secret give equal tasks, byte for byte,
+on the same machine. On other machines, zlib, SQLite and the C compiler may produce other bytes.
 """
 
 from __future__ import annotations
@@ -48,18 +48,22 @@ PUZZLES: dict[str, Callable[[Draw], Puzzle]] = {
         services.inbox,
     )
 }
-"""Task id → the function that makes the puzzle."""
+"""Task id → the function that generates the puzzle."""
 
 
 def load(seed: int = 0, secret: str | None = None) -> Dataset:
-    """Load all puzzles, as tasks of the CTF environment.
+    """Load all puzzles as tasks of the CTF environment.
 
-    Those that cannot be made here, because there is no C compiler, are left out with a warning.
+    A puzzle that cannot be generated, such as one that needs a C compiler, is omitted with a
+    warning.
 
     Args:
-        seed: Everything but the flags follows from it.
-        secret: Flags are made from it, too, so that no model can have seen them; None: one that is
-            drawn once for this process; empty: the seed alone.
+        seed: The seed of everything but the flags.
+        secret: A text from which the flags are drawn as well, so no model can have seen them; None:
+            a random secret of this process; empty: flags depend on the seed alone.
+
+    Returns:
+        The dataset.
     """
     return _load(seed, _process_secret() if secret is None else secret)
 

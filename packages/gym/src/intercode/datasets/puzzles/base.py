@@ -1,4 +1,4 @@
-"""The parts of puzzles: a seeded draw of names and flags, and a puzzle as a task."""
+"""Parts of puzzles: a seeded draw of names and flags, and the conversion of puzzles to tasks."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ ada bela carl dora emil fay gus hana ivan jude kira leon mona nils olga pia rosa
 
 
 class Draw(random.Random):
-    """A source of everything that differs from seed to seed."""
+    """A source of everything that depends on the seed."""
 
     flags: Draw
-    """The source that flags are drawn from."""
+    """The source of flags: a separate one with a secret, otherwise this one."""
 
     @classmethod
     def of(cls, seed: int, name: str, secret: str = "") -> Draw:
-        """Return the draws of a puzzle: the same in every version of Python.
+        """Return the source of a puzzle, with the same draws in every version of Python.
 
         Args:
-            seed: The seed of the whole set.
-            name: The puzzle's name: so no puzzle depends on the draws of another.
-            secret: Flags are drawn from it, too; all else stays the same.
+            seed: The seed of all puzzles.
+            name: The puzzle's name, which keeps puzzles independent of each other's draws.
+            secret: A secret on which only the flags depend; empty: flags depend on the seed alone.
         """
         draw = cls(f"{seed}/{name}")
         draw.flags = cls(f"{secret}/{seed}/{name}") if secret else draw
         return draw
 
     def flag(self) -> str:
-        """Draw a new flag: ``intercode{amber_heron_1f09ac}``."""
-        default_flag = self._flag()  # also where it is not the one: all else is drawn as if it were
+        """Draw a new flag, such as ``intercode{amber_heron_1f09ac}``."""
+        default_flag = self._flag()  # always drawn: later draws must not depend on the secret
         return default_flag if self.flags is self else self.flags._flag()
 
     def _flag(self) -> str:
@@ -64,17 +64,17 @@ class Draw(random.Random):
         return self.sample(_PEOPLE.split(), count)
 
     def sentence(self) -> str:
-        """Draw some words that look like a sentence."""
+        """Draw five to nine words in the form of a sentence."""
         return " ".join(self.words(self.randint(5, 9))).capitalize() + "."
 
     def address(self) -> str:
-        """Draw an IPv4 address of those that are set apart for tests (RFC 2544)."""
+        """Draw an IPv4 address from the range that is reserved for tests (RFC 2544)."""
         return f"198.{self.choice((18, 19))}.{self.randrange(256)}.{self.randrange(1, 255)}"
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """The result of a puzzle's function; the rest of its task is the same for all."""
+    """The specific part of a CTF task; the rest of the task is the same for all puzzles."""
 
     query: str
     flag: str
@@ -87,17 +87,17 @@ class Puzzle:
     accepted_flags: tuple[str, ...] = ()
     """Other accepted forms of the flag."""
     wrong_flags: tuple[str, ...] = ()
-    """Texts that could well be taken for the flag."""
+    """Texts that an agent could mistake for the flag."""
     requires: tuple[str, ...] = ("python3",)
-    """Packages of Debian that the solution needs beyond Bash and coreutils."""
+    """Debian packages that the solution needs in addition to Bash and coreutils."""
     flag_files: tuple[str, ...] = ()
-    """Files that hold the whole flag as it is, or in base64, in hexadecimal or reversed."""
+    """Files that contain the whole flag as plain text, in base64, in hexadecimal or reversed."""
     setup: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """More `metadata`: subtasks, a service."""
+    """Further `metadata` of the task: subtasks, a service."""
 
     def task(self, name: str) -> Task:
-        """Return the puzzle as a task; bytes go into `metadata.binary_files`."""
+        """Return the puzzle as a task, with binary files in base64 as ``metadata.binary_files``."""
         text = {path: data for path, data in self.files.items() if isinstance(data, str)}
         binary = {
             path: base64.b64encode(data).decode()

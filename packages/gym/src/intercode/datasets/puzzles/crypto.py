@@ -1,4 +1,4 @@
-"""Cryptography that is too weak for what it protects."""
+"""Puzzles about weak cryptography."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for word in open("words.txt").read().split():
 
 
 def passwords(draw: Draw) -> Puzzle:
-    """Salted hashes of passwords that follow a rule, and a list of words."""
+    """Return a puzzle about salted hashes of passwords that follow a rule, with a word list."""
     flag = draw.flag()
     words, users = draw.words(60), draw.people(5)
     passwords_by_user = {user: f"{draw.choice(words)}{draw.randrange(100):02}" for user in users}
@@ -68,7 +68,7 @@ def passwords(draw: Draw) -> Puzzle:
 
 
 def letter(draw: Draw) -> Puzzle:
-    """A repeating key, and a beginning that is known."""
+    """Return a puzzle about XOR with a repeating key and a known beginning."""
     flag, decoy = draw.flag(), draw.flag()
     key = draw.randbytes(draw.randint(6, 12))
     text = f"Dear colleagues, {draw.sentence()} The old flag was {decoy}. {draw.sentence()} "
@@ -97,7 +97,7 @@ for length in range(2, 15):
 
 
 def rsa(draw: Draw) -> Puzzle:
-    """RSA with a modulus of sixty bits."""
+    """Return a puzzle about RSA with a modulus of sixty bits."""
     flag, exponent = draw.flag(), 65537
     first_prime, second_prime = _prime(draw, exponent), _prime(draw, exponent)
     data = flag.encode()
@@ -161,7 +161,7 @@ print("sealed:", bytes(a ^ b for a, b in zip(prize, key)).hex())
 
 
 def lottery(draw: Draw) -> Puzzle:
-    """A linear congruential generator: five of its numbers tell the next ones."""
+    """Return a puzzle about a linear congruential generator: five numbers determine the next."""
     flag, prime = draw.flag(), 2**61 - 1
     multiplier, increment, state = (draw.randrange(2, prime) for _ in range(3))
     numbers = []

@@ -1,4 +1,4 @@
-"""Encodings: the flag is there for all to see, but not to read."""
+"""Puzzles about encodings of the flag."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FIGURES_SHIFT, _LETTERS_SHIFT = 27, 31
 
 
 def layers(draw: Draw) -> Puzzle:
-    """Wrapped in every common encoding, one over the other."""
+    """Return a puzzle about a flag in nested common encodings."""
     flag = text = draw.flag()
     order = [*draw.sample(sorted(_LAYERS), len(_LAYERS)), "base64"]
-    if order[-2] == "base64":  # twice the same would be one layer fewer to find
+    if order[-2] == "base64":  # two equal layers in a row would look like one
         order[-1] = "hexadecimal"
     for layer in order:
         text = _LAYERS[layer][0](text)
@@ -45,7 +45,7 @@ def layers(draw: Draw) -> Puzzle:
 
 
 def tape(draw: Draw) -> Puzzle:
-    """Punched tape, in the five bits of ITA2."""
+    """Return a puzzle about a punched tape in the five bits of ITA2."""
     flag_draw = draw.flags
     body = (
         "".join(flag_draw.words(2)).upper()
@@ -97,7 +97,7 @@ print("intercode{{" + text.split()[1].lower() + "}}")
 
 
 def alphabet(draw: Draw) -> Puzzle:
-    """Base64 with an alphabet of its own, and one old message that is known."""
+    """Return a puzzle about base64 with a secret alphabet, and one known message."""
     flag = draw.flag()
     standard_alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     translation = str.maketrans(standard_alphabet, "".join(draw.sample(standard_alphabet, 64)))
@@ -140,7 +140,7 @@ def _base64(text: str) -> str:
 
 
 def blanks(draw: Draw) -> Puzzle:
-    """Blanks and tabs at the ends of lines."""
+    """Return a puzzle about a flag in spaces and tabs at the ends of lines."""
     flag = draw.flag()
     ends = [f"{code:08b}".translate({48: " ", 49: "\t"}) for code in flag.encode()]
     ends += [""] * draw.randint(3, 9)

@@ -1,4 +1,4 @@
-"""Forensics: files that hold more than they show."""
+"""Puzzles about files with hidden, deleted or damaged content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intercode.datasets.puzzles.base import Draw, Puzzle, python
 
 
 def holiday(draw: Draw) -> Puzzle:
-    """A picture with the wrong extension, and an archive behind its end."""
+    """Return a puzzle about an image with a wrong extension, and an archive after its end."""
     flag, decoy = draw.flag(), draw.flag()
     place = draw.word()
     files = {f"{place}/readme.txt": b"Nothing in here.\n", f"{place}/key.txt": f"{flag}\n".encode()}
@@ -41,7 +41,7 @@ for name in files.namelist():
 
 
 def camera(draw: Draw) -> Puzzle:
-    """The notes of a camera in its pictures, one of them compressed."""
+    """Return a puzzle about compressed metadata of an image."""
     flag, decoys = draw.flag(), [draw.flag() for _ in range(3)]
     author = draw.people(1)[0]
     hidden_note = f"Seen by {author}: {flag}".encode()
@@ -74,7 +74,7 @@ while at < len(data):
 
 
 def deleted(draw: Draw) -> Puzzle:
-    """A disk on which a file was deleted, but not overwritten."""
+    """Return a puzzle about a disk with a deleted, but not overwritten file."""
     flag, decoy = draw.flag(), draw.flag()
     other_files = [
         (f"{word[:8]}.txt", " ".join(draw.sentence() for _ in range(30)).encode())
@@ -109,7 +109,7 @@ for at in range(root, root + 32 * entries, 32):
 
 
 def torn(draw: Draw) -> Puzzle:
-    """A gzip file whose first ten bytes were overwritten."""
+    """Return a puzzle about a gzip file whose first ten bytes were overwritten."""
     flag, decoy = draw.flag(), draw.flag()
     lines = [draw.sentence() for _ in range(200)]
     lines[draw.randrange(100)] = f"was: {decoy}"
@@ -132,7 +132,7 @@ def torn(draw: Draw) -> Puzzle:
 
 
 def pixels(draw: Draw) -> Puzzle:
-    """A picture whose least significant bits are a text."""
+    """Return a puzzle about a text in the least significant bits of an image."""
     flag, width = draw.flag(), 32
     text = f"{draw.sentence()} {flag} {draw.sentence()}".encode() + b"\0"
     bits = [byte >> bit & 1 for byte in text for bit in range(7, -1, -1)]
@@ -162,7 +162,7 @@ for channel in range(3):
 
 
 def ledger(draw: Draw) -> Puzzle:
-    """A database from which a row was deleted, but not its bytes."""
+    """Return a puzzle about a database with a deleted row, whose bytes remain."""
     flag, decoy = draw.flag(), draw.flag()
     people = draw.people(12)
     thief = draw.choice(people[:6])
@@ -206,21 +206,21 @@ def _database(rows: list[tuple[str, int, str]]) -> bytes:
         return path.read_bytes()
 
 
-# Files of common formats, without a clock: the same content gives the same bytes.
+# Writers of common formats, without timestamps: equal content gives equal bytes.
 
 SECTOR = 512
 GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\x03"
 
 
 def gz(data: bytes) -> bytes:
-    """Make a gzip file. Python's own function has other headers in other versions."""
+    """Return a gzip file with a constant header, unlike Python's function in different versions."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     end = struct.pack("<II", zlib.crc32(data), len(data))
     return GZIP_HEADER + packer.compress(data) + packer.flush() + end
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """Make a zip file."""
+    """Return a ZIP archive."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as target:
         for name, data in files.items():
@@ -229,7 +229,13 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def png(width: int, pixels: bytes, notes: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """Make a grey PNG picture, with other chunks between its header and its pixels."""
+    """Return a greyscale PNG image, with the chunks of `notes` between its header and its pixels.
+
+    Args:
+        width: The width in pixels.
+        pixels: One byte for each pixel.
+        notes: Pairs of a chunk's type and its data.
+    """
     height = len(pixels) // width
     rows = b"".join(
         b"\0" + pixels[offset : offset + width] for offset in range(0, height * width, width)
@@ -244,11 +250,11 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def bmp(width: int, pixels: bytes) -> bytes:
-    """Make a picture of 24 bits per pixel, in the order of the file: from below, blue first.
+    """Return a BMP image with 24 bits per pixel.
 
     Args:
-        width: A multiple of four, so that rows need no filling.
-        pixels: Three bytes for each.
+        width: The width in pixels, a multiple of four, because rows then need no padding.
+        pixels: Three bytes for each pixel in the order of the file: from the bottom, blue first.
     """
     height = len(pixels) // (3 * width)
     header = b"BM" + struct.pack("<IHHI", 54 + len(pixels), 0, 0, 54)
@@ -256,11 +262,11 @@ def bmp(width: int, pixels: bytes) -> bytes:
 
 
 def disk(files: Iterable[tuple[str, bytes]], deleted_files: Iterable[str] = ()) -> bytes:
-    """Make a small disk with a FAT12 file system. The content of a deleted file is still there.
+    """Return a small disk image with a FAT12 file system, including the content of deleted files.
 
     Args:
-        files: Name (of 8 characters, a point and 3, at the most) and content, at most 16.
-        deleted_files: The names of deleted files.
+        files: At most 16 pairs of a name (at most 8 characters, a point and 3) and a content.
+        deleted_files: The names of the deleted files.
     """
     deleted_names = set(deleted_files)
     entries: list[int] = [0xFF8, 0xFFF]
@@ -287,6 +293,6 @@ def disk(files: Iterable[tuple[str, bytes]], deleted_files: Iterable[str] = ()) 
 
 
 def _fat12(entries: list[int]) -> bytes:
-    """Return a table of 12 bits for each cluster, in one sector."""
+    """Return a FAT with 12 bits for each cluster, in one sector."""
     table = sum(entry << 12 * number for number, entry in enumerate(entries))
     return table.to_bytes(SECTOR, "little")

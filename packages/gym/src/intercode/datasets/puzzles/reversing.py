@@ -1,4 +1,4 @@
-"""Reversing: programs that know whether a word is the flag, and do not say what it is."""
+"""Puzzles about reverse engineering: programs that check a flag without revealing it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print("yes" if len({f})==len({b}) and {c}({f})=={a} else "no")
 
 
 def checker(draw: Draw) -> Puzzle:
-    """Python source that somebody has made hard to read."""
+    """Return a puzzle about obfuscated Python source."""
     flag = draw.flag()
     names = [f"O{n:07b}".replace("1", "l").replace("0", "O") for n in draw.sample(range(128), 6)]
     factor, step = draw.randrange(3, 257), draw.randrange(3, 257)
@@ -73,10 +73,10 @@ int main(int count, char **words)
 
 
 def door(draw: Draw) -> Puzzle:
-    """A compiled C program.
+    """Return a puzzle about a compiled C program.
 
     Raises:
-        TaskError: There is no C compiler here.
+        TaskError: The host has no C compiler, or the compiler fails.
     """
     flag, key, step = draw.flag(), draw.randbytes(4), draw.randrange(3, 250, 2)
     table = [((ord(c) ^ key[n % 4]) + step * n) % 256 for n, c in enumerate(flag)]

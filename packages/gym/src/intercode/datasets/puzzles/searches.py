@@ -1,4 +1,4 @@
-"""Hunts: a little that matters, in much that does not."""
+"""Puzzles about searches: a few relevant facts among many others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAGES = ("/", "/shop", "/cart", "/login", "/img/logo.png", "/style.css", "/admi
 
 
 def log(draw: Draw) -> Puzzle:
-    """A server's log: one of many visitors carried something out, piece by piece."""
+    """Return a puzzle about a server's log: one of many visitors exfiltrated the flag in pieces."""
     flag = draw.flag()
     thief, *other_addresses = (draw.address() for _ in range(12))
     requests = [
@@ -73,7 +73,7 @@ print(base64.b64decode(re.search(r"Basic (\\S+)", request)[1]).decode())
 
 
 def capture(draw: Draw) -> Puzzle:
-    """Captured packets as text, some out of order: which password was accepted?"""
+    """Return a puzzle about captured packets, some out of order, and the accepted password."""
     flag = draw.flag()
     server, users = draw.address(), draw.people(4)
     right = draw.choice(users)
@@ -129,7 +129,7 @@ def _packet(source: str, target: str, sequence: int, text: str) -> str:
 
 
 def history(draw: Draw) -> Puzzle:
-    """A repository whose owner took a secret back, but not out of its objects."""
+    """Return a puzzle about a repository with a retracted secret that remains in its objects."""
     flag, decoy = draw.flag(), draw.flag()
     owner = draw.people(1)[0]
     objects: dict[str, bytes] = {}
@@ -174,7 +174,7 @@ def _commit(
     hour: int,
     *parents: str,
 ) -> str:
-    """Add a commit with its tree and files; return its name."""
+    """Add a commit with its tree and files to the objects; return the commit's hash."""
     entries = b""
     for name, text in sorted(files.items()):
         blob = _store(objects, "blob", text.encode())
@@ -186,7 +186,7 @@ def _commit(
 
 
 def _store(objects: dict[str, bytes], kind: str, data: bytes) -> str:
-    """Add a loose object, as Git keeps it; return its name."""
+    """Add a loose Git object; return its hash."""
     object_data = f"{kind} {len(data)}\0".encode() + data
     name = hashlib.sha1(object_data, usedforsecurity=False).hexdigest()
     objects[name] = zlib.compress(object_data)

@@ -1,7 +1,7 @@
-"""Services with a hole: each runs as another user, and has the flag from its standard input only.
+"""Puzzles about vulnerable services. Each runs as another user and reads the flag from its input.
 
-They listen on a socket in the file system, which is the sandbox's own also where it shares the
-machine's network.
+The servers listen on a Unix socket in the file system, which belongs to the sandbox even if the
+sandbox shares the host's network.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def answer(line):
 
 
 def hosts(draw: Draw) -> Puzzle:
-    """A line that gets to a shell."""
+    """Return a puzzle about a request that reaches a shell."""
     flag, variable = draw.flag(), f"{draw.word().upper()}_KEY"
     addresses_by_name = {word: draw.address() for word in draw.words(6)}
     answer = _HOSTS % {"hosts": addresses_by_name, "variable": variable}
@@ -118,7 +118,7 @@ def answer(line):
 
 
 def notes(draw: Draw) -> Puzzle:
-    """A path that is cleaned, and then understood once more."""
+    """Return a puzzle about a path that is normalised only after its check."""
     flag, owner = draw.flag(), draw.people(1)[0]
     first_word, second_word, third_word = draw.words(3)
     names = {"owner": owner, "first": first_word, "second": second_word, "third": third_word}
@@ -154,7 +154,7 @@ done
 
 
 def inbox(draw: Draw) -> Puzzle:
-    """A shell script that takes the names of files for code."""
+    """Return a puzzle about a shell script that evaluates file names as code."""
     flag, secret = draw.flag(), draw.word()
     return Puzzle(
         "weigh.sh is run by another user: it weighs the files that are put into inbox, and says in "
