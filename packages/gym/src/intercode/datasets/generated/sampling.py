@@ -75,7 +75,7 @@ class TaskDraw:
         indices: dict[int, None] = {}
         while len(indices) < count:
             indices.setdefault(self.draw_below(len(choices)))
-        return [choices[place] for place in indices]
+        return [choices[index] for index in indices]
 
 
 @dataclass(frozen=True, slots=True)
