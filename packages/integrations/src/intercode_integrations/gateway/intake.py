@@ -14,8 +14,7 @@ from intercode_integrations.gateway.policy import Refusal
 
 FREE_BODY_BYTES = 1024**2
 """Bytes of a body that are free of the intake, so large bodies never delay small ones. A dialogue
-of a million bytes fills most models' context.
-"""
+of a million bytes fills most models' context."""
 MAX_TOTAL_BYTES = 128 * 1024**2
 """Bytes of all larger bodies together: four of the largest that providers accept."""
 _EMBEDDED = ("arguments", "input")

@@ -15,8 +15,7 @@ _MAX_REPLY_TOKENS = 1_000_000
 """Maximum reply limit: a larger one would use up the token rate that all clients share."""
 IMAGE_BYTES = 8192
 """Bytes of text that an image given as data counts for: whatever its size, providers charge at
-most a few thousand tokens for it.
-"""
+most a few thousand tokens for it."""
 
 
 @dataclass(frozen=True, slots=True)
