@@ -194,8 +194,9 @@ class AsyncEnv:
     async def step(self, action: str) -> Result:
         """Take an action; see `InterCodeEnv.step`.
 
-        If the wait is cancelled, the action is still taken unless another call preceded it:
-        `episode` has its turn when the next call starts. The attempt has then ended.
+        If the wait is cancelled during the action, the action still completes: `episode` has its
+        turn when the next call starts. If the action still waited for another call, it is dropped.
+        In both cases the attempt has ended.
 
         Raises:
             EnvironmentStateError: See `InterCodeEnv.step`; also raised if an earlier action was

@@ -1,7 +1,7 @@
 """Profiles of command-line agents: small TOML files with the instructions to run them.
 
 The package's profiles are in ``profiles/``. A user's profile is named by its path; a plain command
-needs no profile::
+needs none::
 
     intercode run bash --agent aider --model openai/gpt-5
     intercode run bash --agent ./mine.toml --model openai/gpt-5

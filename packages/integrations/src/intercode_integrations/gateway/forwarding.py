@@ -286,7 +286,7 @@ class ForwardedCall:
         except AttemptError as error:
             self._error = self._error or str(error)
             return Answer("")
-        # The tokens of a broken answer are unknown: the presumed amount counts.
+        # The tokens of a broken answer are unknown: the reserved amount counts.
         return replace(reply, usage=None) if self._broken else reply
 
     def _is_internal_usage(self, data: dict[str, Any] | None) -> bool:

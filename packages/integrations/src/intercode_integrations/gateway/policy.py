@@ -38,8 +38,8 @@ class GatewayPolicy:
         cache_sampled: Whether to cache replies even if the client requests sampling. Equal requests
             then have equal replies, and episodes that should differ may not.
         at_once: Concurrent calls of one session. Further calls wait.
-        patience: Seconds that a client may take for a head, for a body, or for reading a part of a
-            reply, and that a request waits for memory.
+        patience: Seconds that a client may take for a head, a body, or reading a part of a reply;
+            also the maximum wait of a request for memory.
         idle: Seconds without a request after which a connection is closed.
     """
 

@@ -116,7 +116,7 @@ class CallLedger:
         self.error: OSError | None = None
         """Reason why a call could not be recorded: no later call is answered."""
         self.failed: Callable[[], None] = lambda: None
-        """Called after the first failure, and each later one."""
+        """Called after each failure to record a call."""
         self._budget = budget
         self._calls = self._cached_calls = self._errors = 0
         self._usage = Usage()

@@ -195,7 +195,7 @@ class RayWorker:
             text = self._redactor.text(str(error))
             return BatchResult(episodes, error=(type(error).__name__, text))
         finally:
-            if self._outbox is not None:  # costs reach the ledger before episodes do
+            if self._outbox is not None:  # costs must be known when their episodes are
                 self._outbox.flush()
         with self._lock:
             self._idle_workers.append(worker)

@@ -406,6 +406,9 @@ def connect(
         options: ``errors``, ``observations`` and ``seed``, as for `intercode.make`. The server sets
             all others.
 
+    Returns:
+        An environment whose session opens at its first `reset`.
+
     Raises:
         UsageError: The address is malformed, the environment does not exist, or the token is wrong.
         SandboxError: The server cannot be reached.

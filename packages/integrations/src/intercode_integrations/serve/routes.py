@@ -1,6 +1,6 @@
 """Requests outside sessions: about the server, its environments and their tasks.
 
-The routes are OpenEnv's, plus `/metrics`, without those that run an episode in a single request.
+The routes are OpenEnv's, plus ``/metrics``, without those that run an episode in a single request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Requests converted to InterCode's form, for `intercode_integrations.testing.server`.
 
 A script is stateless: it receives the dialogue, and counts its turns by the messages of the
-assistant. Everything that a model says at once must therefore be one message, even if a protocol
-splits it into several items or an agent sends it in several messages.
+assistant. A model's whole reply must therefore be one message, even if a protocol splits it into
+items or an agent into messages.
 """
 
 from __future__ import annotations

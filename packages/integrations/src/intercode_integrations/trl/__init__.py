@@ -1,4 +1,4 @@
-"""Environments and rollouts for TRL's `GRPOTrainer`, for any InterCode environment.
+"""Environments and rollouts for TRL's ``GRPOTrainer``, for any InterCode environment.
 
 `environments` is for ``environment_factory``: TRL runs the episodes, and a model calls tools.
 `Rollouts` is for ``rollout_func``: InterCode runs the episodes in a vector, and a model writes

@@ -86,7 +86,21 @@ class Rollouts:
         return as_dataset(self.rows())
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any] | None]:
-        """Play an attempt for each prompt; adjacent prompts with equal tasks form a group."""
+        """Play an attempt for each prompt; adjacent prompts with equal tasks form a group.
+
+        Args:
+            prompts: Lists of messages, from `dataset`; the last message of each names its task.
+            trainer: TRL's trainer, which generates the replies.
+
+        Returns:
+            One entry per attempt in each list: ``prompt_ids`` and ``completion_ids`` (tokens),
+                ``logprobs`` (one per token of the completion; the whole value is None if the
+                trainer returns none), ``env_mask`` (1 for tokens of the model, 0 for the
+                environment's) and ``env_reward`` (NaN without a reward).
+
+        Raises:
+            UsageError: A prompt names no task.
+        """
         tasks = [prompt[-1].get("task_id") for prompt in prompts]
         if None in tasks:
             raise UsageError("a prompt names no task: train_dataset=rollouts.dataset()")
