@@ -1,8 +1,8 @@
-"""Environments of any OpenEnv server, played by our runner: ``intercode run openenv:URL``.
+"""Environments of any OpenEnv server, played by InterCode's runner: ``intercode run openenv:URL``.
 
-A task is a split's name and a place in it, by which OpenEnv's `reset` chooses. An action is the
-text of the only field of its schema, or a JSON object with all of them. The sum of the rewards is
-the episode's score.
+A task is a split's name and an index, which OpenEnv's `reset` resolves. An action is the text of
+its schema's only field, or a JSON object with all fields. The sum of the rewards is the episode's
+score.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from intercode_integrations.serve.client import (
 )
 
 _QUERIES = ("query", "question", "prompt", "instruction", "description")
-"""Names under which a task may tell its request; the first observation tells it in any case."""
+"""Fields in which a task may have its request; the first observation always contains it."""
 _INTERNAL_FIELDS = ("metadata", "truncated", "info")
-"""Fields of an observation that an agent is not shown; the last two are our servers'."""
+"""Fields of an observation that are hidden from agents; InterCode's servers add the last two."""
 
 
 class OpenEnvEnv(Elsewhere):
@@ -54,7 +54,7 @@ class OpenEnvEnv(Elsewhere):
 
     @classmethod
     def tasks(cls, address: str) -> Dataset:
-        """List the tasks of an environment, of all its splits; one, if it names none."""
+        """List the tasks of all splits of an environment; one task if the server has no list."""
         server = RemoteServer(address)
         tasks = []
         try:
@@ -64,7 +64,7 @@ class OpenEnvEnv(Elsewhere):
                 for index, record in enumerate(server.tasks(split)):
                     record = record if isinstance(record, dict) else {}
                     tasks.append(_task(prefix, record, {"split": split, "index": index}))
-        except UsageError:  # no routes of tasks: each reset gives one
+        except UsageError:  # the server has no task routes: each reset chooses a task
             tasks = [Task(server.name, "What the first observation says.")]
         return Dataset(tasks, f"openenv:{address}", source=address)
 
@@ -125,7 +125,7 @@ class OpenEnvEnv(Elsewhere):
     def _submit(self, answer: str | None) -> Reply:
         if self._is_ours:
             return self._take("submit" if answer is None else f"submit {answer}")
-        return Reply("", self._total or 0.0)  # the agent has had enough
+        return Reply("", self._total or 0.0)  # the agent submitted on its own
 
     def close(self) -> None:
         """End the episode and the session. Idempotent."""
@@ -145,7 +145,7 @@ def _task(prefix: str, record: dict[str, Any], position: dict[str, Any]) -> Task
 
 
 def _observation_text(observation: dict[str, Any]) -> str:
-    """Return the text of an observation: of its only field, if that is one, else its JSON."""
+    """Return the observation's only field if it is text, else all fields as JSON."""
     fields = {
         name: value
         for name, value in observation.items()

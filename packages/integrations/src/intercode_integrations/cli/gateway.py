@@ -1,8 +1,8 @@
 r"""Serve a model on this machine within limits, with every call recorded, and without its key.
 
 Clients of OpenAI's and Anthropic's APIs reach it at a port of 127.0.0.1 with a token; the key stays
-in this process. What is not on the gateway's list of fields is refused: tools that the provider
-carries out, URLs that it fetches, responses that it stores, unless you say otherwise.
+in this process. The gateway refuses fields outside its allowlist, such as tools that the provider
+runs, URLs that it fetches and responses that it stores; options permit them.
 
 Examples:
   intercode gateway --upstream openai/gpt-5 --port 8080 --record calls.jsonl --max-cost 5
@@ -10,10 +10,10 @@ Examples:
   intercode gateway --upstream openai-compatible/mine --base-url http://localhost:8000/v1 \
       --token-file token.txt --allow-model fast=mine
 
-With a command after '--' it serves that command alone, tells it the address by OPENAI_BASE_URL and
-ANTHROPIC_BASE_URL and the token by OPENAI_API_KEY and ANTHROPIC_API_KEY, and ends with it.
-Otherwise SIGTERM or Ctrl-C lets the calls under way end; a second one ends them. Then it says what
-was spent.
+With a command after '--' the gateway serves only that command, and ends with it. The command finds
+the address in OPENAI_BASE_URL and ANTHROPIC_BASE_URL, and the token in OPENAI_API_KEY and
+ANTHROPIC_API_KEY. Otherwise SIGTERM or Ctrl-C stops the gateway after its current calls; a second
+signal ends them. The gateway then prints the total usage.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 _CONNECTIONS = 1024
-"""Clients at a time; each has a thread. Further ones wait to be accepted."""
+"""Maximum clients at a time, with one thread each. Further clients wait to be accepted."""
 _RESERVE = 128
-"""Descriptors for all but clients and their calls, which need one each."""
+"""Descriptors reserved beyond those of clients and their calls, which need one each."""
 _SHORTEST_TOKEN = 16
 
 
@@ -136,7 +136,7 @@ def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) ->
 
 
 def _add_permissions(group: argparse._ArgumentGroup) -> None:
-    """Add what clients may ask for beside answers of the one model."""
+    """Add the permissions that clients may have beyond answers of the one model."""
     group.add_argument(
         "--allow-model",
         action="append",
@@ -157,7 +157,7 @@ def _add_permissions(group: argparse._ArgumentGroup) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until a signal, or the command's end, ends it.
+    """Serve until a signal, or the command's end.
 
     Returns:
         The exit code: the command's, or 0.
@@ -212,13 +212,13 @@ def execute(args: argparse.Namespace) -> int:
             print(_greeting(args, upstream, port, client_variables), file=output(), flush=True)
             signal_queue.get()
             code = 0
-        with suppress(KeyboardInterrupt):  # the second signal
+        with suppress(KeyboardInterrupt):  # raised by the second signal
             session.drain(args.drain)
     total = ledger.spent()
     if args.json or not args.command:
         print(json.dumps(total) if args.json else _summary_text(total), file=output(), flush=True)
     else:
-        tell(_summary_text(total))  # standard output is the command's
+        tell(_summary_text(total))  # standard output belongs to the command
     if ledger.error is not None:
         raise ledger.error
     return code
@@ -247,7 +247,7 @@ def _policy(args: argparse.Namespace) -> GatewayPolicy:
 
 
 def _token(file: str | None) -> str:
-    """Read the token, or make one, and its file, which no one else can read.
+    """Read the token, or make a token and its file, readable only by this user.
 
     Raises:
         UsageError: The file cannot be read or made, others can read it, or it has no token.
@@ -280,10 +280,10 @@ def _token(file: str | None) -> str:
 
 @contextmanager
 def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
-    """Serve a seat at a port of the loopback; give its number.
+    """Serve a session at a port of the loopback; yield the port's number.
 
     Raises:
-        UsageError: The port cannot be had.
+        UsageError: The port is not available.
     """
     from intercode.admission import Admission
     from intercode_sandbox.forwarding import Forward
@@ -324,7 +324,7 @@ def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, st
 def _greeting(
     args: argparse.Namespace, upstream: Upstream, port: int, client_variables: Mapping[str, str]
 ) -> str:
-    """Say where the gateway is, and how clients are pointed at it; a token with a file is there."""
+    """Return the gateway's address and the settings of clients; a token in a file is not shown."""
     url = f"http://{LOOPBACK}:{port}"
     if args.json:
         token_fields = {"token_file": args.token_file} if args.token_file else {}
@@ -343,11 +343,11 @@ def _greeting(
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
-    """Give a queue that has each SIGINT or SIGTERM; from the second one on they raise, too.
+    """Yield a queue of the received SIGINTs and SIGTERMs; from the second on, they also raise.
 
-    Python runs a handler between two instructions of its main thread. A signal that arrives when
-    this thread is about to wait would be handled after the wait; the descriptor of the C handler
-    tells of it at once.
+    Python runs a handler between two instructions of its main thread. If a signal arrives when this
+    thread is about to wait, the handler would run after the wait. The descriptor of the C handler
+    reports the signal at once.
     """
     signal_queue: SimpleQueue[int] = SimpleQueue()
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -379,14 +379,14 @@ def _signals() -> Iterator[SimpleQueue[int]]:
 
 
 def _hide_keys(upstream: Upstream) -> None:
-    """Hide keys from the command and from clients: they may have this process's user."""
+    """Hide keys from the command and from clients, which may run as the same user."""
     from intercode_sandbox.native.syscalls import hide_variables
 
     hide_variables(os.environ.keys() - _inherited_variables(upstream).keys())
 
 
 def _inherited_variables(upstream: Upstream) -> dict[str, str]:
-    """Return the environment without keys of models: a command asks by the gateway only."""
+    """Return the environment without model keys: a command must use the gateway."""
     from intercode.models.providers import PROVIDERS
 
     keys = {provider.key for provider in PROVIDERS.values()}
@@ -400,7 +400,7 @@ def _inherited_variables(upstream: Upstream) -> dict[str, str]:
 def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQueue[int]) -> int:
     """Run a command until it ends, or a second signal ends it; return its exit code.
 
-    A terminal sends Ctrl-C to the command, too; SIGTERM is passed on.
+    A terminal sends Ctrl-C to the command, too; SIGTERM is forwarded.
     """
     try:
         process = subprocess.Popen(command, env=dict(env))
@@ -421,7 +421,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQue
 
 
 def _summary_text(total: Mapping[str, Any]) -> str:
-    """Return the sum for people."""
+    """Return the total usage as text."""
     notes = [f"{total['cached']} from the cache"] if total["cached"] else []
     notes += [f"{total['errors']} without a whole answer"] if total["errors"] else []
     notes_text = f" ({', '.join(notes)})" if notes else ""
@@ -437,7 +437,7 @@ def _summary_text(total: Mapping[str, Any]) -> str:
 
 
 class _Refusals(logging.Handler):
-    """Prints what the gateway refuses, and what it meets with its provider."""
+    """A log handler that prints the gateway's refusals and its provider's failures."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.INFO:

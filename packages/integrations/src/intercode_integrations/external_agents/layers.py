@@ -1,13 +1,13 @@
-"""Command-line agents as layers of images: built from the package indexes, in our own sandbox.
+"""Image layers with command-line agents, built from package indexes in a native sandbox.
 
 ::
 
     ROOT/agents/NAME-VERSION-MACHINE.tar    the layer, with /opt/agents/NAME; whole or absent
-    ROOT/agents/NAME-VERSION-MACHINE.json   what it was made of: each package with its checksum
-    ROOT/agents/.NAME-X/                    being built; torn, if NAME's lock is free
+    ROOT/agents/NAME-VERSION-MACHINE.json   its contents: each package with its checksum
+    ROOT/agents/.NAME-X/                    an unfinished build; stale if NAME's lock is free
 
-npm or pip runs in a sandbox that reaches its index and nothing else, and installs no package whose
-checksum is not the one that the index, or a build of the same version before, has told.
+npm or pip runs in a sandbox that reaches only its package index. It installs a package only if its
+checksum matches the index, or an earlier build of the same version.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ _LIMITS = Limits(
 )
 _DEFAULT = {"npm": "https://registry.npmjs.org/", "pypi": "https://pypi.org/simple"}
 _FILE_HOSTS = {"pypi.org": ("files.pythonhosted.org",)}
-"""An index's host → other hosts that its files are at."""
+"""Index host → further hosts that serve its files."""
 _REGISTRY = "npm_config_registry"
 _CPUS = {"x86_64": "x64", "aarch64": "arm64"}
-"""Machines, as npm calls them."""
+"""Machine → npm's name for its architecture."""
 _WAIT = 10.0
 _MAX_ERROR_CHARACTERS = 2000
 _CHUNK = 1 << 20
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a profile that a layer is built from."""
+    """The part of a profile from which a layer is built."""
 
     name: str
     version: str
@@ -81,7 +81,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, profile: Profile) -> Recipe | None:
-        """Return a profile's recipe; None: nothing is to be installed for it."""
+        """Return a profile's recipe; None: the profile installs nothing."""
         if profile.install is None:
             return None
         return cls(
@@ -93,32 +93,32 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """An installed agent's layer."""
+    """The layer of an installed agent."""
 
     name: str
     version: str
     machine: str
     path: str
-    """The archive: an image with the agent is ``IMAGE+PATH``."""
+    """Path of the archive: an image with the agent is ``IMAGE+PATH``."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
     seconds: float
-    """Time of the build."""
+    """Seconds of the build."""
     packages: dict[str, str]
-    """Each downloaded package, by name and version → its checksum."""
+    """Name and version of each downloaded package → its checksum."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The file beside a layer. It outlives the layer: the next build is compared with it."""
+    """The file beside a layer. It outlives the layer for comparison with the next build."""
 
     layer: Layer
     lock: str
-    """The package manager's own lock."""
+    """Lock of the package manager."""
 
 
 def recipes() -> dict[str, Recipe]:
-    """Return the agents that can be installed, by name."""
+    """Return the recipes of installable agents, by name."""
     candidates = {name: Recipe.of(find_profile(name)) for name in names()}
     return {name: recipe for name, recipe in candidates.items() if recipe is not None}
 
@@ -127,7 +127,7 @@ def find_recipe(name: str) -> Recipe:
     """Return an agent's recipe.
 
     Raises:
-        UsageError: There is none of this name.
+        UsageError: No installable agent has this name.
     """
     available_recipes = recipes()
     if name not in available_recipes:
@@ -138,17 +138,17 @@ def find_recipe(name: str) -> Recipe:
 
 
 def installed_layer(recipe: Recipe) -> Layer | None:
-    """Return the layer of an agent, in the version of its profile; None: it is not installed."""
+    """Return the layer of an agent, in its profile's version; None: the agent is not installed."""
     archive_path = _archive_path(recipe)
     record = _read_record(archive_path)
     return record.layer if record and take_tarball(archive_path) else None
 
 
 def find_layer(profile: Profile) -> Path | None:
-    """Return the archive that an agent's profile needs laid over an image.
+    """Return the archive that an agent's profile lays over an image.
 
     Returns:
-        Its path; None: nothing is to be installed.
+        The archive's path; None: the profile installs nothing.
 
     Raises:
         UsageError: The agent is not installed.
@@ -162,16 +162,19 @@ def find_layer(profile: Profile) -> Path | None:
 
 
 def install(name: str, progress: Progress) -> Layer:
-    """Build an agent's layer, unless there is one.
+    """Build an agent's layer unless it exists.
 
     Args:
         name: The agent's name.
-        progress: Told of the steps.
+        progress: Called with a line for each step.
+
+    Returns:
+        The layer.
 
     Raises:
-        UsageError: There is no such agent, or its installer is not on this machine.
+        UsageError: The agent does not exist, or its installer is not on this machine.
         FetchError: The package index cannot be reached.
-        ImageError: It could not be built, or the index has other files than before.
+        ImageError: The layer could not be built, or the index has other files than before.
     """
     recipe = find_recipe(name)
     if layer := installed_layer(recipe):
@@ -185,7 +188,7 @@ def install(name: str, progress: Progress) -> Layer:
     with file_lock(archive_path.parent / f".{name}.lock", on_wait=report_wait):
         if layer := installed_layer(recipe):
             return layer
-        for stale_folder in archive_path.parent.glob(f".{name}-*"):  # of a builder that was killed
+        for stale_folder in archive_path.parent.glob(f".{name}-*"):  # from a killed builder
             remove_tree(stale_folder)
         scratch = Path(tempfile.mkdtemp(dir=archive_path.parent, prefix=f".{name}-"))
         try:
@@ -195,10 +198,11 @@ def install(name: str, progress: Progress) -> Layer:
 
 
 def remove(name: str) -> Layer | None:
-    """Remove an agent's layer; images that were built with it stay until they are pruned.
+    """Remove an agent's layer; images that were built with it remain until they are pruned.
 
     Returns:
-        It; None: there was none. The list of its packages is kept, to compare the next build with.
+        The layer; None: there was none. Its list of packages is retained, for comparison with the
+        next build.
     """
     layer = installed_layer(find_recipe(name))
     if layer:
@@ -228,7 +232,7 @@ def _read_record(archive_path: Path) -> _Record | None:
 def _index(source: str) -> str:
     """Return the URL of the package index that this machine's operator has set, or the public one.
 
-    It may hold a password, which is neither shown nor kept.
+    The URL may contain a password, which InterCode neither prints nor stores.
     """
     if source == "npm":
         setting = os.environ.get(_REGISTRY) or _read_client_setting(
@@ -244,7 +248,7 @@ def _index(source: str) -> str:
 
 
 def _read_client_setting(*command: str) -> str:
-    """Return a client's own setting; empty: it has none, or is not there."""
+    """Return a setting of an installed client; empty: no client or no setting."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.strip() if result.returncode == 0 else ""
 
@@ -321,19 +325,20 @@ def _build(
     write_atomically(
         archive_path.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n"
     )
-    keep_tarball(new_archive, archive_path)  # last: with it, the agent is installed
+    keep_tarball(new_archive, archive_path)  # last: the archive marks the installation
     return layer
 
 
 @contextmanager
 def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
-    """Start a sandbox that reaches an index; the environment in which clients find it."""
+    """Start a sandbox that reaches an index; yield it with the clients' environment variables."""
     from intercode_sandbox.native.provider import NativeProvider
 
     policy = _policy(index)
     with closing(NativeProvider()) as provider:
         sandbox = provider.start("host", _LIMITS)
-        # The operator has named the index: other than a benchmark's hosts it may be a private one.
+        # The operator has named the index: unlike a benchmark's hosts, it may be on a private
+        # network.
         for port, serve in handlers(Gate(policy, private=True), proxy.serve).items():
             sandbox.forward(port, serve)
         sandbox.write_file(_CERTIFICATES, _certificates())
@@ -345,7 +350,7 @@ def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
 
 
 def _certificates() -> bytes:
-    """Return the certificates that this machine trusts, which an operator may have added to."""
+    """Return the certificates that this machine trusts, including the operator's additions."""
     configured_paths = [
         os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
     ]
@@ -356,10 +361,10 @@ def _certificates() -> bytes:
 
 
 def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_env: str) -> bytes:
-    """Run a step; its output.
+    """Run a step; return its output.
 
     Raises:
-        ImageError: It failed; the end of its words, without passwords, is in the message.
+        ImageError: The step failed; the message has the end of its output, without passwords.
     """
     result = sandbox.exec(argv, env={**env, **extra_env}, cwd="/")
     if not result.ok:
@@ -375,7 +380,7 @@ def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_en
 
 
 _Lock = tuple[str, dict[str, str]]
-"""A package manager's lock, and the checksums in it."""
+"""Lock of a package manager, and the checksums in it."""
 
 
 def _npm(
@@ -409,7 +414,7 @@ def _npm(
     }
     if unverified_names := [name for name, checksum in checksums.items() if not checksum]:
         raise ImageError(f"the index tells no checksum of {', '.join(unverified_names)}")
-    # Without a word, npm leaves out an optional package that it cannot have, or that is another.
+    # npm silently omits an optional package that is missing or differs from its checksum.
     lock_packages = msgspec.json.decode(lock)["packages"]
     required_paths = {path for path, package in lock_packages.items() if path and _fits(package)}
     if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):
@@ -432,16 +437,16 @@ def _npm(
 
 
 def _fits(package: Mapping[str, Any]) -> bool:
-    """Return whether a package of npm's lock is meant for this machine."""
+    """Return whether a package of npm's lock is for this machine."""
     platform_facts = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
     return all(value in package.get(kind, [value]) for kind, value in platform_facts.items())
 
 
 def _native(name: str, home: str, run: Callable[..., bytes]) -> str:
-    """Return the binary for this machine of a program's name, which needs no node; empty: none."""
+    """Return a program's native binary for this machine, which needs no node; empty: none."""
     output = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
     paths = output.decode().split("\n")[:-1]
-    # Of several, those for another C library; the image's own is the GNU one, as pip's wheels need.
+    # Prefer builds for the GNU C library, which the image has: pip's wheels need it, too.
     paths = [path for path in paths if f"-musl/{name}" not in path] or paths
     return paths[0] if len(paths) == 1 else ""
 
@@ -461,7 +466,7 @@ def _pypi(
         sandbox.write_file(_PYTHON_ARCHIVE, python_archive)
         run("tar", "-C", "/", "-xf", _PYTHON_ARCHIVE)
         python, pip = f"{home}/python/bin/python{local_python.release}", f"{_PIP}/bin/python"
-        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for it
+        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for this Python
         checksums[f"python=={local_python.version}"] = (
             f"sha256:{hashlib.sha256(python_archive).hexdigest()}"
         )
@@ -472,7 +477,7 @@ def _pypi(
         requirements = ["--require-hashes", "-r", _LOCK]
     build_options = [] if recipe.install.scripts else ["--only-binary=:all:"]
     build_options += [f"--no-binary={name}" for name in recipe.install.built]
-    # By the environment, as a command line would be told with every error.
+    # Environment variables hide the index: every error quotes the command line.
     run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *build_options,
         "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check",
         "--report=/tmp/report.json", *requirements,
@@ -495,7 +500,7 @@ def _pin_requirements(recipe: Recipe, separator: str) -> list[str]:
 
 
 def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
-    """Write a folder of the sandbox as a tarball, the same for the same content."""
+    """Write a folder of the sandbox as a tarball, identical for identical content."""
     process = sandbox.popen(
         ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0",
          "--format=gnu", "-C", "/", "-cf", "-", path.lstrip("/")],
@@ -513,7 +518,7 @@ def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
 
 
 def _check_members(archive_path: Path, name: str) -> None:
-    """Check that a layer has files of its agent only: a sandbox made it."""
+    """Refuse a layer with files outside its agent's folder: the sandbox is not trusted."""
     agent_root = f"{PREFIX}/{name}".lstrip("/")
     with tarfile.open(archive_path) as archive:
         for member in archive:

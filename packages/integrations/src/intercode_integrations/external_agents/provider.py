@@ -1,4 +1,4 @@
-"""The provider of command-line agents of others, which act in the sandbox by themselves."""
+"""The provider of external command-line agents, which act in the sandbox by themselves."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from intercode.models.limits import RateLimit
 
 _MODEL_OPTIONS = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}
-"""The options that say something of a model."""
+"""Options that concern a model."""
 _OPTIONS = {"agent", "skill", "episode_seconds", "model", *_MODEL_OPTIONS}
-"""The options of an agent and its model that an external one takes."""
+"""Options of an agent and its model that an external agent supports."""
 
 
 class ExternalAgentProvider(AgentProvider):
-    """Makes the agents of a profile, with a gateway to their model."""
+    """A provider of a profile's agents, with a gateway to their model."""
 
     calls_model = True
 
     @classmethod
     def claims(cls, name: str) -> bool:
-        """Tell whether a name means a profile, or a command."""
+        """Return whether a name denotes a profile or a command."""
         return is_external(name)
 
     @property
     def skill_homes(self) -> tuple[str, ...]:
-        """The common folder, which a skill's text may name, and the agent's own, if it has one."""
+        """Common skills folder, which a skill's text may name, and the agent's own if any."""
         skills_folder = find_profile(self.name).home_of_skills
         return (skills.HOME, *([skills_folder] if skills_folder else []))
 
     def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
-        """Make the agent that a spec names: see `AgentProvider.make`."""
+        """Make the agents that a spec names; see `AgentProvider.make`."""
         from intercode.agents.language import EpisodeLimits
         from intercode.evaluate.spending import make_budget, retry_policy
         from intercode.models.limits import RateLimit
@@ -96,7 +96,7 @@ class ExternalAgentProvider(AgentProvider):
             agent_spec.episode_seconds, agent_spec.episode_tokens, agent_spec.episode_cost
         )
         offer = ""
-        if profile.home_of_skills is None:  # else it finds them by itself
+        if profile.home_of_skills is None:  # otherwise the agent finds them by itself
             offer = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
         agents = episode_runner.ExternalAgents(
             profile, gateway, spec.model.name, limits, calls, offer

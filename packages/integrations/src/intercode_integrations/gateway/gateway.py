@@ -1,7 +1,7 @@
-"""The gate: requests of an agent in, the same protocol out to the model's server, each recorded.
+"""A recording proxy that forwards an agent's requests to the model's server, in the same protocol.
 
-A `Gateway` serves a run, and has the key, the budget and the pace. A `GatewaySession` serves one
-episode, and has a token of its own, the only secret that the sandbox sees::
+A `Gateway` serves a run, and has the key, the budget and the rate limit. A `GatewaySession` serves
+one episode, and has its own token, the only secret that the sandbox sees::
 
     with Gateway(Upstream.of("anthropic/claude-sonnet-4-5")) as gateway, gateway.seat() as seat:
         sandbox.forward(8080, seat.serve)
@@ -62,27 +62,28 @@ from intercode_integrations.gateway.retention import EpisodeCalls
 
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_PER_CALL = 16, 4
-"""Counts of tokens, which are free, that an episode may ask for, and more for each of its calls."""
+"""Free token counts that an episode may request, and further ones for each of its calls."""
 _OMITTED_COUNT_FIELDS = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
-"""Fields of a call that a count does not have."""
+"""Fields of a call that a token count does not have."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
-"""Parts of a query that agents send. None changes an answer, but ``beta=true`` of Anthropic's."""
+"""Query parameters that agents send. Only Anthropic's ``beta=true`` changes an answer."""
 _PATHS: dict[str, Name] = {table.path: name for name, table in TABLES.items()}
 PROVIDER_PROTOCOLS: dict[str, tuple[Name, ...]] = {
     "openai": ("chat", "responses"),
     "anthropic": ("messages",),
 }
-"""Provider → the protocols that it speaks; others speak all."""
+"""Provider → the protocols that it supports; other providers support all."""
 
 
 class Gateway(UpstreamBackend):
-    """The gate of a run. Its seats are served by many threads.
+    """The gateway of a run. Many threads serve its sessions.
 
     Args:
         upstream: The server and the key.
-        call_context: Cache, budget, pace, price and retries, as around our own models.
-        policy: What clients may do.
-        prices: Prices of the models that `Terms.models` names.
+        call_context: Cache, budget, rate limit, price and retries, as for calls of InterCode's
+            agents.
+        policy: The operator's limits on clients.
+        prices: Prices of the models that `GatewayPolicy.models` names.
 
     Raises:
         UsageError: A budget is in dollars, and a price is not known.
@@ -107,7 +108,7 @@ class Gateway(UpstreamBackend):
         self.close()
 
     def close(self) -> None:
-        """Close all seats, and the connections to the server. Idempotent."""
+        """Close all sessions, and the connections to the server. Idempotent."""
         for session in tuple(self._sessions):
             session.close()
         self.connections.close()
@@ -121,14 +122,16 @@ class Gateway(UpstreamBackend):
         keep: bool = True,
         is_full: Callable[[], bool] = lambda: False,
     ) -> GatewaySession:
-        """Make a seat, for one episode or one fork.
+        """Open a session for one episode or one fork.
 
         Args:
-            budget: Money and tokens of the episode, beside those of the run.
-            record: Called with each call once it has ended, on the thread that served it.
-            token: The secret that requests bring; default: a random one.
-            keep: Whether `Seat.calls` has the calls: a seat that serves for days has too many.
-            is_full: Whether what `record` writes has reached its limit: no further call is made.
+            budget: Money and tokens of the episode, in addition to the run's budget.
+            record: Called with each finished call, on the thread that served it.
+            token: The secret of the session's requests; default: a random one.
+            keep: Whether `GatewaySession.calls` retains the calls: a session of several days has
+                too many.
+            is_full: Whether the file that `record` writes has reached its limit; the session then
+                refuses further calls.
 
         Raises:
             UsageError: The budget is in dollars, and a price is not known.
@@ -146,14 +149,15 @@ class Gateway(UpstreamBackend):
 
 
 class GatewaySession(EpisodeCalls):
-    """The gate of one episode.
+    """The gateway's session for one episode.
 
     Attributes:
-        token: The secret that its requests bring.
-        calls: Calls that have ended, in this order.
-        failure: The failure of the provider, or of the way to it, after which no call was answered.
-            No agent can have caused such a failure: the episode's result says nothing of the agent.
-        refusal: The last request that the gate itself refused.
+        token: The secret that its requests carry.
+        calls: Finished calls, in the order of their ends.
+        failure: The last failure of the provider or its connection, unless a later call was
+            answered. No agent can cause such a failure, so the episode's result gives no evidence
+            about the agent.
+        refusal: The last request that the gateway itself refused.
     """
 
     def __init__(
@@ -183,20 +187,20 @@ class GatewaySession(EpisodeCalls):
         self.close()
 
     def close(self) -> None:
-        """Refuse all further requests, and break off those under way. Idempotent."""
+        """Refuse all further requests, and abort the current ones. Idempotent."""
         with self._condition:
             self._closed = True
             for answer in self._open:
                 answer.abort()
             for connection in self._connections:
-                with suppress(OSError):  # it has ended
+                with suppress(OSError):  # the connection has already ended
                     connection.shutdown(socket.SHUT_RDWR)
             self._condition.wait_for(
                 lambda: not self._open and not any(p.is_answered for p in self._pending_calls),
                 _CLOSE_SECONDS,
             )
             unanswered_calls = tuple(self._pending_calls)
-        for call in unanswered_calls:  # of a silent server, or between two tries
+        for call in unanswered_calls:  # calls that wait for a silent server, or for a retry
             call.cut()
         self._on_close(self)
 
@@ -205,7 +209,7 @@ class GatewaySession(EpisodeCalls):
 
         Args:
             connection: The socket.
-            admit: Called once a request has brought the token.
+            admit: Called after a request with the valid token.
         """
         with self._condition:
             if not self._closed:
@@ -217,7 +221,7 @@ class GatewaySession(EpisodeCalls):
                 self._connections.discard(connection)
 
     def _handle(self, request: RequestHead, client: ClientConnection) -> None:
-        """Answer one request, or keep the refusal."""
+        """Answer one request, or retain the refusal."""
         try:
             self._answer(request, client)
         except Refusal as refusal:
@@ -228,7 +232,7 @@ class GatewaySession(EpisodeCalls):
         """Answer one request."""
         try:
             parts = urlsplit(request.target) if request.target.startswith("/") else None
-        except ValueError:  # //[ begins a host
+        except ValueError:  # //[ starts a host
             parts = None
         if parts is None:
             raise Refusal(400, "the target of a request is a path")
@@ -294,7 +298,7 @@ class GatewaySession(EpisodeCalls):
             forwarded_call.run()
 
     def _body(self, request: RequestHead, client: ClientConnection, stack: ExitStack) -> bytes:
-        """Read a body; the room that it takes is kept until `stack` is left."""
+        """Read a body; its reserved memory is released when `stack` exits."""
         policy, intake = self._gateway.policy, self._gateway.intake
         size = policy.max_body if request.length is None else request.length
         if size > policy.max_body:
@@ -306,7 +310,7 @@ class GatewaySession(EpisodeCalls):
         return client.body(policy.max_body, free_bytes=FREE_BODY_BYTES, reserve=reserve)
 
     def _read(self, name: Name, body: bytes) -> tuple[dict[str, Any], int]:
-        """Return the part of a request that is passed on, and the most tokens that it may have."""
+        """Return the forwarded part of a request, and an upper bound of its tokens."""
         remaining_tokens = check_tokens(body)
         client_body = parse_body(body)
         check_embedded_tokens(client_body, remaining_tokens)
@@ -324,10 +328,10 @@ class GatewaySession(EpisodeCalls):
             self._started_calls += 1
 
     def _refuse_beyond_limits(self) -> None:
-        """Refuse a call that may not be made, before its body is read and after it.
+        """Refuse a call over a limit, before its body is read and after it.
 
         Raises:
-            Refusal: The gateway ends, or all calls have been made that may be.
+            Refusal: The gateway ends, or all permitted calls have been made.
         """
         if self._draining:
             raise Refusal(503, "the gateway ends")
@@ -352,7 +356,7 @@ class GatewaySession(EpisodeCalls):
         headers: dict[str, str],
         size: int,
     ) -> None:
-        """Answer how many tokens a request has: the server's count, or else an estimate."""
+        """Answer a request for a token count: with the server's count, or else an estimate."""
         with self._condition:
             if self._counts >= FREE_COUNTS + COUNTS_PER_CALL * self._started_calls:
                 raise Refusal(429, "tokens were counted too often for the calls that were made")
@@ -388,7 +392,7 @@ class GatewaySession(EpisodeCalls):
 
 
 class _KeyHeaders:
-    """The headers of a request, with a key of Anthropic's form where others have theirs."""
+    """The headers of a request; a key of Anthropic's form appears as a bearer token."""
 
     def __init__(self, request: RequestHead) -> None:
         self._request = request

@@ -1,7 +1,7 @@
-"""The veil: a secret that a server repeats, hidden also where a stream brings it in pieces.
+"""A filter that hides a secret that a server repeats, even in pieces across a stream's events.
 
-An event whose text ends as a secret begins is held back, with those that follow it, until its text
-goes on. All others pass at once, as they came.
+An event whose text ends like the start of the secret is held back, with the events after it, until
+its text continues. All other events pass at once and unchanged.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from intercode_integrations.gateway.streams import Event, encode_event
 
 REPLACEMENT = "[key]"
 _POSITION_FIELDS = ("item_id", "output_index", "content_index", "summary_index", "index")
-"""Fields of an event that tell which text it continues."""
+"""Fields of an event that identify the text that it continues."""
 _NON_TEXT_FIELDS = {"type", "role"}
 _TOKEN_FIELDS = {"logprobs", "token_ids"}
-"""Fields that tell a text by its tokens: an event that has a part of a secret loses them."""
+"""Fields that reveal a text by its tokens: an event with a part of a secret loses them."""
 Position = tuple[object, ...]
 
 
 @dataclass(slots=True)
 class _HeldEvent:
-    """An event, and the number of its texts in which the secret may have begun."""
+    """A buffered event, and the number of its texts in which the secret may have started."""
 
     raw_bytes: bytes
     data: dict[str, Any] | None
@@ -35,7 +35,7 @@ class _HeldEvent:
 
 @dataclass(slots=True)
 class _Part:
-    """The end of a text within one event, as far as the secret may have begun there."""
+    """The end of a text within one event, as far as it may be part of the secret."""
 
     event: _HeldEvent
     container: dict[str, Any]
@@ -53,10 +53,11 @@ class _Part:
 
 @dataclass(slots=True)
 class SecretFilter:
-    """Events of one stream in, the same events without the secret out.
+    """A filter that removes the secret from the events of one stream.
 
     Attributes:
-        secret: The secret; one that is shorter than `known_secrets.MIN_SECRET_LENGTH` is none.
+        secret: The secret; values shorter than `intercode.secrets.MIN_SECRET_LENGTH` are not
+            hidden.
     """
 
     secret: str
@@ -64,13 +65,13 @@ class SecretFilter:
     _tails: dict[Position, list[_Part]] = field(default_factory=dict)
 
     def filter_events(self, events: Iterable[Event]) -> bytes:
-        """Take events; return those that can go on."""
+        """Add events; return the bytes of all events that can pass."""
         if len(self.secret) < MIN_SECRET_LENGTH:
             return b"".join(event.raw_bytes for event in events)
         return b"".join(output for event in events for output in self._take(event))
 
     def flush(self) -> bytes:
-        """Return the events that were held back, once the stream is at its end."""
+        """Return the buffered events, at the end of the stream."""
         output = b"".join(map(self._encode_event, self._held_events))
         self._held_events.clear()
         return output
@@ -81,7 +82,7 @@ class SecretFilter:
         if event.data is not None:
             if (
                 b"\\" in event.raw_bytes or self.secret.encode() in event.raw_bytes
-            ):  # by escapes, or as it is
+            ):  # escaped or literal
                 held_event.data = hide_in(event.data, self.secret)
                 if held_event.data != event.data:
                     _mark_changed(held_event)
@@ -101,7 +102,7 @@ class SecretFilter:
         return event_bytes.replace(self.secret.encode(), REPLACEMENT.encode())
 
     def _continue(self, position: Position, part: _Part) -> None:
-        """Follow a text on; hide the secret that it completes."""
+        """Continue a text; hide the secret that it completes."""
         parts = [*self._tails.pop(position, ()), part]
         for previous_part in parts[:-1]:
             previous_part.event.waits -= 1
@@ -126,7 +127,7 @@ class SecretFilter:
             self._tails[position] = pending_parts
 
     def _partial_secret_length(self, text: str) -> int:
-        """Return how much of a text's end is the beginning of the secret."""
+        """Return the length of a text's end that equals the start of the secret."""
         offset = max(0, len(text) - len(self.secret) + 1)
         while (offset := text.find(self.secret[0], offset)) >= 0:
             if self.secret.startswith(text[offset:]):
@@ -135,7 +136,7 @@ class SecretFilter:
         return 0
 
     def _end(self, position: Position) -> None:
-        """End the texts of a place: they do not go on."""
+        """End the texts at a position: they do not continue."""
         for key in [key for key in self._tails if key[: len(position)] == position]:
             for part in self._tails.pop(key):
                 part.event.waits -= 1
@@ -146,7 +147,7 @@ def _position(data: dict[str, Any]) -> Position:
 
 
 def _texts(data: dict[str, Any]) -> Iterator[tuple[Position, dict[str, Any], str]]:
-    """Find the texts that an event continues: where each belongs, and where it stands."""
+    """Yield the texts that an event continues: position, container and key of each."""
     if isinstance(choices := data.get("choices"), list):
         for choice in choices:
             if isinstance(choice, dict):
@@ -176,7 +177,7 @@ def _mark_changed(held_event: _HeldEvent) -> None:
 
 
 def _clear_tokens(value: Any) -> None:
-    """Empty the fields that tell a text by its tokens."""
+    """Empty the fields that reveal a text by its tokens."""
     for key, item in value.items() if isinstance(value, dict) else ():
         if key in _TOKEN_FIELDS:
             value[key] = None if isinstance(item, dict) else type(item)()

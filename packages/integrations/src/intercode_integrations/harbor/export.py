@@ -1,7 +1,7 @@
-"""Export to Harbor: each task as a folder that judges by itself what an agent has left.
+"""Export to Harbor: each task as a folder whose scripts score an agent's final state.
 
-Gold is run once, and its outcome written down as data. The checks are scripts (`checks`) that need
-of the image only Bash and the usual tools, or the Python that the task needs, too.
+Gold runs once, and its outcome is stored as data. The scripts (`checks`) need only Bash and the
+usual tools of the image, or the Python that the task needs anyway.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _SECONDS = 30.0
 
 
 class Exporter:
-    """Exports the tasks of an environment.
+    """An exporter of an environment's tasks.
 
     Args:
         env: The environment.
         output_folder: The folder for the tasks' folders.
-        base: The image after ``FROM`` where a task has this machine's programs for one.
+        base: The image after ``FROM`` for tasks whose image is this machine's programs.
     """
 
     def __init__(self, env: InterCodeEnv[Any], output_folder: Path, base: str = HOST) -> None:
@@ -53,8 +53,8 @@ class Exporter:
         """Write a task's folder; return its path.
 
         Raises:
-            UsageError: It exists already.
-            TaskError: The task needs what no folder can carry.
+            UsageError: The folder already exists.
+            TaskError: The task has a property that no folder can carry.
             RewardError: Gold could not be run.
         """
         if task.depends_on_clock:
@@ -175,7 +175,7 @@ def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChe
 
 
 def _database(env: InterCodeEnv[Any], task: Task) -> bytes:
-    """Return a task's database as a file of SQLite's."""
+    """Return a task's database as an SQLite file."""
     stage: Any = env.stage
     if stage.engine.name != "sqlite":
         raise UsageError(f"only databases of SQLite are exported, not of {stage.engine.name}")
@@ -203,7 +203,7 @@ def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> Ta
     run = {
         "unittest": f"exec {python} -m unittest {names}\n",
         "pytest": f"exec {python} -m pytest -q {names}\n",
-        # Each begins with the same files, as in a sandbox of its own.
+        # Each command starts with the same files, as it would in its own sandbox.
         "command": 'kept=$(mktemp -d) && cp -a . "$kept" || exit 1\n'
         + "".join(
             f'bash -c {shlex.quote(name)} && cp -a "$kept/." . || exit 1\n' for name in plan.tests
@@ -230,7 +230,7 @@ _CHECK_MAKERS: Mapping[str, Callable[[InterCodeEnv[Any], Task, Recipe], TaskChec
 
 
 def _steps(env: InterCodeEnv[Any], task: Task) -> str:
-    """Return the actions of a solution, without the submit at its end."""
+    """Return the actions of a solution, without the final submit."""
     if not task.gold:
         return "false  # the task has no solution with it"
     return "\n".join(env.solution(task)[:-1])

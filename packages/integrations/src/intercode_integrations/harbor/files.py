@@ -1,7 +1,8 @@
-"""Tasks that are judged by files and an output: what a solution leaves, as a list of hashes.
+"""Checks of tasks that are scored by files and an output: a solution's result as a list of hashes.
 
-What the task's image and setup made counts whole, with whatever is added to it, and so does each
-path that gold touches. The rest of the system does not: Harbor's agents install themselves there.
+Everything that the task's image and setup created counts as a whole, including additions to it, and
+so does each path that gold touches. The rest of the system does not count, because Harbor's agents
+install themselves there.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _TYPES = {
 
 
 class FileChecks:
-    """Makes the checks of files.
+    """A factory of file checks.
 
     Args:
-        env: An environment whose tasks are tried in sandboxes.
+        env: An environment whose tasks run in sandboxes.
     """
 
     def __init__(self, env: InterCodeEnv[Any]) -> None:
@@ -53,7 +54,7 @@ class FileChecks:
         """Return the check of a task.
 
         Raises:
-            TaskError: A name of a file cannot be listed.
+            TaskError: A file name cannot be listed.
             RewardError: Gold could not be run.
         """
         outcomes = [self._env.outcome(replace(task, gold=(gold,))) for gold in task.gold]
@@ -83,7 +84,7 @@ class FileChecks:
         return TaskChecks(tests, solution_script, prompt)
 
     def _image_paths(self, task: Task) -> dict[str, bool]:
-        """Find the paths that were laid over the image's base, and whether each is a folder."""
+        """Return the paths that were added to the image's base, and whether each is a folder."""
         stage: Any = self._env.stage
         image = stage.image(task)
         if not (spec := parse(image)).additions:
@@ -109,7 +110,7 @@ def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
 
 
 def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
-    """Tell whether the output counts, as `intercode.rewards.bash` has it."""
+    """Return whether the output counts, by the rule of `intercode.rewards.bash`."""
     if (answer := Answer.parse(task)) is not None:
         return answer.is_printed
     return bool(normalise(outcome.output)) or not outcome.changes
@@ -118,7 +119,7 @@ def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
 def _scope(
     task: Task, created_paths: Mapping[str, bool], outcomes: Iterable[GoldOutcome]
 ) -> dict[str, bytes]:
-    """Return the lists for ``list.sh``: of the places that count, and of what does not there."""
+    """Return the lists for ``list.sh``: counted trees, counted paths, and free patterns."""
     counted_paths = {
         path: folder for path, folder in created_paths.items() if not _scratch_folder(path)
     }
@@ -137,7 +138,7 @@ def _scope(
 def _list_files(
     task: Task, workspace: SandboxBackend, scope: Mapping[str, bytes]
 ) -> dict[str, set[str]]:
-    """List what an agent is given: path → its lines."""
+    """Return the listing of the agent's initial state: path → its lines."""
     for name, rows in scope.items():
         workspace.write_file(f"{TESTS}/{name}", rows)
     argv = ["/bin/bash", f"{TESTS}/list.sh", TESTS]
@@ -153,7 +154,7 @@ def _list_files(
 
 
 def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutcome) -> bytes:
-    """Return the list as it is when gold has run."""
+    """Return the listing after gold has run."""
     lines = dict(listing)
     for change in outcome.changes:
         if _is_asked_for(task, change.path) and not task.expects(change.path):
@@ -162,7 +163,7 @@ def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutc
 
 
 def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
-    """Write a path as ``list.sh`` does."""
+    """Return the lines of a path in the form of ``list.sh``."""
     if change.kind == "deleted":
         return []
     if change.type not in _TYPES or "\n" in change.path or "\\" in change.path:
@@ -177,7 +178,7 @@ def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
 
 
 def _is_asked_for(task: Task, path: str) -> bool:
-    """Tell whether a path counts that gold changed: scratch does if the task speaks of it."""
+    """Return whether gold's change of a path counts; scratch does if the query names it."""
     if not (top := _scratch_folder(path)):
         return True
     return "/".join(path.split("/")[: top.count("/") + 2]) in task.query

@@ -1,4 +1,4 @@
-"""Serve an environment to clients of the Model Context Protocol."""
+"""The command that serves an environment to clients of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -61,36 +61,36 @@ def execute(args: argparse.Namespace) -> int:
         stack.enter_context(_signals(sessions.leave))
         result = _run_in_thread(lambda: _run_episodes(run_plan, sessions, watcher))
         if not args.http and result.ran:
-            sessions.leave_event.wait()  # it may look at its tools once more
+            sessions.leave_event.wait()  # the client may list its tools once more
     if result.complete and not result.ran:
         raise UsageError(
             f"{output_folder} has a result for every episode: choose another folder (--out)"
         )
     if not result.outcomes and fresh:
-        shutil.rmtree(output_folder)  # the client has only asked which tools there are
+        shutil.rmtree(output_folder)  # the client has only listed the tools
         return 1
     tell(f"run: {output_folder}")
     return 0 if result.complete else 1
 
 
 class _Watcher(Watcher):
-    """Tells the clients, too, that their episodes have ended."""
+    """A watcher that also reports the end of an episode to its client."""
 
     def __init__(self, sessions: EpisodeSessions, quiet: bool) -> None:
         super().__init__(quiet=quiet)
         self._sessions = sessions
 
     def episode(self, episode: Episode) -> None:
-        """Answer the last call of an episode, which is recorded by now."""
+        """Answer the last call of an episode, after the episode is recorded."""
         self._sessions.finish_episode(episode)
         super().episode(episode)
 
 
 def _only_session(run_plan: Plan, sessions: EpisodeSessions) -> EpisodeSession:
-    """Return the seat of the one episode that there is over stdio.
+    """Return the session of the single episode that stdio can serve.
 
     Raises:
-        UsageError: There are others.
+        UsageError: The run has other than one episode.
     """
     if len(run_plan.tasks) * run_plan.spec.epochs != 1:
         raise UsageError(
@@ -100,17 +100,17 @@ def _only_session(run_plan: Plan, sessions: EpisodeSessions) -> EpisodeSession:
 
 
 def _print(url: str, episode: Episode, as_json: bool) -> None:
-    """Print what an operator needs to start the client of an episode."""
+    """Print the line with which an operator starts the client of an episode."""
     line = f"{safe(episode.id)}  {url}"
     if as_json:
         fields = {"task_id": episode.task_id, "epoch": episode.epoch, "query": episode.query}
         line = json.dumps({**fields, "url": url})
-    # In one piece, as episodes begin on several threads.
+    # In one write, because episodes start on several threads.
     print(f"{line}\n", end="", file=output(), flush=True)
 
 
 def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -> RunResult:
-    """Run the episodes, as 'intercode run' does."""
+    """Run the episodes like ``intercode run``."""
     spec = run_plan.spec
     run_setting = setting(run_plan, watcher, budget=make_budget(spec))
     try:
@@ -137,7 +137,7 @@ def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -
 @contextmanager
 def _signals(leave: Callable[[], None]) -> Iterator[None]:
     """Leave at the first SIGINT or SIGTERM, by which clients end their servers; die at the next."""
-    queue: SimpleQueue[int] = SimpleQueue()  # a handler may do no more than put into one
+    queue: SimpleQueue[int] = SimpleQueue()  # a signal handler may only put into a queue
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -160,7 +160,7 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:
-    """Work on another thread, where a run does not hear the signals itself."""
+    """Run `work` on another thread, where a run does not handle the signals itself."""
     result_future: Future[T] = Future()
 
     def run() -> None:

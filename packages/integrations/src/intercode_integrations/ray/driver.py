@@ -1,7 +1,7 @@
-"""The driver of a run on a cluster: it starts stations, hands out batches, and keeps the record.
+"""The driver of a run on a cluster: it starts Ray workers, assigns batches, and keeps the record.
 
-A batch of jobs is recorded when its answer is here, and never before; so a station that is lost,
-alone or with its machine, costs the batches that it had, which are begun again elsewhere.
+A batch of jobs is recorded when its result arrives, and never before. A lost worker, alone or with
+its machine, therefore costs only its current batches, which start again elsewhere.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NODE_POLL_SECONDS = 1.0
-"""Seconds between looks at the cluster's nodes."""
+"""Seconds between polls of the cluster's nodes."""
 BATCH_SECONDS = 1.0
-"""Seconds that a batch is to take: so much is lost with a station, at the most twice."""
+"""Target duration of a batch: a lost worker costs so many seconds, at most twice."""
 MAX_BATCH_JOBS = 64
-"""Jobs of a batch."""
+"""Maximum jobs of a batch."""
 WAIT_NOTICE_SECONDS = 30.0
-"""Seconds without any station after which it is said what is waited for."""
+"""Seconds without any open worker after which the driver reports what it waits for."""
 
 
 @dataclass(eq=False)
 class _WorkerHandle:
-    """A station, as the driver knows it."""
+    """The driver's view of a Ray worker."""
 
     name: str
     node: str
@@ -63,38 +63,38 @@ class _WorkerHandle:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of a station that is under way."""
+    """A pending call of a worker."""
 
     worker: _WorkerHandle
     batch: list[Job] = field(default_factory=list)
-    """Empty: it is being opened."""
+    """Jobs of the call; empty: the worker is being opened."""
 
 
 class RayExecutor:
-    """See `intercode.evaluate.worker.Runs`.
+    """A run on a cluster; see `intercode.evaluate.worker.Runs`.
 
     Args:
         jobs: The jobs, in order.
         work: The run.
-        address: The cluster's.
-        cpus: The processors that each station reserves.
+        address: The address of the cluster.
+        cpus: The processors that each worker reserves.
     """
 
     def __init__(self, jobs: Sequence[Job], work: Work, address: str | None, cpus: float) -> None:
         self.stopped: str | None = None
         self._remaining_jobs = deque(jobs)
         self._loss_counts: Counter[Key] = Counter()
-        """How often a job was lost, alone in its batch after the first time."""
+        """Number of losses of a job; after the first loss the job runs alone in its batch."""
         self._work, self._address, self._cpus = work, address, cpus
         self._workers = min(work.plan.spec.how.workers, max(1, len(jobs)))
         self._worker_handles: list[_WorkerHandle] = []
         self._calls: dict[Any, _Call] = {}
         self._refusals: dict[str, str] = {}
-        """Node → why it takes no part."""
+        """Node → the reason why it is excluded."""
         self._failures: Counter[str] = Counter()
         self._numbers = count(1)
         self._seconds = 0.0
-        """The time of an episode, of late."""
+        """Moving average of an episode's seconds."""
         self._draining = False
         self._failure: BaseException | None = None
         self._announced_nodes: set[str] = set()
@@ -125,7 +125,7 @@ class RayExecutor:
         self._ledger: Any = None
         if spec.model.name or spec.env.judge_model or spec.how.max_connections:
             budget = self._work.budget
-            assert budget is not None  # a run of a spec has one
+            assert budget is not None  # a run of a spec has a budget
             self._prior_spending = budget.spent.cost, budget.spent.tokens
             self._ledger = (
                 ray.remote(SharedLedger)
@@ -171,10 +171,10 @@ class RayExecutor:
             yield from self._receive_episodes(progress, interrupts)
             progress.tick()
 
-    # Stations
+    # Workers
 
     def _start_missing_workers(self, progress: Progress) -> None:
-        """Start stations on nodes that have too few; at first, and on nodes that have joined."""
+        """Start workers on nodes that have too few: at first, and on nodes that have joined."""
         now = time.monotonic()
         if now - self._last_poll < NODE_POLL_SECONDS:
             return
@@ -196,7 +196,7 @@ class RayExecutor:
             progress.nodes(0, f"{text} ({reasons})" if reasons else text)
 
     def _start(self, node: str, share: int, resources: dict[str, float]) -> None:
-        # What the sandboxes of its environments may take is reserved, as far as it is there at all.
+        # Reserves memory for the sandboxes of its environments, as far as the node has it.
         env_memory = self._work.setting.facts.get("limits", {}).get("memory", 0)
         memory = min(
             share * env_memory,
@@ -238,7 +238,7 @@ class RayExecutor:
             progress.nodes(self._count(), f"{self._names[worker.node]} takes part")
 
     def _refuse(self, node: str, reason: str, progress: Progress) -> None:
-        """Leave a node out."""
+        """Exclude a node."""
         if node in self._refusals:
             return
         self._refusals[node] = reason
@@ -254,7 +254,7 @@ class RayExecutor:
         return len({worker.node for worker in self._worker_handles if worker.is_open})
 
     def _lose(self, worker: _WorkerHandle, error: Exception, progress: Progress) -> None:
-        """Begin again elsewhere what a lost station had."""
+        """Requeue the jobs of a lost worker."""
         self._remove_worker(worker)
         self._failures[worker.node] += 1
         if not worker.is_open and self._failures[worker.node] > 2:
@@ -274,7 +274,7 @@ class RayExecutor:
             self._ledger.lost.remote(worker.name)
         for call in [ref for ref, call in self._calls.items() if call.worker is worker]:
             batch = self._calls.pop(call).batch
-            if len(batch) == 1:  # else it may be any other's fault
+            if len(batch) == 1:  # a larger batch does not show which job is at fault
                 self._loss_counts[batch[0].key] += 1
             for job in reversed(batch):
                 self._loss_counts.setdefault(job.key, 0)
@@ -315,7 +315,7 @@ class RayExecutor:
             heapreplace(worker_heap, (worker.batch_count, n, worker))
 
     def _batch(self) -> list[Job]:
-        """Take jobs for a batch; one that was lost before goes alone."""
+        """Take jobs for a batch; a job that was lost before gets its own batch."""
         fair_share = len(self._remaining_jobs) // (2 * self._workers)
         size = int(BATCH_SECONDS / self._seconds) if self._seconds else 1
         batch = [self._remaining_jobs.popleft()]
@@ -331,7 +331,7 @@ class RayExecutor:
     def _receive_episodes(
         self, progress: Progress, interrupts: Interrupts
     ) -> Generator[Episode, None, None]:
-        """Wait a little for answers; yield their episodes."""
+        """Wait briefly for results; yield their episodes."""
         if not self._calls:
             with suppress(queue.Empty):
                 interrupts.messages.get(timeout=TICK)
@@ -343,11 +343,11 @@ class RayExecutor:
         episodes: list[Episode] = []
         for ref in ready_refs:
             if (call := self._calls.pop(ref, None)) is None:
-                continue  # of a station that was lost meanwhile
+                continue  # its worker was lost meanwhile
             try:
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError:
-                raise  # a defect of ours
+                raise  # a defect of InterCode
             except self._ray.exceptions.RayError as error:
                 self._calls[ref] = call
                 self._lose(call.worker, error, progress)
@@ -366,7 +366,7 @@ class RayExecutor:
         if episode_count := len(answer.episodes):
             episode_seconds = (
                 answer.seconds / episode_count
-            )  # without the wait for this thread, if that is the limit
+            )  # excludes the wait for this thread, which may be the bottleneck
             self._seconds = (
                 0.8 * self._seconds + 0.2 * episode_seconds if self._seconds else episode_seconds
             )
@@ -385,7 +385,7 @@ class RayExecutor:
         return answer.episodes
 
     def _abandon_jobs(self) -> Iterable[Episode]:
-        """Return the episodes of jobs with which stations were lost again and again."""
+        """Yield failed episodes for jobs that lost their workers more than `retries` times."""
         max_retries = self._work.plan.spec.how.retries
         for job in [
             job for job in self._remaining_jobs if self._loss_counts[job.key] > max_retries
@@ -399,7 +399,7 @@ class RayExecutor:
             partial.agent = self._work.agent.name
             yield failed_episode(error, partial)
 
-    # The end
+    # Shutdown
 
     def _drain(self) -> None:
         self._draining = True
@@ -407,7 +407,7 @@ class RayExecutor:
             worker.actor.drain.remote()
 
     def _close(self) -> None:
-        """Let stations close their environments: that leaves less behind than an end by force."""
+        """Let workers close their environments: that leaves less behind than killing them."""
         close_refs = [
             worker.actor.close.remote() for worker in self._worker_handles if worker.is_open
         ]
@@ -415,7 +415,7 @@ class RayExecutor:
             self._ray.wait(close_refs, num_returns=len(close_refs), timeout=PATIENCE)
 
     def _settle_budget(self) -> None:
-        """Take what was spent into the budget, which further runs may share."""
+        """Add the ledger's spending to the budget, which further runs may share."""
         budget = self._work.budget
         try:
             current_spending, presumed_spending = self._ray.get(

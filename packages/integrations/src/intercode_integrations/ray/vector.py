@@ -1,8 +1,9 @@
-"""Vectors whose environments are on a cluster: what ``make_vec(…, backend="ray")`` makes.
+"""Vectors with environments on a cluster, made by ``make_vec(…, backend="ray")``.
 
-`ThreadVectorEnv` steps stand-ins here, each of which passes its calls on to an environment in a
-process of the cluster. A fork stays on the machine of its origin, since a saved state cannot leave
-it: the stand-in that gets it moves there, and goes home at its next reset.
+`ThreadVectorEnv` steps local proxies, each of which forwards its calls to an environment in a
+process of the cluster. A fork stays on the machine of its origin, because a saved state cannot
+leave it. The proxy of a fork moves to that machine, and returns to its own process at its next
+reset.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from intercode_integrations.serve.client import rebuild_error
 log = logging.getLogger(__name__)
 
 WAIT_NOTICE_SECONDS = 30.0
-"""Seconds after which it is said what is waited for."""
+"""Seconds without free processors after which a warning is logged."""
 _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools", "prompt")
-"""Attributes that all environments of a vector have alike."""
+"""Attributes that are equal in all environments of a vector."""
 
 
 class EnvironmentActor:
@@ -51,7 +52,7 @@ class EnvironmentActor:
 
     Args:
         env: As in `intercode.project.create`.
-        wrappers: Each is called with an environment.
+        wrappers: Functions that are each applied to an environment.
         options: As in `create`.
     """
 
@@ -65,7 +66,7 @@ class EnvironmentActor:
         self._numbers = itertools.count()
 
     def check(self) -> Any:
-        """Find out whether this machine permits sandboxes."""
+        """Check whether this machine permits sandboxes."""
         return _capture_error(self._check)
 
     def _check(self) -> None:
@@ -102,7 +103,7 @@ class EnvironmentActor:
         )
 
     def single_fork(self, snapshot: int) -> Any:
-        """Return the number of a snapshot for a single fork: see `EpisodeSnapshot.of_one`."""
+        """Return a snapshot's number for one fork; see `EpisodeSnapshot.reserve_fork`."""
         return _capture_error(lambda: self._keep(self._snapshots[snapshot].reserve_fork()))
 
     def _keep(self, snapshot: EpisodeSnapshot) -> int:
@@ -111,7 +112,7 @@ class EnvironmentActor:
         return number
 
     def restore(self, number: int, snapshot: int) -> Any:
-        """Begin a fork in an environment."""
+        """Start a fork in an environment."""
         return _capture_error(
             lambda: self._envs[number].unwrapped.restore(self._snapshots[snapshot])
         )
@@ -127,14 +128,14 @@ class EnvironmentActor:
             env.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all environments."""
         for number in list(self._envs):
             self.close_env(number)
 
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """An error, told by its class's name and its message: it may not be one that is pickled."""
+    """An error as its class name and message: the exception itself may not be picklable."""
 
     name: str
     message: str
@@ -148,7 +149,7 @@ def _capture_error(work: Callable[[], Any]) -> Any:
 
 
 def _sandbox_failure(call: Any) -> SandboxError | None:
-    """Return what keeps a machine from having sandboxes, if anything does."""
+    """Return the error that keeps a machine from running sandboxes; None if there is none."""
     try:
         _answer(call)
     except (SandboxUnavailableError, SandboxClosedError) as error:
@@ -157,10 +158,10 @@ def _sandbox_failure(call: Any) -> SandboxError | None:
 
 
 def _answer(call: Any) -> Any:
-    """Wait for an actor's answer, and raise what was told.
+    """Wait for an actor's answer, and raise the error that it reports.
 
     Raises:
-        SandboxClosedError: Its process was lost.
+        SandboxClosedError: The actor's process was lost.
     """
     ray = import_ray()
     try:
@@ -178,11 +179,11 @@ def _answer(call: Any) -> Any:
 
 
 class EnvironmentActors:
-    """The processes of a vector; lost ones are replaced when an environment needs one.
+    """The processes of a vector; a lost process is replaced when an environment needs one.
 
     Args:
         count: The number of environments.
-        arguments: Those of `EnvironmentActor`.
+        arguments: The arguments of `EnvironmentActor`.
 
     Raises:
         SandboxUnavailableError: No node permits sandboxes.
@@ -231,21 +232,21 @@ class EnvironmentActors:
         )
 
     def next_actor(self) -> Any:
-        """Return the process for another environment: each in turn."""
+        """Return the process for another environment, in rotation."""
         with self._lock:
             if not self._actors:
                 self._open()
             return self._actors[next(self._turn_counter) % len(self._actors)]
 
     def lose(self, actor: Any) -> None:
-        """Use a process no more."""
+        """Stop using a process."""
         with self._lock:
             if actor in self._actors:
                 self._actors.remove(actor)
                 import_ray().kill(actor)
 
     def leave(self) -> None:
-        """Say that an environment is closed; the last one closes all."""
+        """Count a closed environment; the last one ends all processes."""
         with self._lock:
             self._users -= 1
             if self._users or not (ray := import_ray()).is_initialized():
@@ -258,13 +259,13 @@ class EnvironmentActors:
 
 
 class RemoteSnapshot:
-    """A snapshot in a process of the cluster: see `EpisodeSnapshot`."""
+    """A snapshot in a process of the cluster; see `EpisodeSnapshot`."""
 
     def __init__(self, actor: Any, number: int) -> None:
         self.actor, self.number = actor, number
 
     def reserve_fork(self) -> RemoteSnapshot:
-        """See `EpisodeSnapshot.of_one`."""
+        """Reserve the snapshot for a single fork; see `EpisodeSnapshot.reserve_fork`."""
         return RemoteSnapshot(self.actor, _answer(self.actor.single_fork.remote(self.number)))
 
     def close(self) -> None:
@@ -279,11 +280,11 @@ class RemoteSnapshot:
 
 
 class ClusterEnv(StandIn):
-    """The stand-in of one environment.
+    """The local proxy of an environment on the cluster.
 
     Args:
         actors: The vector's processes.
-        template: An environment of the same arguments, of which nothing is started.
+        template: An environment with the same arguments, never started.
     """
 
     def __init__(self, actors: EnvironmentActors, template: Any) -> None:
@@ -308,17 +309,17 @@ class ClusterEnv(StandIn):
 
     @property
     def episode(self) -> Any:
-        """The episode, as it is there now."""
+        """Current episode of the environment on the cluster."""
         return self._call("episode")
 
     def select_task(self, options: Mapping[str, Any]) -> Any:
-        """See `InterCodeEnv.named`."""
+        """See `InterCodeEnv.select_task`."""
         return self._template.unwrapped.select_task(options)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode, at home."""
+        """Start an episode in the proxy's own process."""
         self._go_home()
         if self._home_slot is None:
             self._home_slot = self._make_env(self._actors.next_actor())
@@ -330,12 +331,12 @@ class ClusterEnv(StandIn):
         return result
 
     def snapshot(self, how: How = "auto", lossy: bool = False) -> RemoteSnapshot:
-        """See `InterCodeEnv.snapshot`; it is restored in stand-ins of this vector only."""
+        """See `InterCodeEnv.snapshot`; only proxies of this vector can restore the snapshot."""
         actor, number = self._current_slot()
         return RemoteSnapshot(actor, self._call_actor(actor, actor.save, number, how, lossy))
 
     def restore(self, snapshot: RemoteSnapshot) -> tuple[str, dict[str, Any]]:
-        """Begin a fork, on the machine where its origin is."""
+        """Start a fork, on the machine of its origin."""
         actor = snapshot.actor
         if self._home_slot is not None and self._home_slot[0] is actor:
             self._go_home()
@@ -346,7 +347,7 @@ class ClusterEnv(StandIn):
         return self._reset_result(self._call_actor(actor, actor.restore, number, snapshot.number))
 
     def _go_home(self) -> None:
-        """Leave the environment that a fork was in."""
+        """Close the environment of a fork in another process."""
         if self._fork_slot is not None:
             actor, number = self._fork_slot
             self._fork_slot = None
@@ -368,7 +369,7 @@ class ClusterEnv(StandIn):
         try:
             return _answer(method.remote(*args, **keywords))
         except SandboxClosedError as error:
-            if error.__cause__ is not None:  # the process, and not a sandbox in it
+            if error.__cause__ is not None:  # a cause exists if the process was lost, not a sandbox
                 self._actors.lose(actor)
                 self._home_slot = (
                     None if self._home_slot and self._home_slot[0] is actor else self._home_slot
@@ -390,7 +391,7 @@ class ClusterEnv(StandIn):
             self._actors.leave()
 
     def fork(self, *args: Any, **keywords: Any) -> NoReturn:
-        """Refuse: a vector's forks are in the vector.
+        """Refuse: a vector's forks stay within the vector.
 
         Raises:
             EnvironmentStateError: Always.

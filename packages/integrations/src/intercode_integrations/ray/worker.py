@@ -1,4 +1,4 @@
-"""A station: a process on a machine of the cluster, with warm environments for batches of jobs."""
+"""Ray workers: processes on the cluster's machines, with warm environments for batches of jobs."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ if TYPE_CHECKING:
     from intercode.evaluate.run_setup import Setting
 
 ErrorText = tuple[str, str]
-"""The name of an error's class, and its message: errors are not pickled, as theirs may not be."""
+"""Class name and message of an error: errors of other packages may not be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The instructions that all stations of a run have in common."""
+    """The instructions that all workers of a run share."""
 
     plan: Plan
     facts: Mapping[str, Any]
-    """The facts of the environment at the driver."""
+    """Facts of the environment at the driver."""
     image_digests: Mapping[str, str]
-    """Image → digest, of those that can be shipped."""
+    """Image → digest, for images that can be shipped."""
     folder: str
-    """The driver's working directory, from which relative paths start if it is there."""
+    """Working directory of the driver, the base of relative paths if it exists here."""
     hidden_folders: tuple[str, ...]
     """Folders that no sandbox may see."""
     versions: Mapping[str, str] = field(default_factory=package_versions)
     env_location: str = ""
-    """The place of the environment's class, ``file.py:Class``, if it is not a package's."""
+    """Location of the environment's class, ``file.py:Class``, unless a package has it."""
     ledger: Any = None
-    """The actor that keeps what all share, if a model is asked."""
+    """Actor with the shared limits, if the run uses a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenResult:
-    """How a station was opened."""
+    """The result of opening a worker."""
 
     missing_images: tuple[str, ...] = ()
-    """Images that have to be shipped first."""
+    """Images that the driver must ship first."""
     refusal: str = ""
-    """The reason for which this machine cannot take part."""
+    """Reason why this machine cannot take part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class BatchResult:
     """The result of a batch."""
 
     episodes: list[Episode]
-    """Of its first jobs, without secrets."""
+    """Episodes of its first jobs, without secrets."""
     seconds: float = 0.0
-    """The time that they took here, all together."""
+    """Total seconds of these episodes on the worker."""
     error: ErrorText | None = None
-    """The error that every other episode would meet, too."""
+    """Error that every other episode would also meet."""
 
 
 class RayWorker:
-    """The actor. `play` may be called from as many threads as it is to have environments.
+    """The actor of a Ray worker, with one environment for each thread that calls `play`.
 
     Args:
         name: Its name, for the ledger.
@@ -100,11 +100,15 @@ class RayWorker:
         self._orders: Orders
 
     def open(self, assignment: Assignment, images: Mapping[str, Any]) -> OpenResult:
-        """Prepare for a run, on this machine.
+        """Prepare this machine for a run.
 
         Args:
             assignment: The run.
-            images: Image that was missing here → its file, in the object store.
+            images: Name of an image that was missing on this machine → its file, in the object
+                store.
+
+        Returns:
+            The images that are still missing, or the reason of a refusal, if any.
         """
         run_assignment = assignment
         if (versions := package_versions()).get("code") != run_assignment.versions.get("code"):
@@ -158,7 +162,7 @@ class RayWorker:
             budget=budget,
         )
         self._setting.make().close()
-        getattr(self._setting.provider, "facts", dict)()  # asks whether this machine permits them
+        getattr(self._setting.provider, "facts", dict)()  # raises without permission for sandboxes
         run_options = spec.how
         calls = (
             SharedCalls(self._outbox)
@@ -173,7 +177,7 @@ class RayWorker:
         self._redactor = Redactor()
 
     def play(self, keys: Sequence[tuple[int, str]]) -> BatchResult:
-        """Run jobs, by epoch and task, one after the other, in a warm environment."""
+        """Run jobs, given by epoch and task, one after the other in a warm environment."""
         with self._lock:
             worker = self._idle_workers.pop() if self._idle_workers else Worker(self._orders)
         episodes: list[Episode] = []
@@ -191,14 +195,14 @@ class RayWorker:
             text = self._redactor.text(str(error))
             return BatchResult(episodes, error=(type(error).__name__, text))
         finally:
-            if self._outbox is not None:  # what was spent for these is known when they are
+            if self._outbox is not None:  # costs must be known when their episodes are
                 self._outbox.flush()
         with self._lock:
             self._idle_workers.append(worker)
         return BatchResult(episodes, time.monotonic() - start_time)
 
     def drain(self) -> None:
-        """Begin no more jobs, and repeat no call of a model."""
+        """Start no more jobs, and retry no model call."""
         self._draining = True
         self._drain.interrupt()
 
@@ -217,7 +221,7 @@ class RayWorker:
 
 
 def _import_image(image_ref: Any, cache: ImageCache) -> None:
-    """Put an image that was shipped into the cache; its files' digest is checked."""
+    """Import a shipped image into the cache, with validation of its files' digest."""
     import ray
 
     with TemporaryDirectory() as folder:
@@ -227,7 +231,7 @@ def _import_image(image_ref: Any, cache: ImageCache) -> None:
 
 
 def _difference(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
-    """Say in what this machine's environment is another than the driver's; empty if it is not."""
+    """Return the differences between this machine's environment and the driver's; empty if none."""
     names = sorted(
         n for n in {*driver_facts, *local_facts} if driver_facts.get(n) != local_facts.get(n)
     )

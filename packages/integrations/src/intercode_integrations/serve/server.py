@@ -1,4 +1,4 @@
-"""The server of one process: whom it admits, and how it ends."""
+"""The server of one process: its admission of clients, and its shutdown."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from intercode_integrations.serve.session import (
 
 _TRY_AGAIN_LATER = 1013
 _OPEN_SECONDS = 30.0
-"""Seconds for a client that was admitted to be answered."""
+"""Seconds for the response to an admitted client."""
 _END_SECONDS = 10.0
-"""Seconds for sessions to free what they have, once the server ends."""
+"""Seconds in which sessions free their resources after the server's end."""
 _MAX_STARTS = 16
 """Sandboxes of an environment that start at a time."""
 
 
 class EnvironmentServer:
-    """Serves environments.
+    """A server of environments.
 
     Args:
-        entries: The environments; the first one is also that of addresses that name none.
-        limits: The terms on which clients have sessions.
+        entries: The environments; addresses without a name denote the first one.
+        limits: The limits of client sessions.
         guard: Refuses requests.
-        counts: The numbers to keep.
-        admission: Has the connections that have not shown the token yet.
+        counts: The metrics to update.
+        admission: Holds the connections that have not shown the token yet.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EnvironmentServer:
         self._routes = Routes({entry.name: entry for entry in entries})
         self._limits, self._guard, self._counts = limits, guard, counts
         self._sessions: dict[ServerSession, asyncio.Task[Any]] = {}
-        """The open ones, each with the task that serves it."""
+        """Open sessions, each with the task that serves it."""
         self._starts = {entry: asyncio.Semaphore(_MAX_STARTS) for entry in entries}
         self._freed_event = asyncio.Event()
         self._draining = False
@@ -77,14 +77,15 @@ class EnvironmentServer:
         ending: Iterable[signal.Signals],
         parent_fd: int | None = None,
     ) -> None:
-        """Serve until a signal ends it.
+        """Serve until a signal.
 
-        The first one lets the episodes that run end, for a while; the second one ends them.
+        The first signal lets running episodes end within `SessionLimits.drain` seconds; the second
+        ends them.
 
         Args:
-            listener: Where clients connect.
+            listener: The socket that clients connect to.
             ending: The signals.
-            parent_fd: A descriptor; once it is readable, the server ends at once.
+            parent_fd: A descriptor; the server ends at once when it becomes readable.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: log("error", error=str(context)))
@@ -93,8 +94,8 @@ class EnvironmentServer:
         if parent_fd is not None:
             loop.add_reader(parent_fd, self._stop_event.set)
         connection_logger = logging.getLogger("intercode_integrations.serve.connections")
-        connection_logger.setLevel(logging.CRITICAL)  # what clients do wrong is counted
-        # asyncio warns of each message to a client that has gone: pings would fill the log.
+        connection_logger.setLevel(logging.CRITICAL)  # faults of clients are counted instead
+        # asyncio warns about each message to a client that has gone: pings would fill the log.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         async with serve(
             self._handle,
@@ -107,7 +108,7 @@ class EnvironmentServer:
             max_size=self._limits.max_message,
             max_queue=4,
             open_timeout=_OPEN_SECONDS,
-            ping_timeout=None,  # a client may be busy; of a dead one the kernel tells
+            ping_timeout=None,  # a client may be busy; the kernel reports a dead one
             close_timeout=CLOSE_SECONDS,
             logger=connection_logger,
             server_header=None,
@@ -120,7 +121,7 @@ class EnvironmentServer:
                 await asyncio.wait([*self._sessions.values()], timeout=_END_SECONDS)
 
     def end(self) -> None:
-        """Begin to end, or end at once if it has begun."""
+        """Start the shutdown; a second call ends the server at once."""
         if self._draining:
             self._stop_event.set()
             return
@@ -133,7 +134,7 @@ class EnvironmentServer:
             self._stop_event.set()
 
     async def _request(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answer a request; None: a session is to begin."""
+        """Answer a request; None: a session follows."""
         assert isinstance(connection, RequestConnection)
         path = unquote(request.path.partition("?")[0])
         words = path.strip("/").split("/")
@@ -141,7 +142,7 @@ class EnvironmentServer:
         if denial is not None:
             self._counts.add("forbidden")
             return refusal(*denial)
-        if path != "/health":  # which needs no token
+        if path != "/health":  # health checks need no token
             connection.admit()
         is_session = words[-1] == "ws" and connection.method == "GET"
         if is_session and self._routes.find_entry(words) is not None:
@@ -159,11 +160,11 @@ class EnvironmentServer:
         return response(HTTPStatus.OK, wire.json({"status": "healthy"}))
 
     async def _handle(self, connection: ServerConnection) -> None:
-        """Have a session with a client, or refuse it."""
-        assert connection.request is not None  # it was answered
+        """Serve a session to a client, or refuse it."""
+        assert connection.request is not None  # the handshake was answered
         path = unquote(connection.request.path.partition("?")[0])
         entry = self._routes.find_entry(path.strip("/").split("/"))
-        assert entry is not None  # else it was refused
+        assert entry is not None  # an unknown environment was refused
         if not await self._admit_session():
             await self._refuse(connection)
             return
@@ -184,9 +185,9 @@ class EnvironmentServer:
                 self._stop_event.set()
 
     async def _admit_session(self) -> bool:
-        """Tell whether there is room for a session, which is taken then.
+        """Take a slot for a session; return whether one was free.
 
-        A session of which the client has gone, and which is being freed, is waited for.
+        A session whose client has gone is being freed, so its slot is awaited.
         """
         while not self._draining:
             if self._counts.admit(self._limits.max_sessions):
@@ -214,6 +215,6 @@ class EnvironmentServer:
 
 
 def _name(connection: ServerConnection) -> str:
-    """Name a client, for the log."""
+    """Return a client's name for the log."""
     host, port, *_ = connection.remote_address or ("?", 0)
     return f"{host}:{port}"

@@ -1,8 +1,8 @@
-"""Requests in our form: dialogue, settings and tools, for `intercode_integrations.testing.server`.
+"""Requests converted to InterCode's form, for `intercode_integrations.testing.server`.
 
-A script is stateless: it sees the dialogue, and counts its turns by the messages of the assistant.
-So all that a model says at once must be one message here, also where a protocol splits it into
-several items or where an agent sends it in several messages.
+A script is stateless: it receives the dialogue, and counts its turns by the messages of the
+assistant. A model's whole reply must therefore be one message, even if a protocol splits it into
+items or an agent into messages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from intercode.models.wire import arguments, extract_text
 COMPLETION = 16
 """Tokens of a completion without a limit: a trap of the protocol."""
 SHELL = "shell"
-"""The name under which a script calls an agent's shell tool, whatever the agent calls it."""
+"""A script's name for an agent's shell tool, independent of the agent's own name."""
 _SHELLS = {"bash", "exec_command", "execute_bash", "execute_command", "local_shell", "run_command"}
 _SHELLS |= {SHELL, "run_shell_command", "shell_command", "terminal"}
 """Names of shell tools, in lower case: of Claude Code, Codex, OpenHands, Gemini CLI and others."""
 _COMMANDS = ("command", "cmd", "code", "script")
 """Parameters for the command."""
 _DEFAULT_VALUES: dict[object, object] = {"boolean": False, "integer": 1, "number": 1, "array": []}
-"""Values of parameters that a tool demands apart from the command."""
+"""Values of further required parameters of a tool, by type."""
 
 Body = Mapping[str, Any]
 
@@ -35,20 +35,20 @@ Body = Mapping[str, Any]
 def shell(command: str, text: str = "") -> Line:
     """Make a line that runs a command with the agent's own shell tool.
 
-    The server finds the tool by its name, and the form of its arguments by its schema. Where a
-    request offers no such tool (agents also ask for titles and summaries) the line is its text, or
+    The server finds the tool by its name, and the form of its arguments by its schema. If a request
+    offers no shell tool (agents also request titles and summaries), the line is its text, or
     ``ok``.
     """
     return Line(text, (ToolCall("", SHELL, {"command": command}),), "tool_calls")
 
 
 def request(path: str, body: Body) -> Request:
-    """Return a request in our form."""
+    """Return a request in InterCode's form."""
     return Request(tuple(_messages(path, body)), _settings(path, body), tuple(_tools(path, body)))
 
 
 def turn(messages: Iterable[Message]) -> int:
-    """Return how often the model has spoken."""
+    """Return the number of the model's messages."""
     return sum(message.role == "assistant" for message in messages)
 
 
@@ -59,7 +59,7 @@ def fit_script(say: Script, tools: Sequence[Tool]) -> Script:
         line, turn_count = say(messages), turn(messages)
         calls: list[ToolCall] = []
         for number, call in enumerate(line.calls):
-            # No two calls of a dialogue may have the same id.
+            # Ids of calls must be unique in a dialogue.
             identified_call = replace(call, call_id=call.call_id or f"call_{turn_count}_{number}")
             if call.name != SHELL:
                 calls.append(identified_call)
@@ -97,7 +97,7 @@ def _values(tool: Tool, command: str) -> dict[str, Any]:
 
 
 def _tools(path: str, body: Body) -> Iterable[Tool]:
-    """Return the tools that have names; those that a provider runs itself may have none."""
+    """Return the tools that have names; tools that a provider runs itself may have none."""
     for entry in body.get("tools") or ():
         tool = entry.get("function", entry) if path == "chat/completions" else entry
         schema = tool.get("input_schema") or tool.get("parameters") or {}
@@ -106,7 +106,7 @@ def _tools(path: str, body: Body) -> Iterable[Tool]:
 
 
 def _settings(path: str, body: Body) -> Settings:
-    """Return the settings of a request, as far as a script can follow them."""
+    """Return the settings of a request that a script can respect."""
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     limits = [body[name] for name in names if body.get(name) is not None]
     default_limit = COMPLETION if path == "completions" else None
@@ -164,7 +164,7 @@ def _items(body: Body) -> Iterable[Message]:
 
 
 def _join_assistant_messages(messages: Iterable[Message]) -> list[Message]:
-    """Join what an assistant said without an answer in between."""
+    """Join consecutive messages of an assistant."""
     joined_messages: list[Message] = []
     for message in messages:
         if joined_messages and message.role == joined_messages[-1].role == "assistant":
@@ -181,7 +181,7 @@ def _role(data: Body) -> Role:
 
 
 def _message_text(content: Any) -> str:
-    """Return a message's text; in Anthropic's blocks the results of tools are text, too."""
+    """Return a message's text, including tool results in Anthropic's blocks."""
     if not isinstance(content, list):
         return extract_text(content) if isinstance(content, str | None) else json.dumps(content)
     parts = (part if isinstance(part, dict) else {"text": part} for part in content)

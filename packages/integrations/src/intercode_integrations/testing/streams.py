@@ -1,7 +1,7 @@
 """Answers as streams of server-sent events, for `intercode_integrations.testing.server`.
 
-Each function takes the whole answer, in a protocol's own form, and returns the events in which
-the real server sends it. One event brings one token, which is a word.
+Each function takes the whole answer, in a protocol's own form, and returns the events in which the
+real server sends it. One event carries one token, which is a word.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 Payload = dict[str, Any]
 Event = tuple[str | None, Payload | str]
-"""The event's name, if the protocol names events, and its data."""
+"""Event: its name, if the protocol names events, and its data."""
 
 
 def frame(event: Event) -> bytes:
-    """Return an event as it is sent."""
+    """Return the bytes of an event."""
     name, data = event
     text = data if isinstance(data, str) else json.dumps(data)
     return ((f"event: {name}\n" if name else "") + f"data: {text}\n\n").encode()
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text before each word but the first, so that the parts joined are the text."""
+    """Split a text before each word except the first; the parts joined are the text."""
     return re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", text)
 
 
@@ -46,7 +46,7 @@ def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
         yield _chunk(answer, request_body, {"content": part}, token_fields.next_fields())
     for index, call in enumerate(calls):
         function = call["function"]
-        # Ollama sends objects, and so whole.
+        # Ollama sends objects, and therefore in one piece.
         is_object = not isinstance(function["arguments"], str)
         function_start = {
             **function,
@@ -164,7 +164,7 @@ def _named_event(kind: str, **fields: Any) -> Event:
 
 
 def responses(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of ``responses``. Its events are numbered."""
+    """Stream an answer of ``responses``, with numbered events."""
     for number, (kind, data) in enumerate(_responses(answer)):
         assert isinstance(data, dict)
         yield kind, {**data, "sequence_number": number}
@@ -216,11 +216,11 @@ STREAMS: dict[str, Callable[[Payload, Mapping[str, Any]], Iterator[Event]]] = {
     "messages": messages,
     "responses": responses,
 }
-"""By the endpoint's path."""
+"""Endpoint path → streaming function."""
 
 
 def failure(path: str, answer: Payload, error: Payload) -> Event:
-    """Return the event of an error after the beginning of a stream."""
+    """Return the event of an error after the start of a stream."""
     if path == "messages":
         return "error", error
     if path == "responses":

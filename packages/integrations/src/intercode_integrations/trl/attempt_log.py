@@ -1,4 +1,4 @@
-"""The record of a training run's attempts: a run's folder, with the tokens that were trained on."""
+"""Records of a training run's attempts: a run folder that includes the trained tokens."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _AGENT = "trl"
 
 
 class Log:
-    """Writes attempts to a new folder; later attempts at a task are later epochs.
+    """A log of attempts in a new folder; later attempts at a task are later epochs.
 
     Args:
         folder: The folder.
-        env: An environment of the run, which is only looked at.
+        env: An environment of the run, used only for its facts.
 
     Raises:
-        UsageError: There is a run in the folder.
-        RecordWriteError: It cannot be written.
+        UsageError: The folder already holds a run.
+        RecordWriteError: The folder cannot be written.
     """
 
     def __init__(self, folder: Path, env: Any) -> None:
@@ -76,5 +76,5 @@ class Log:
             self._epochs[attempt.task] += 1
 
     def close(self) -> None:
-        """Let the folder go. Idempotent."""
+        """Release the folder. Idempotent."""
         self._writer.close()

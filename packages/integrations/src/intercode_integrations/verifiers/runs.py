@@ -1,7 +1,7 @@
-"""Tasks of any taskset of verifiers, tried by our runner: ``intercode run verifiers:MODULE``.
+"""Tasks of any verifiers taskset, run by InterCode: ``intercode run verifiers:MODULE``.
 
-Of its configuration what stands behind a question mark is set: ``verifiers:MODULE?split=test``. A
-task has a prompt, and rewards that need nothing but the trace. The first reply is the answer.
+Parameters after a question mark override its configuration: ``verifiers:MODULE?split=test``.
+Supported tasks have a prompt, and rewards that need only the trace. The first reply is the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from intercode.errors import RewardError, UsageError
 from intercode.task import Dataset, Task
 
 MAX_TASKS = 100_000
-"""Tasks of a taskset without an end."""
+"""Maximum tasks of an unlimited taskset."""
 
 
 class VerifiersEnv(Elsewhere):
@@ -47,7 +47,7 @@ class VerifiersEnv(Elsewhere):
         """List the tasks of a taskset.
 
         Raises:
-            UsageError: There is no such taskset, or one of its tasks needs more than a reply.
+            UsageError: The taskset does not exist, or one of its tasks needs more than a reply.
         """
         return Dataset(
             map(_convert_task, _taskset(address)), f"verifiers:{address}", source=address
@@ -92,7 +92,7 @@ def _convert_task(task: Any) -> Task:
 
 @cache
 def _taskset(address: str) -> list[Any]:
-    """Load the tasks; refuse those that need more than a reply."""
+    """Load the tasks; refuse tasks that need more than a reply."""
     module, _, parameters = address.partition("?")
     try:
         config = taskset_config_type(module).model_validate(
@@ -111,7 +111,7 @@ def _taskset(address: str) -> list[Any]:
 
 
 def _missing_feature(task: Any) -> str:
-    """Name what a task needs that there is not; "": nothing."""
+    """Return the unsupported feature that a task needs; "": none."""
     kind = type(task)
     scores = [*task.hooks("reward"), *task.hooks("metric")]
     if task.NEEDS_CONTAINER or any(
