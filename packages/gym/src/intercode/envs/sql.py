@@ -100,7 +100,7 @@ class SqlEnv(InterCodeEnv[Session]):
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Exclude the tasks whose gold is not valid on the engine: see `InterCodeEnv.narrowed`."""
+        """Exclude tasks whose gold has another meaning on the engine; see the base method."""
         engine = options.get("engine") or "sqlite"
         name = engine_name(engine) if isinstance(engine, str) else engine.name
         supported_tasks = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
@@ -192,7 +192,7 @@ class DatabaseStage(NoRecipe):
 
         Args:
             task: The task.
-            role: The role of the session's user, such as ``agent``.
+            role: The role of the session's user: ``agent`` or ``grader``.
             source: The source of the database; None: the task's.
 
         Raises:

@@ -65,8 +65,8 @@ def gymnasium_step_limit(depth: int) -> int | None:
     function therefore reads the number from the local variables of `gymnasium.make`.
 
     Args:
-        depth: The position of ``gymnasium.make`` above this function's frame, less one; 1 is the
-            caller of the function that calls this one.
+        depth: The inspected position on the stack: 0 is this function's caller, 1 the caller of
+            that function.
     """
     caller = sys._getframe(depth + 1)
     if caller.f_code is not gymnasium.make.__code__:
