@@ -130,7 +130,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     _constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Remember the constructor's arguments."""
+        """Record the constructor's arguments for `recreate`."""
         self = super().__new__(cls)
         self._constructor_arguments = args, options
         return self
@@ -258,7 +258,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """The initial working directory of the actions, relative to the workspace's directory.
 
         Raises:
-            EnvironmentStateError: No episode has begun yet.
+            EnvironmentStateError: No episode has started yet.
         """
         task = self.episode_state.task
         find = getattr(self.stage, "directory", None)  # only a stage of sandboxes has directories
@@ -476,7 +476,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         except CausedInsideError as error:
             ending_detail = {ENDED: str(error)}
         if self.stage.changed(task, place):
-            # With the image `host`, a package was installed: gold may have run other programs.
+            # With the image ``host``, a package was installed: gold may have run other programs.
             raise SandboxError(
                 f"the content of {self.image(task)!r} changed while the episode ran: the "
                 "episode and its gold did not run on the same thing"
@@ -578,7 +578,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
         Raises:
             UsageError: The environment's traits define no action for an overview.
-            EnvironmentStateError: No episode has begun, or it has ended.
+            EnvironmentStateError: No episode has started, or it has ended.
             TaskError: The overview's action failed, or the second workspace cannot be opened.
             ImageError, SandboxError: As for `reset`.
         """
@@ -658,7 +658,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
         Raises:
             ForkError: The episode cannot be saved in this way, or has ended.
-            EnvironmentStateError: No episode has begun, or an action is running.
+            EnvironmentStateError: No episode has started, or an action is running.
             SandboxError: The sandbox was lost.
         """
         try:

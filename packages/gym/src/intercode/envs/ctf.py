@@ -342,7 +342,7 @@ class CtfStage(SandboxStage):
         stdin, directory = service.stdin, self.directory(task)
         try:
             result = sandbox.exec(argv, stdin=stdin, cwd=directory, user=service.user)
-        except LookupError:  # the sandbox has one user only
+        except LookupError:  # the sandbox has only one user
             result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         except PermissionError as error:
             raise TaskError(

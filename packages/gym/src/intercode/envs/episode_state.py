@@ -99,7 +99,7 @@ class EpisodeState:
         """The record of the episode since the last `reset`, finished or running.
 
         Raises:
-            EnvironmentStateError: No episode has begun yet.
+            EnvironmentStateError: No episode has started yet.
         """
         if self._episode is None:
             raise EnvironmentStateError("there is no episode yet: call reset() first")
@@ -110,19 +110,19 @@ class EpisodeState:
         """The task of the episode.
 
         Raises:
-            EnvironmentStateError: No episode has begun yet.
+            EnvironmentStateError: No episode has started yet.
         """
         assert self.episode is not None and self._task is not None
         return self._task
 
     @property
     def is_begun(self) -> bool:
-        """Whether any episode has begun."""
+        """Whether any episode has started."""
         return self._episode is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether an episode has begun and not ended."""
+        """Whether an episode has started and not ended."""
         return self._episode is not None and self._episode.status == "running"
 
     def begin(self, env: Any, task: Task | None, seed: int | None) -> Task:
@@ -173,7 +173,7 @@ class EpisodeState:
             is_open: Whether an interpreter or a remote episode accepts actions.
 
         Raises:
-            EnvironmentStateError: No episode has begun, or it has ended.
+            EnvironmentStateError: No episode has started, or it has ended.
             ActionError: The action is not a text.
             Exception: The error in `failure`, raised once.
         """
@@ -335,7 +335,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         """The episode since the last `reset`, finished or running.
 
         Raises:
-            EnvironmentStateError: No episode has begun yet.
+            EnvironmentStateError: No episode has started yet.
         """
         return self.episode_state.episode
 
@@ -347,9 +347,9 @@ class EpisodeEnv(gymnasium.Env[str, str]):
             truncated, and `info`.
 
         Raises:
-            EnvironmentStateError: No episode has begun, or it has ended. Alternatively another
-                process made the environment, or another thread is using it. An exception of the
-                caller (Ctrl-C, the handler of an alarm) before the observation ends the episode.
+            EnvironmentStateError: No episode has started, or it has ended; or another process made
+                the environment, or another thread is using it. An exception of the caller (Ctrl-C,
+                the handler of an alarm) before the observation also ends the episode.
             ActionError: The action is not a text.
             SandboxError: The infrastructure, not the agent's processes, lost the sandbox. The
                 episode counts as an error, never as a reward.
@@ -431,7 +431,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
 
         Raises:
             UsageError: The style is unknown.
-            EnvironmentStateError: No episode has begun yet.
+            EnvironmentStateError: No episode has started yet.
         """
         chat_messages: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
         return self._encode_output(chat_messages) if style == "plain" else chat_messages

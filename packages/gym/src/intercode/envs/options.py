@@ -1,4 +1,4 @@
-"""Options of environments: names, types, defaults, bounds and help texts in one place.
+"""Options of environments: the single source of names, types, defaults, bounds and help texts.
 
 The attribute ``Options`` of an environment's class is a subclass of `EnvOptions`. The fields of
 that subclass define the arguments of the constructor, `intercode.make`, the command line,
@@ -168,7 +168,7 @@ BINARY_OPTIONS: dict[str, tuple[str | None, str]] = {
     "errors": ("raise", "value"),
     "history": ("none", "full"),
 }
-"""Options with exactly two valid values, the first of them neutral."""
+"""Options with exactly two valid values, of which the first is the default."""
 _LIMITS = Limits()
 
 
@@ -469,7 +469,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """The type and bounds of a value, in words."""
+        """The type of a value in words, such as ``a whole number``."""
         words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
         first_kind = next(kind for kind in self.kinds if kind is not bool or len(self.kinds) == 1)
         prefix = "true, false or " if bool in self.kinds and first_kind is not bool else ""
@@ -508,7 +508,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     def requirement(self, value: Any) -> str:
         """Return the violated requirement in words; empty if the value is valid.
 
-        A Python object, such as a provider or a reward, is valid in place of its name.
+        A Python object, such as a provider or a reward, is as valid as its name.
         """
         is_plain = isinstance(value, _PLAIN_TYPES) and not self.accepts(value)
         if self.kinds and (is_plain or (value is None and not self.is_optional)):

@@ -17,7 +17,8 @@ from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import Completed
 
 _SECONDS = 30.0
-"""Time limit of one trial in seconds: a first start on a busy machine reads from a slow disk."""
+"""Time limit of one trial in seconds: on a busy machine, the first start is slow to read from
+disk."""
 _MAX_MESSAGE_BYTES = 300
 """Maximum bytes of a program's output in an error message."""
 _READ = 4096

@@ -230,7 +230,7 @@ def _function(tool: Tool, shows: str, call: Callable[[Mapping[str, Any]], str]) 
     file = f"<intercode tool {tool.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     space: dict[str, Any] = {"call": call, "__name__": __name__}
-    # Without `dont_inherit`, this module's `annotations` import would turn the types into texts.
+    # Without `dont_inherit`, this module's ``annotations`` import would turn the types into texts.
     code = compile(source, file, "exec", dont_inherit=True)
     exec(code, space)  # safe: the source holds only quoted texts and identifiers
     function: Function = space[_identifier(tool.name)]

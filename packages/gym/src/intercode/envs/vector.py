@@ -115,7 +115,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             A tuple of observations, one per environment, and the batched infos.
 
         Raises:
-            UsageError, TaskNotFoundError: An option is invalid; no episode was begun.
+            UsageError, TaskNotFoundError: An option is invalid; no episode was started.
             EnvironmentStateError: Results of `send` have not been received. Results whose wait was
                 interrupted are discarded instead.
             VectorError: Environments failed. The error follows the end of all resets.

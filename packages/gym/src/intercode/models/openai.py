@@ -304,7 +304,8 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
     1. Extract all ``<tool_call>{…}</tool_call>`` (Hermes, Qwen).
     2. Extract a text that consists of one call (Llama).
     3. Extract the only call among fenced JSON blocks (Qwen2.5-Coder) and
-       ``<function=NAME>…</function>`` (Llama, Qwen3-Coder), or else within the text.
+       ``<function=NAME>…</function>`` (Llama, Qwen3-Coder); without any, the only call elsewhere
+       in the text.
 
     Only calls of offered tools count, so other JSON stays text. Several calls without tags stay
     text, too, because a later call may revise an earlier one.

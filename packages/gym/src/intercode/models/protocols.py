@@ -190,6 +190,6 @@ def model_entry(name: str, owner: str) -> dict[str, Any]:
 def model_page(names: Iterable[str], owner: str) -> dict[str, Any]:
     """Return the list of models as a single page."""
     entries = [model_entry(name, owner) for name in names]
-    # Anthropic's clients read `first_id` and `last_id`; Codex reads the list `models`.
+    # Anthropic's clients read ``first_id`` and ``last_id``; Codex reads the list ``models``.
     ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
     return {"object": "list", "data": entries, "has_more": False, "models": [], **ends}

@@ -29,7 +29,7 @@ class ModelProvider:
 
         Args:
             model: The model's name with its provider, for messages.
-            base_url: The URL that overrides all others; None: the variable's, else the default.
+            base_url: The URL that overrides all others; None: the variable's or the default URL.
 
         Returns:
             The base URL, and the key; the key is empty if it is neither set nor needed.

@@ -37,7 +37,7 @@ class Transcript:
         self._messages: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
         self._numbered_messages: dict[int, tuple[Message, int]] = {}
-        """Message id → message and number: a fast path, because dialogues resend equal objects."""
+        """Object id → message and number: a fast path, as dialogues resend the same objects."""
         self._calls: list[dict[str, Any]] = []
         self._tools: Sequence[Tool] = ()
 
