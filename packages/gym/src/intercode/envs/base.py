@@ -611,7 +611,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 try:
                     turn = self._look(task, self.traits.where)
                 except (TaskError, ImageError, SandboxError):
-                    return default_setting  # a missing name is no reason to fail the episode
+                    return default_setting  # a missing name does not justify a failed episode
                 line = turn.observation.strip()[:SETTING_LENGTH]
                 self._settings[key] = (
                     line if turn.ok and line.isprintable() and line else default_setting

@@ -441,7 +441,7 @@ def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, An
     """Merge the arguments and options of `reset` that select a task.
 
     Raises:
-        UsageError: The options are no mapping of names, or a selection is given twice.
+        UsageError: The options are not a mapping of names, or a selection is given twice.
     """
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")

@@ -24,7 +24,7 @@ _MAX_MESSAGE_BYTES = 300
 _READ = 4096
 """Bytes that are read of a program's file to test whether the file exists."""
 _MACHINE_ERRORS = [os.strerror(n) for n in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)]
-"""The kernel's messages for a lack of resources on the machine, which is no fault of the image."""
+"""The kernel's messages for a lack of resources on the machine, not a fault of the image."""
 _working_programs: set[tuple[str, str, tuple[str, ...]]] = set()
 """Verified combinations: provider class, image digest and programs."""
 

@@ -94,7 +94,7 @@ class Traits:
     hint: str = ""
     """A sentence on the other tools, for prompts."""
     more: Sequence[Verb] = ()
-    """Tools besides the language's and ``submit``, whose actions the interpreter supports."""
+    """Tools in addition to the language's and ``submit``, whose actions the interpreter supports."""
     random_actions: Sequence[str] = ()
     """Actions of the random agent."""
     where: str = ""
@@ -113,7 +113,7 @@ class Traits:
     prediction: Callable[[str], str] | None = None
     """Converts a prediction to an action; None: the prediction's code is the action."""
     fields: Sequence[str] = ()
-    """The task metadata fields that the environment reads, besides those of all tasks."""
+    """The task metadata fields that only this environment reads."""
     secret_gold: bool = False
     """Whether gold is secret, such as a flag: no file and no process may expose it."""
     pure_reward: Callable[[], Reward[Any] | Function] | None = None

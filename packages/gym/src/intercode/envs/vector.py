@@ -275,7 +275,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         The episodes of lost results are ended as errors.
 
         Args:
-            ids: The environments that execute an action, besides those with pending results.
+            ids: The environments that execute an action, in addition to those with pending results.
         """
         self._refuse_closed()
         awaited_ids = {*ids, *self._futures}

@@ -173,7 +173,7 @@ def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
 
 
 def _client_flaw(client: Any) -> str:
-    """Return the reason why a factory's result is no client; empty if it is a valid client."""
+    """Return the reason why a factory's result is not a client; empty if it is valid."""
     if client is None or isinstance(client, type):
         return f"the result must be a client, not {_describe_value(client)}"
     if inspect.iscoroutine(client):
@@ -197,7 +197,7 @@ def _client_flaw(client: Any) -> str:
 
 
 def _answer_flaw(answer: Any) -> str:
-    """Return the reason why a call's result is no valid `Answer`; empty if it is valid."""
+    """Return the reason why a call's result is not a valid `Answer`; empty if it is valid."""
     if not isinstance(answer, Answer):
         return f"it returned {_describe_value(answer)}"
     usage, calls = answer.usage, answer.tool_calls

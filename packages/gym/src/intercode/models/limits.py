@@ -176,7 +176,7 @@ class RateLimit:
         with self._condition:
             self._tokens_due -= self._token * unused
             if succeeded:
-                if start_time >= self._resume:  # an earlier call is no evidence after a refusal
+                if start_time >= self._resume:  # an earlier call proves nothing after a refusal
                     self._pause = FIRST_PAUSE
                 self._width += 1 / self._width
             self._active_calls -= 1

@@ -31,7 +31,7 @@ class Table:
         tools: Types of tools that the client itself executes.
         tool_drops: Fields of tools that the gateway removes.
         stored: Fields for data that the provider stores, and for background work.
-        hosted: Fields for services of the provider besides its model.
+        hosted: Fields for services of the provider other than its model.
         parts: Type of a message or of a message part → its permitted fields.
         unsupported_parts: Further types, of hosted tools and of files. These parts pass unchanged
             if the gateway permits both.

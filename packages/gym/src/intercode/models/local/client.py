@@ -14,7 +14,7 @@ from intercode.models.local.store import find_weights
 from intercode.models.openai import ChatClient
 
 SILENCE = 3600.0
-"""Seconds for which a server may be silent: a slow reply is no failure, and a crash is detected
+"""Seconds for which a server may be silent: a slow reply is not a failure, and a crash is detected
 separately."""
 _HOSTS = ("127.0.0.1", "localhost")
 

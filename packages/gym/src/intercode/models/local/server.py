@@ -41,7 +41,7 @@ CONTEXT = 8192
 LEAST_CONTEXT = 2048
 """Minimum tokens of a dialogue: a shorter context holds no dialogue of several turns."""
 BUFFERS = 512 * MIB
-"""Bytes for everything besides weights and key-value cache. For example, with Qwen2.5's vocabulary
+"""Bytes for everything except weights and key-value cache. For example, with Qwen2.5's vocabulary
 llama.cpp uses 300 MiB for the logits of a batch of 512 tokens."""
 MOST_PROMPT_CACHE = 2048 * MIB
 """Maximum bytes for dialogues that wait for their next turn while others occupy the slots."""
