@@ -77,7 +77,7 @@ class Elsewhere(EpisodeEnv, ABC):
     traits: Traits = SHELL
     """The environment's traits; a subclass defines its own, with ``is_remote=True``."""
     unsupported_options: ClassVar[tuple[str, ...]] = ("sandbox",)
-    """The options that the constructor refuses, in addition to limits, because they have no effect."""
+    """The options without effect, which the constructor refuses; limits are refused, too."""
 
     def __init__(
         self, data: str | Path | Dataset, *, options: EnvOptions | None = None, **changes: Any

@@ -16,9 +16,9 @@ _ALPHABET = string.ascii_lowercase + string.digits + " -_./"
 class Unicode(gymnasium.Space[str]):
     """The space of all texts, of any length and script, including undecodable bytes.
 
-    `gymnasium.spaces.Text` is unsuitable as a base class. Its default alphabet has no punctuation, and
-    under `AsyncVectorEnv`'s shared memory that space returns wrong texts without an error. Batches
-    of this space are tuples of texts.
+    `gymnasium.spaces.Text` is unsuitable as a base class. Its default alphabet has no punctuation,
+    and under `AsyncVectorEnv`'s shared memory that space returns wrong texts without an error.
+    Batches of this space are tuples of texts.
 
     Samples are short and contain no special characters of a shell, so a random agent acts equally
     in every run.

@@ -94,7 +94,7 @@ class Traits:
     hint: str = ""
     """A sentence on the other tools, for prompts."""
     more: Sequence[Verb] = ()
-    """Tools in addition to the language's and ``submit``, whose actions the interpreter supports."""
+    """Further tools than the language's and ``submit``; the interpreter supports their actions."""
     random_actions: Sequence[str] = ()
     """Actions of the random agent."""
     where: str = ""
