@@ -94,7 +94,7 @@ class Traits:
     hint: str = ""
     """A sentence on the other tools, for prompts."""
     more: Sequence[Verb] = ()
-    """Further tools than the language's and ``submit``; the interpreter supports their actions."""
+    """Tools other than the language's and ``submit``; the interpreter supports their actions."""
     random_actions: Sequence[str] = ()
     """Actions of the random agent."""
     where: str = ""
