@@ -1,9 +1,9 @@
-"""The episode loop, once for all environments.
+"""The episode loop that all environments share.
 
-`InterCodeEnv` puts four things behind Gymnasium's `reset` and `step`: tasks, a stage that makes
-the places where they are tried (sandboxes, databases), an interpreter that turns an action into
-an observation, and a reward. Its class says what the environment is (`intercode.envs.traits`) and
-which options it takes (`intercode.envs.options`).
+`InterCodeEnv` combines four parts behind Gymnasium's `reset` and `step`: tasks, a stage, an
+interpreter and a reward. The stage opens workspaces for the tasks: sandboxes or database sessions.
+The interpreter turns an action into an observation. The environment's class defines its traits
+(`intercode.envs.traits`) and its options (`intercode.envs.options`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from intercode_sandbox.images import hide
 from intercode_sandbox.lazy_imports import Registry
 
 SETTING_LENGTH = 200
-"""Characters of a setting's name that are kept: an image may say anything of itself."""
+"""Maximum characters of a setting's name: the text comes from the image, which is untrusted."""
 INTERPRETERS = Registry(
     "interpreter",
     {
@@ -78,56 +78,59 @@ INTERPRETERS = Registry(
         "python": "intercode.interpreters.python:PythonInterpreter",
     },
 )
-"""Name → the function or class that opens one in a sandbox."""
+"""Name → the function or class that opens the interpreter in a sandbox."""
 
 
 class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     """An interactive coding environment: observations and actions are texts.
 
-    The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
+    The action ``submit`` ends the episode with its reward, ``skip`` gives up. Any other action is
     executed. After `max_turns` executed actions the episode is truncated, and the state at that
-    point is scored; an action that ends its own sandbox ends the episode, and so much is scored as
-    can still be read. Before its end the reward is 0.0, unless every turn is rewarded.
+    point is scored. An action that ends its own sandbox ends the episode; the reward then scores
+    the state that is still readable. Before the end the reward is 0.0, unless `reward_every_turn`
+    is set.
 
-    `info` holds ``task_id``, ``turn`` (actions executed so far), after an action ``ok`` and, if
-    there is one, ``exit_code``, and with a reward ``success`` and ``parts``. Everything else,
-    also facts that vary from run to run, is in `episode`.
+    `info` holds ``task_id`` and ``turn`` (the number of executed actions). After an action `info`
+    also holds ``ok`` and, for an action with an exit code, ``exit_code``. With a reward `info`
+    holds ``success`` and ``parts``. All other facts, including those that vary from run to run, are
+    in `episode`.
 
-    An environment of one's own needs no more than this::
+    A custom environment needs only this::
 
         env = InterCodeEnv("tasks.jsonl", image="Dockerfile", interpreter="bash", reward=score)
 
     Args:
-        dataset: The tasks, or the file or the dataset's name that they are in. Without a
-            ``task_id`` in its options, `reset` takes the next one of a seeded order, and starts
-            another order when all have been taken.
-        stage: Makes the places where they are tried; None: sandboxes, as the options say.
-        interpreter: Opens an interpreter in such a place; ``"bash"`` or ``"python"``.
+        dataset: The tasks: a dataset, its name, or a file. Without a ``task_id`` in its options,
+            `reset` takes the next task of a seeded order. A new order starts when all tasks have
+            been taken.
+        stage: Opens the workspaces; None: sandboxes that follow the options.
+        interpreter: A function that opens an interpreter in a workspace, or ``"bash"`` or
+            ``"python"``.
         reward: Scores an episode: a function, or ``reward.py:score`` (see
             `intercode.rewards.custom`).
-        options: The options, as one value.
-        **changes: Single options by their names, which come before those: of `SandboxOptions`, or
-            of the class that the subclass names in `Options`.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: those of `SandboxOptions`, or
+            of the class in the subclass's `Options`.
 
     Raises:
-        UsageError: There is no such option, or it makes no sense.
-        TaskError: There are no tasks.
+        UsageError: An option is unknown or invalid.
+        TaskError: The dataset holds no tasks.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     name: ClassVar[str] = "intercode"
     prompt: ClassVar[str] = "$ "
-    """The text before an action where people read it."""
+    """The prompt before an action in output for people."""
     takes_answer: ClassVar[bool] = False
-    """Whether ``submit ANSWER`` submits; else only ``submit`` itself does."""
+    """Whether ``submit ANSWER`` submits; if False, only the bare ``submit`` does."""
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
-    """The options that its constructor takes."""
+    """The class of the constructor's options."""
     scores_later = False
-    """Whether the end of an episode is scored only by `settle`, and so does not tell its score."""
+    """Whether `settle` scores the end of an episode; the last step then returns no score."""
     _constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Remember the constructor's arguments."""
+        """Record the constructor's arguments for `recreate`."""
         self = super().__new__(cls)
         self._constructor_arguments = args, options
         return self
@@ -148,7 +151,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = language_traits(language)
         elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
-            self.traits = replace(SHELL, where="", overview="", programs=())  # it may be anything
+            # A custom interpreter without a language may run anything: no shell command applies.
+            self.traits = replace(SHELL, where="", overview="", programs=())
         if getattr(options, "keys", False):
             opens, self.traits = add_keys_tool(opens, self.traits)
         tasks = load(dataset)
@@ -165,7 +169,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         super().__init__(tasks, self.options)
         self.render_mode = options.render_mode
         self.stage = stage
-        """Makes the places in which tasks are tried."""
+        """The stage, which opens the tasks' workspaces."""
         if layers := getattr(options, "layers", ()):
             if not isinstance(stage, SandboxStage):
                 raise UsageError(f"nothing can be laid over the places of {self.name!r}: layers")
@@ -176,34 +180,34 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self._reward = cast("Reward[PlaceT]", reward)
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
-        self._origin: EpisodeSnapshot | None = None  # what a fork begins from
-        self._scored_places: weakref.WeakSet[Any] = weakref.WeakSet()  # the places that were scored
+        self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
+        self._scored_places: weakref.WeakSet[Any] = weakref.WeakSet()  # workspaces already scored
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
-        self._is_wire = options.observations == "utf-8"  # texts leave and enter escaped
-        self._settings: dict[tuple[str, str], str] = {}  # by image and folder
+        self._is_wire = options.observations == "utf-8"  # texts are escaped in both directions
+        self._settings: dict[tuple[str, str], str] = {}  # by image and directory
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Leave out the tasks that cannot be tried with some options. Starts nothing.
+        """Exclude the tasks that cannot run with the given options, without starting anything.
 
         Args:
             tasks: All tasks.
-            options: Options by name, as far as they are given.
+            options: Options by name; missing options have their defaults.
 
         Returns:
-            The tasks that are left, and a sentence on the others; empty if there are none.
+            The remaining tasks, and a sentence on the excluded ones; empty if none is excluded.
 
         Raises:
-            TaskError: No task is left.
+            TaskError: No task remains.
         """
         return tasks, ""
 
     def recreate(self, tasks: Dataset) -> Self:
-        """Make one more.
+        """Construct another environment with this one's arguments and other tasks.
 
         Args:
-            tasks: Its tasks: the constructor's first argument.
+            tasks: The new environment's tasks: the constructor's first argument.
         """
         args, options = self._constructor_arguments
         first_parameter = next(iter(inspect.signature(type(self)).parameters.values()), None)
@@ -219,21 +223,23 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
     @property
     def language(self) -> str:
-        """The language that actions are written in."""
+        """The language of the actions."""
         return self.traits.language
 
     @property
     def submissions(self) -> int:
-        """The number of submissions so far, over the episode and all its forks."""
+        """The number of submissions so far, in the episode and all its forks."""
         return self.episode_state.submissions.total
 
     @property
     def place(self) -> PlaceT:
-        """The current episode's sandbox or session, for a look from outside.
+        """The workspace of the current episode: its sandbox or session, for inspection.
+
+        In a fork that has not started yet, access starts the workspace.
 
         Raises:
-            EnvironmentStateError: There is none.
-            ForkError, SandboxError: A fork's place is started now, and cannot be.
+            EnvironmentStateError: No episode holds a workspace.
+            ForkError, SandboxError: The fork's workspace cannot be started.
         """
         if self._is_unstarted_fork:
             with self._calls:
@@ -244,41 +250,41 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
     @property
     def sandbox(self) -> PlaceT:
-        """The place, by the name that it has in environments with a sandbox."""
+        """The workspace: the same as `place`, named for environments with a sandbox."""
         return self.place
 
     @property
     def directory(self) -> str:
-        """The directory where the episode's actions begin, from the place's own directory.
+        """The initial working directory of the actions, relative to the workspace's directory.
 
         Raises:
-            EnvironmentStateError: There is no episode yet.
+            EnvironmentStateError: No episode has started yet.
         """
         task = self.episode_state.task
-        find = getattr(self.stage, "directory", None)  # of a stage that makes sandboxes
+        find = getattr(self.stage, "directory", None)  # only a stage of sandboxes has directories
         return "." if find is None else str(find(task))
 
     def image(self, task: Task) -> str:
-        """Name the image, or the database, that a task of this environment is tried in."""
+        """Return the name of a task's image or database."""
         return self.stage.image(task)
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot be tried here, before any work starts.
+        """Refuse a task that cannot run in this environment, before any work starts.
 
         Raises:
-            TaskError, ImageError: Its image or database does not exist.
+            TaskError, ImageError: The task's image or database does not exist.
         """
         with self.dataset.locate_errors(task):
             self.stage.check(task)
 
     def digest(self, task: Task) -> str:
-        """Identify the content of its image or database; an image is built if need be."""
+        """Return the digest of the image's or database's content; build a missing image."""
         return self.stage.digest(task)
 
     def solution(self, task: Task) -> list[str]:
-        """Return actions that solve a task by its first gold, the last of them a submit.
+        """Return actions that solve a task by its first reference solution (gold).
 
-        Before gold are those of ``metadata.looks``, if it has any.
+        The last action is a submit. The actions of ``metadata.looks``, if any, precede gold.
         """
         looks = task.metadata.get(LOOKS, ())
         return [*(looks if isinstance(looks, list | tuple) else ()), *task.gold[:1], "submit"]
@@ -291,24 +297,30 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         task_id: str | int | None = None,
         index: int | None = None,
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode in a fresh place.
+        """Begin an episode in a fresh workspace.
 
         Args:
             seed: Restarts the order of the tasks.
-            options: ``{"task_id": …}`` or ``{"index": …}``, for callers to whom Gymnasium's
-                wrappers leave nothing else.
-            task_id: Chooses a task, and leaves the order alone.
-            index: Chooses the task at this place of `dataset`, counted from 0.
+            options: ``{"task_id": …}`` or ``{"index": …}``, for callers behind Gymnasium's
+                wrappers, which pass no other arguments.
+            task_id: Selects a task, without advancing the order.
+            index: Selects the task at this index of `dataset`, counted from 0.
+
+        Returns:
+            The task's query as the first observation, and `info`.
 
         Raises:
-            EnvironmentStateError: It was made by another process, or another thread is using it.
+            EnvironmentStateError: Another process made the environment, or another thread is
+                using it.
             TaskNotFoundError: No task has that id or index.
-            UsageError: There is another option, or a task is chosen twice.
+            UsageError: An option is unknown, or a task is selected twice.
             TaskError: The task's files or setup failed.
             ImageError: The image cannot be found or built.
-            SandboxError: The sandbox cannot be started. With ``errors="value"`` this and the two
-                before are in ``info["error"]``, and the next step ends the episode.
-            SandboxUnavailableError: This machine permits no sandbox; it is never a value.
+            SandboxError: The sandbox cannot be started. With ``errors="value"``
+                ``info["error"]`` holds this error and the two before, and the next step ends the
+                episode.
+            SandboxUnavailableError: This machine permits no sandbox. The error is raised even
+                with ``errors="value"``.
         """
         with self._calls, self._release_place():
             state = self.episode_state
@@ -327,17 +339,17 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return self._encode_output((task.query, info))
 
     def select_task(self, options: Mapping[str, Any]) -> Task | None:
-        """Return the task that options of `reset` name; None: they name none.
+        """Return the task that options of `reset` select; None if no option selects a task.
 
         Raises:
             TaskNotFoundError: No task has that id or index.
-            UsageError: There is another option, or both are given.
+            UsageError: An option is unknown, or both id and index are given.
         """
         with suppress(TaskNotFoundError):
             return self.dataset.select_task(**options)
         decoded_options = {
             name: self._decode_text(value) for name, value in options.items()
-        }  # as `info` has it
+        }  # ids in `info` are encoded when `observations` is "utf-8"
         return self.dataset.select_task(**decoded_options)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -348,7 +360,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             self._interpreter,
         )
         state.check(action, is_open=interpreter is not None)
-        assert interpreter is not None  # it is open
+        assert interpreter is not None  # `check` refuses an action without an open interpreter
         with state.recording_failures():
             status = self._ending(action)
             if status == "submitted":
@@ -364,7 +376,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                     reply = execute(interpreter, action, state.task.timeout)
             turn = record_turn(action, reply)
             if tracker is not None and ENDED not in turn.info:
-                with suppress(CausedInsideError):  # its next action is told
+                with suppress(CausedInsideError):  # the next action reports the error
                     turn = replace(turn, changes=tracker.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
@@ -386,11 +398,11 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             )
 
     def _ending(self, action: str) -> Status | None:
-        """Tell how the episode ends by this action; None if the action is to be executed."""
+        """Return the status with which the action ends the episode; None: the action is code."""
         return self.episode_state.ending(action, takes_answer=self.takes_answer)
 
     def _current_tracker(self) -> FileChangeTracker | None:
-        """Return the watch over the present place; None if no changes are to be kept."""
+        """Return the change tracker of the current workspace; None without `keep_diffs`."""
         place = self._place
         if not getattr(self.options, "keep_diffs", False) or not isinstance(
             place, SupportsFileChanges
@@ -399,23 +411,23 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if self._change_tracker is None or self._change_tracker.place is not place:
             try:
                 self._change_tracker = FileChangeTracker(place)
-            except CausedInsideError:  # the action is told
+            except CausedInsideError:  # the action itself reports the error
                 return None
         return self._change_tracker
 
     def _reply(self, answer: str | None) -> Execution | None:
-        """Reply to an answer after which the episode continues; None: the answer ends it.
+        """Return the reply to an answer after which the episode continues; None: it ends.
 
-        For environments in which an answer may be tried. The reply makes a turn.
+        Environments that permit several answers override this method. The reply is a turn.
         """
         return None
 
     def _finish(self, status: Status) -> Score | None:
-        """End the episode, with everything that the agent started, and score it if it is time."""
+        """End the episode and the agent's processes, and score it unless `scores_later` is set."""
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
-        gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
+        gate = getattr(self._place, "gate", None)  # only a sandbox with a network policy has one
         if gate is not None and (refusals := gate.refusal_counts):
             self.episode.metadata["network_refused"] = dict(refusals)
         if self.scores_later and not self.reward_every_turn:
@@ -436,7 +448,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return score
 
     def settle(self) -> None:
-        """Score an episode that has ended, where that was left for later. Idempotent.
+        """Score an ended episode that `scores_later` left without a score. Idempotent.
 
         Raises:
             RewardError, SandboxError: As for `step`.
@@ -452,19 +464,19 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
 
     def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
-        """Score an episode by the place that it left, after all that runs there has ended."""
+        """End all processes of an ended episode's workspace, then score the workspace."""
         score, ending_detail = Score(0.0), {}
         try:
             if episode.status != "running":
                 place.kill()
-        except CausedInsideError as error:  # some scores need no place that still answers
+        except CausedInsideError as error:  # some rewards need no responsive workspace
             ending_detail = {ENDED: str(error)}
         try:
             score = self._reward(task, episode, place)
         except CausedInsideError as error:
             ending_detail = {ENDED: str(error)}
         if self.stage.changed(task, place):
-            # A package was installed, with the image `host`: gold may have met other programs.
+            # With the image ``host``, a package was installed: gold may have run other programs.
             raise SandboxError(
                 f"the content of {self.image(task)!r} changed while the episode ran: the "
                 "episode and its gold did not run on the same thing"
@@ -472,12 +484,12 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return replace(score, detail={**score.detail, **ending_detail}) if ending_detail else score
 
     def _decode_text(self, action: str) -> str:
-        """Return the action as it is executed."""
+        """Return the action in the form that the interpreter executes."""
         is_escaped = self._is_wire and isinstance(action, str)
         return exact(action) if is_escaped and not isinstance(action, NoAction) else action
 
     def _encode_output(self, data: DataT) -> DataT:
-        """Return what leaves the environment, in the form that `observations` asks for."""
+        """Return an output of the environment in the form that `observations` defines."""
         return plain(data) if self._is_wire else data
 
     def score(
@@ -488,26 +500,31 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         output: str | None = None,
         episode: Episode | None = None,
     ) -> Score:
-        """Score a place that an agent has left which worked there by itself, without `step`.
+        """Score a workspace in which an external agent has worked without `step`.
 
-        All that runs in it is ended; then it is judged as at the end of an episode. Judging may
-        change it, as verification commands and tests run there: a place is scored once.
+        All processes of the workspace are ended first, as at the end of an episode. Scoring may
+        change the workspace, because verification commands and tests run there. A workspace is
+        therefore scored only once.
 
         Args:
             task: The task.
-            place: The place, opened by ``env.stage.open(task)``. The caller closes it.
-            output: The agent's answer, where the reward judges one: the text that a Bash task asks
-                to be printed, an SQL query (it is run in the place), a Python program, a flag.
-                Without it, what asks for one is not solved.
-            episode: The record of the attempt, in place of `output`, where there is one. Its turns
-                and its answer count as those of an episode of this environment.
+            place: The workspace, opened by ``env.stage.open(task)``. The caller closes it.
+            output: The agent's answer, if the reward judges one: the text that a Bash task asks
+                for, an SQL query (executed in the workspace), a Python program, a flag. Without
+                an output, a task that asks for an answer is not solved.
+            episode: The record of the attempt, which replaces `output`. Its turns and its answer
+                count like those of an episode of this environment.
+
+        Returns:
+            The score, with a value in [0, 1].
 
         Raises:
-            UsageError: Both an output and an episode are given, or the episode is of another task;
-                or the place was made from something else than the task's image.
-            EnvironmentStateError: The place belongs to the running episode, or was scored before.
-            SandboxError: The place was lost, and not by what ran in it.
-            RewardError: It cannot be scored.
+            UsageError: Both an output and an episode are given, the episode belongs to another
+                task, or the workspace does not come from the task's image.
+            EnvironmentStateError: The workspace belongs to the running episode, or was scored
+                before.
+            SandboxError: The infrastructure, not the agent's processes, lost the workspace.
+            RewardError: The workspace cannot be scored.
         """
         with self._calls:
             self._refuse_to_score(task, place, output, episode)
@@ -541,12 +558,12 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             )
 
     def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
-        """Record an attempt that was made without `step`, from its answer (see `score`)."""
+        """Return an episode for an attempt without `step`, from its answer (see `score`)."""
         turns = [] if output is None else [Turn("", output)]
         return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
 
     def render(self) -> str | None:
-        """Return the episode so far, as a terminal would show it."""
+        """Return the episode so far as terminal text; None without a `render_mode`."""
         state = self.episode_state
         return (
             None
@@ -555,13 +572,15 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         )
 
     def overview(self) -> str:
-        """Show what there is in the task's place: tables, or the files of a folder.
+        """Return a listing of the workspace's content: database tables, or files of a directory.
+
+        The listing runs in a second workspace for the same task.
 
         Raises:
-            UsageError: No action of the environment shows it.
-            EnvironmentStateError: There is no episode, or it has ended.
-            TaskError: The action that shows it failed, or the place cannot be made again.
-            ImageError, SandboxError: As `reset`.
+            UsageError: The environment's traits define no action for an overview.
+            EnvironmentStateError: No episode has started, or it has ended.
+            TaskError: The overview's action failed, or the second workspace cannot be opened.
+            ImageError, SandboxError: As for `reset`.
         """
         if not self.traits.overview:
             raise UsageError(f"nothing shows what there is in {self.name!r}")
@@ -576,14 +595,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return turn.observation.rstrip("\n")
 
     def setting(self) -> str:
-        """Name the task's place in a line, for prompts: engine and version, or machine and user.
+        """Return one line on the workspace for prompts: engine and version, or machine and user.
 
-        Where the place does not say it, this is the name that the traits have.
+        If the workspace cannot be queried, the line is the traits' name of the setting.
         """
         default_setting = self.traits.setting or self.traits.language
         if not self.traits.where or not self.episode_state.is_begun:
             return default_setting
-        # No setup, which may take long: what it installs is not named.
+        # The setup is skipped because it may be slow; programs it installs are not listed.
         task = replace(self.episode_state.task, setup=None, files={})
         folder = getattr(self.stage, "directory", lambda task: ".")(task)
         key = str(self.episode.metadata.get("image")), str(folder)
@@ -592,7 +611,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 try:
                     turn = self._look(task, self.traits.where)
                 except (TaskError, ImageError, SandboxError):
-                    return default_setting  # the name is worth no failed episode
+                    return default_setting  # a missing name does not justify a failed episode
                 line = turn.observation.strip()[:SETTING_LENGTH]
                 self._settings[key] = (
                     line if turn.ok and line.isprintable() and line else default_setting
@@ -600,9 +619,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return self._settings.get(key, default_setting)
 
     def _look(self, task: Task, action: str) -> Turn:
-        """Return what an action shows in a place of its own: the episode's stays as it is.
+        """Execute an action in a second workspace, and leave the episode's unchanged.
 
-        There one more process would change the numbers of all later ones.
+        In the episode's workspace, an extra process would shift all later process ids.
         """
         with (
             closing(self.stage.open(task)) as place,
@@ -611,15 +630,15 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return act(interpreter, action, task.timeout)
 
     def outcome(self, task: Task) -> GoldOutcome:
-        """Solve a task by its first gold, in a place of its own, and return what came of it.
+        """Run a task's first gold in a separate workspace, and return its outcome.
 
-        It is for the operator, who exports tasks: it tells the solution. Nothing of it is in any
-        observation, info, message or record.
+        The outcome contains the solution. Only the operator, who exports tasks, should see it: no
+        observation, info, message or record contains any part of it.
 
         Raises:
             TaskError: The task has no gold.
-            RewardError: Gold ran into a limit, or ended its own place.
-            SandboxError: The place failed.
+            RewardError: Gold exceeded a limit, or ended its own workspace.
+            SandboxError: The workspace failed.
         """
         tasks = self.dataset
         single_task = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
@@ -627,42 +646,43 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return play_gold(env, task)
 
     def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
-        """Save the running episode, between two actions. It goes on as if nothing had happened.
+        """Save the running episode between two actions; the episode continues unchanged.
 
         Args:
-            how: ``"state"`` saves what the actions have made of place and interpreter;
-                ``"replay"`` lets each fork repeat the actions and compare what comes of them;
-                ``"auto"`` saves the state where that is possible.
-            lossy: Leave out the parts of the state that cannot be saved, such as programs that
-                run, rather than refuse. They are listed in the snapshot's `lost`, in each fork's
-                ``info["lost"]`` and in its episode's ``metadata["lost"]``.
+            how: ``"state"`` saves the state of workspace and interpreter. With ``"replay"`` each
+                fork repeats the actions and compares their results. ``"auto"`` saves the state
+                if possible, and replays otherwise.
+            lossy: Omit the parts of the state that cannot be saved, such as running programs,
+                instead of raising an error. The snapshot's `lost`, each fork's ``info["lost"]``
+                and its episode's ``metadata["lost"]`` list the omitted parts.
 
         Raises:
-            ForkError: It cannot be saved in this way; or it has ended.
-            EnvironmentStateError: There is no episode; or an action is running.
+            ForkError: The episode cannot be saved in this way, or has ended.
+            EnvironmentStateError: No episode has started, or an action is running.
             SandboxError: The sandbox was lost.
         """
         try:
             with self._calls:
                 return self._save(how, lossy)
-        except BaseException as error:  # the interpreter may not have told all of its state
+        except BaseException as error:  # the interpreter may have sent only a part of its state
             self.interrupt(error)
             raise
 
     def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
-        """Begin a fork of a snapshot's episode here, in place of the current episode.
+        """Begin a fork of a snapshot's episode, which replaces the current episode.
 
-        The fork has the snapshot's turns and elapsed time, a place with the same limits, and a
-        number of its own. The place is started before its first action. This environment's order
-        of tasks is left alone, and so are Gymnasium's wrappers, which count by themselves.
+        The fork has the snapshot's turns and elapsed time, a workspace with the same limits, and
+        its own number. The workspace starts before the fork's first action. The order of tasks
+        does not advance, and Gymnasium's wrappers keep their own step counts.
 
         Returns:
-            What `step` has returned last in the snapshot's episode, or `reset`: observation, info.
+            The last observation and info of the snapshot's episode, as from `step` or `reset`.
 
         Raises:
             ForkError: The snapshot is of another kind of environment or of other tasks, has no
-                turns left, or was closed.
-            EnvironmentStateError: It was made by another process, or another thread is using it.
+                remaining turns, or was closed.
+            EnvironmentStateError: Another process made the environment, or another thread is
+                using it.
         """
         with self._calls:
             task = snapshot.find_task(self.dataset, self.name, self.max_turns)
@@ -677,12 +697,15 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             )
 
     def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
-        """Fork the running episode into other environments; here it goes on.
+        """Fork the running episode into new environments; the episode itself continues.
 
         Args:
-            n: The number of forks, each in an environment of its own, which the caller closes.
+            n: The number of forks, at least 1, each in a new environment. The caller closes them.
             how: See `snapshot`.
             lossy: See `snapshot`.
+
+        Returns:
+            The `n` environments, each with a running fork.
 
         Raises:
             UsageError: `n` is below 1.
@@ -720,22 +743,22 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
         def interpreter() -> Interpreter:
             self._start_fork()
-            assert self._interpreter is not None  # it is running
+            assert self._interpreter is not None  # the episode is running
             return self._interpreter
 
         return take_snapshot(state, episode, interpreter, fork_mode, lossy)
 
     @property
     def _is_unstarted_fork(self) -> bool:
-        """Whether this is a fork that has not been used yet."""
+        """Whether the episode is a fork whose workspace has not started yet."""
         is_fork = self._origin is not None and self._place is None
         return is_fork and self.episode_state.is_running
 
     def _start_fork(self) -> None:
-        """Start place and interpreter of a fork, before they are first used."""
+        """Start the workspace and interpreter of a fork, unless they run already."""
         if not self._is_unstarted_fork:
             return
-        assert self._origin is not None  # it is asleep
+        assert self._origin is not None  # an unstarted fork has its snapshot
         self.episode_state.start_clock()
         with self.episode_state.recording_failures():
             self._place, self._interpreter = self._origin.start(self._replay_turns)
@@ -743,7 +766,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self.episode_state.start_clock()
 
     def _replay_turns(self) -> tuple[PlaceT, Interpreter]:
-        """Start a place, and take the actions of the episode in it."""
+        """Open a workspace, and repeat the actions of the episode in it."""
         task = self.episode_state.task
         with ExitStack() as stack:
             place = stack.enter_context(closing(self.stage.open(task)))
@@ -756,20 +779,21 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return place, interpreter
 
     def stop(self) -> None:
-        """End the place for good, while another thread's call may run. `close` frees the rest.
+        """Close the workspace for good, even while another thread's call runs. Idempotent.
 
-        The running call fails, with `SandboxClosedError` or `EnvironmentStateError`. Idempotent.
+        The running call fails with `SandboxClosedError` or `EnvironmentStateError`. `close` frees
+        the remaining resources.
         """
         self._is_stopped = True
         self.abort()
 
     def abort(self) -> None:
-        """End a call that runs on another thread, as `stop` does, but only that one."""
+        """Interrupt only the running call of another thread; `stop` also refuses later episodes."""
         if (place := self._place) is not None:
             place.close()
 
     def _refuse_stopped(self) -> None:
-        """Refuse a place that was opened while `stop` was called, which has not seen it."""
+        """Refuse a workspace that was opened during `stop`, which could not close it yet."""
         if self._is_stopped and self._place is not None:
             self._place.close()
             raise EnvironmentStateError("this environment was stopped")
@@ -779,10 +803,11 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
         A call that runs on another thread fails with an `EnvironmentStateError`.
 
-        In a fork of the process that made the environment it does nothing: all is the parent's.
+        In a forked child of the process that made the environment, the method does nothing: the
+        parent process owns the resources.
         """
         if self._calls.cut():
-            self.abort()  # the call frees the rest: its descriptors are in use until its end
+            self.abort()  # the call itself frees the rest: it uses its descriptors until its end
         elif not self._calls.forked:
             self._release()
 
@@ -803,10 +828,13 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
     @contextmanager
     def _release_place(self) -> Iterator[None]:
-        """End the episode's place: begin to at once, and have ended it afterwards."""
+        """End the workspace's processes on entry, and close the workspace on exit.
+
+        The kernel ends the processes while the caller's block runs.
+        """
         interpreter, self._interpreter = self._interpreter, None
         place, self._place = self._place, None
-        origin, self._origin = self._origin, None  # what it holds is freed after the place
+        origin, self._origin = self._origin, None  # its saved state is freed after the workspace
         try:
             if interpreter is not None:
                 interpreter.close()
@@ -820,10 +848,10 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
 
 def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], Interpreter]:
-    """Find the function that opens an interpreter in a place.
+    """Return the function that opens an interpreter in a workspace.
 
     Raises:
-        UsageError: There is no interpreter of that name.
+        UsageError: No interpreter has that name.
     """
     if not isinstance(interpreter, str):
         return partial(_open_custom, interpreter)
@@ -834,10 +862,10 @@ def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], 
 
 
 def _open_custom(interpreter: Callable[[Any], Interpreter], place: Any) -> Interpreter:
-    """Open an interpreter of a user's.
+    """Open a user-defined interpreter.
 
     Raises:
-        UsageError: It has not the methods of one.
+        UsageError: The object lacks a method of `Interpreter`.
     """
     result = interpreter(place)
     for name in ("execute", "close"):

@@ -1,4 +1,4 @@
-"""The SQL environment: tasks for a database, scored by the answer or by what was changed."""
+"""The SQL environment: database tasks, scored by the answer or by the changed tables."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ _EMPTY_SELECT = "SELECT x FROM (SELECT NULL AS x) AS t WHERE 1 = 0"
 
 
 class SqlEnv(InterCodeEnv[Session]):
-    """One session with a database of its own per episode; an observation is a table of rows.
+    """An environment with one session and a fresh database per episode; observations are tables.
 
-    Its reward is `SqlReward`. The option `reward` replaces it by another of ours (``"bird-ex"``,
-    ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``) or by a function of your own.
+    The reward is `SqlReward`. The option `reward` replaces it by another reward of InterCode
+    (``"bird-ex"``, ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``) or by a custom
+    function.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value. An engine that is given by name or URL is shared by all
-            environments of the process; `sandbox` is the name of what runs an embedded engine:
-            ``native`` or, for SQLite, ``docker``.
-        **changes: Single options by their names: see `SqlOptions`.
+        options: All options in one object. All environments of the process share an engine that is
+            given by name or URL. `sandbox` is the name of the provider that runs an embedded
+            engine: ``native`` or, for SQLite, ``docker``.
+        **changes: Single options by name, which override `options`: see `SqlOptions`.
 
     Raises:
-        TaskError: The data is malformed, a task has no gold, or its database is not there.
-        UsageError: There is no such option, or it makes no sense.
+        TaskError: The data is malformed, a task has no gold, or a database is missing.
+        UsageError: An option is unknown or invalid.
         DatabaseError: The engine's server cannot be reached or started.
     """
 
@@ -92,14 +93,14 @@ class SqlEnv(InterCodeEnv[Session]):
         )
 
     def setting(self) -> str:
-        """Name the engine and its version."""
+        """Return the engine's product name and version."""
         facts = self._engine.facts()
         parts = [str(facts[name]) for name in ("product", "version") if name in facts]
         return " ".join(parts) or self.traits.setting
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Leave out the tasks whose gold means something else on the engine: see `InterCodeEnv`."""
+        """Exclude tasks whose gold has another meaning on the engine; see the base method."""
         engine = options.get("engine") or "sqlite"
         name = engine_name(engine) if isinstance(engine, str) else engine.name
         supported_tasks = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
@@ -110,7 +111,7 @@ class SqlEnv(InterCodeEnv[Session]):
         return supported_tasks, note if excluded_count else ""
 
     def _attempt(self, task: Task, place: Session, output: str | None) -> Episode:
-        """Record an attempt from a statement, which is run in the place."""
+        """Return an episode for an attempt, from a statement that is executed in the session."""
         attempt = super()._attempt(task, place, None)
         if output is not None:
             attempt.turns.append(act(self._open(place), output, task.timeout))
@@ -118,16 +119,16 @@ class SqlEnv(InterCodeEnv[Session]):
 
 
 class DatabaseStage(NoRecipe):
-    """Opens sessions for tasks; the agent's and the grader's come out alike.
+    """A stage that opens database sessions; the agent's and the grader's sessions are equal.
 
     Args:
-        engine: Where the databases run.
-        dataset: The tasks; it says where their databases are, if `databases` does not.
-        databases: The folder or file that holds the databases (see `intercode.databases.find`).
-        limits: What a session may use; None: the defaults.
+        engine: The database engine.
+        dataset: The tasks, which also locate the databases if `databases` is None.
+        databases: The folder or file of the databases (see `intercode.databases.source.find`).
+        limits: The resource limits of a session; None: the defaults.
 
     Raises:
-        TaskError: Neither the dataset nor `databases` says where they are.
+        TaskError: Neither the dataset nor `databases` locates the databases.
     """
 
     def __init__(
@@ -144,10 +145,10 @@ class DatabaseStage(NoRecipe):
         self._sources: dict[str | None, Source] = {}
 
     def source(self, task: Task) -> Source:
-        """Find the task's database.
+        """Return the source of the task's database.
 
         Raises:
-            TaskError: There is no such database; it names the task.
+            TaskError: The database is missing; the message names the task.
         """
         if task.db not in self._sources:
             try:
@@ -157,28 +158,28 @@ class DatabaseStage(NoRecipe):
         return self._sources[task.db]
 
     def image(self, task: Task) -> str:
-        """Name the database."""
+        """Return the name of the task's database."""
         return self.source(task).name
 
     def digest(self, task: Task) -> str:
-        """Identify its content, once the engine has been able to open it.
+        """Return the digest of the database's content, after a trial session with the engine.
 
         Raises:
-            TaskError: It cannot be read: each of its tasks would end in that.
+            TaskError: The engine cannot read the database: each of its tasks would fail.
         """
         source = self.source(task)
         self.engine.open(source, self._limits).close()
         return source.digest
 
     def changed(self, task: Task, place: Session) -> bool:
-        """Return False: every session begins with a pristine copy."""
+        """Return False: every session has a pristine copy of the database."""
         return False
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot be tried here, before anything starts.
+        """Refuse a task that cannot run on the engine, before any session starts.
 
         Raises:
-            TaskError: Its database is not there, or it has what no SQL task has.
+            TaskError: The task's database is missing, or the task has a field that no SQL task has.
         """
         if task.files or task.verification or task.image or task.tests:
             fields = ("files", "verification", "image", "tests")
@@ -187,15 +188,15 @@ class DatabaseStage(NoRecipe):
         self.source(task)
 
     def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
-        """Open a session with a pristine database, in which the task's setup has run.
+        """Open a session with a pristine database, and run the task's setup.
 
         Args:
             task: The task.
-            role: Whose session it is.
-            source: The database's content; None: the task's.
+            role: The role of the session's user: ``agent`` or ``grader``.
+            source: The source of the database; None: the task's.
 
         Raises:
-            TaskError: The database cannot be had, or the setup failed.
+            TaskError: The database is missing or unreadable, or the setup failed.
             DatabaseError: The engine failed.
         """
         source = self.source(task) if source is None else source
@@ -225,7 +226,11 @@ def _place(dataset: Dataset, databases: str | Path | None) -> Path:
 
 
 def _provider_name(sandbox: object) -> str:
-    """Refuse a provider itself: engines are shared by the name of what runs them."""
+    """Return the name of the provider that runs the engine.
+
+    Raises:
+        UsageError: `sandbox` is a provider object, but engines are shared by their provider's name.
+    """
     if not isinstance(sandbox, str):
         raise UsageError("for SQL sandbox= must be a name, as 'native': it runs the engine")
     return sandbox
@@ -234,7 +239,12 @@ def _provider_name(sandbox: object) -> str:
 def _reward(
     tasks: Dataset, reward: str | Function | Reward[Session], **parts: Any
 ) -> Reward[Session]:
-    """Return the reward that is asked for; rewards of ours compare with gold."""
+    """Return the configured reward; InterCode's own rewards compare with gold.
+
+    Raises:
+        UsageError: The reward has its own column rule, and an option sets another.
+        TaskError: InterCode's reward needs gold, and a task has none.
+    """
 
     def default() -> Reward[Session]:
         return choose_reward("sql", "default", default, **parts)

@@ -1,4 +1,4 @@
-"""The tool ``keys``: types into a terminal beside the environment's shell, and shows its screen."""
+"""The tool ``keys``, which types into a second shell's terminal and returns the screen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES: Mapping[str, str] = {
     **{f"F{n}": f"\x1b[[{letter}" for n, letter in enumerate("ABCDE", 1)},
     **{f"F{n}": f"\x1b[{17 + n - 6 + (n > 10)}~" for n in range(6, 13)},
 }
-"""The keys with a name, and what the terminal ``linux`` sends for them."""
+"""Key name → the text that the terminal type ``linux`` sends for the key."""
 _MAX_BYTES = 4096
 _WORD = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s"']+))(?=\s|$)""", re.DOTALL)
 _ACTION = re.compile(r"\s*keys(?:\s+(.*))?", re.DOTALL)
@@ -46,13 +46,13 @@ _HINT = (
 
 
 def encode_keys(keys: str) -> bytes:
-    """Return the bytes that a terminal sends for keys.
+    """Return the bytes that a terminal sends for keys, at most 4096.
 
     Args:
-        keys: As `tmux send-keys` takes them: texts in quotes, and names.
+        keys: Quoted texts and key names, in the syntax of ``tmux send-keys``.
 
     Raises:
-        ActionError: They are not that, or too many.
+        ActionError: The syntax is invalid, a key is unknown, or the bytes are too many.
     """
     typed_text, position = "", 0
     keys = keys.strip()
@@ -85,9 +85,9 @@ def _key(name: str) -> str:
 
 
 class KeysInterpreter:
-    """An `Interpreter` that adds a terminal to another one, for actions that begin with ``keys``.
+    """An `Interpreter` that adds a terminal to another, for actions that begin with ``keys``.
 
-    The terminal is opened by the first of them. No fork has it.
+    The first such action opens the terminal. A fork does not inherit the terminal.
     """
 
     def __init__(self, interpreter: Interpreter, sandbox: SandboxBackend) -> None:
@@ -96,7 +96,7 @@ class KeysInterpreter:
         self._terminal: Terminal | None = None
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action; see `Interpreter`. Of keys it shows the screen."""
+        """Execute an action; see `Interpreter`. The output of ``keys`` is the screen."""
         if (match := _ACTION.fullmatch(action)) is None:
             return self._interpreter.execute(action, timeout)
         keys, start_time = encode_keys(match[1] or ""), time.monotonic()
@@ -130,7 +130,13 @@ class KeysInterpreter:
         )
 
     def save(self, lossy: bool = False) -> SavedState:
-        """See `SupportsSave`. The terminal's programs are such as run beside the shell."""
+        """Save the wrapped interpreter's state; see `SupportsSave`.
+
+        The terminal's programs count as background programs of the shell.
+
+        Raises:
+            ForkError: The wrapped interpreter cannot save its state.
+        """
         if not isinstance(self._interpreter, SupportsSave):
             raise ForkError(f"{type(self._interpreter).__name__} cannot save its state")
         saved_state = self._interpreter.save(lossy)
@@ -155,10 +161,17 @@ class KeysInterpreter:
 def add_keys_tool(
     opens: Callable[[Any], Interpreter], traits: Traits
 ) -> tuple[Callable[[Any], Interpreter], Traits]:
-    """Add the tool to what an environment opens, and to its traits.
+    """Add the tool ``keys`` to an environment's interpreter and traits.
+
+    Args:
+        opens: Opens the environment's interpreter in a sandbox.
+        traits: The environment's traits.
+
+    Returns:
+        The new opener and the new traits.
 
     Raises:
-        UsageError: Its language is not a shell's, or a package is missing.
+        UsageError: The environment's language is not a shell's, or a package is missing.
     """
     if traits.language != "bash":
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")

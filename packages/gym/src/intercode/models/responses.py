@@ -1,4 +1,4 @@
-"""OpenAI's ``responses``: the meaning of answers. The gateway's clients speak this protocol."""
+"""Decoding of OpenAI's protocol ``responses``, which clients of the gateway use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from intercode.models.base import Answer, ToolCall
 
 
 def decode(data: dict[str, Any]) -> Answer:
-    """Read an answer.
+    """Decode the JSON of a response.
 
     Raises:
-        AttemptError: The answer has nothing that can be used.
+        AttemptError: The response has no usable output.
     """
     output = data.get("output")
     if not isinstance(output, list):
@@ -28,7 +28,7 @@ def decode(data: dict[str, Any]) -> Answer:
 
 
 def call(item: Mapping[str, Any]) -> ToolCall:
-    """Read an item that calls a function, a tool that takes text, or a shell."""
+    """Decode an item that calls a function, a custom tool with text input, or a shell."""
     values = item.get("arguments", item.get("input", item.get("action")))
     name = str(item.get("name") or item.get("type"))
     call_id = str(item.get("call_id") or item.get("id") or "")

@@ -1,7 +1,7 @@
-"""A model that speaks by a script: for tests of agents, for measurements and demonstrations.
+"""Scripted models for tests of agents, measurements and demonstrations.
 
-A script is a list of rules. A rule looks at the last message, at all messages, and at how often the
-model has spoken; the first rule that fits answers. In a file each line is a rule, a JSON object::
+A script is a list of rules, and the first matching rule answers. A rule tests the last message, all
+messages, and the number of previous replies. In a file each line is a rule, a JSON object::
 
     {"when": "sql", "say": "SELECT 1"}
     {"turn": 1, "calls": [{"name": "submit", "arguments": {}}]}
@@ -28,7 +28,7 @@ _KEYS = {"when", "seen", "turn", "say", "calls", "finish"}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message of a scripted model."""
+    """A reply of a scripted model."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -36,19 +36,19 @@ class Line:
 
 
 Script = Callable[[Sequence[Message]], Line]
-"""Dialogue → the next line."""
+"""A function: dialogue → next line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line, and when to say it.
+    """A line with the conditions of its use.
 
     Attributes:
         line: The line.
-        when: A regular expression that must match somewhere in the last message.
-        turn: How often the model must have spoken since the last message that begins with
-            ``Task:``, before which may be worked examples; ``None`` is any number.
-        seen: A regular expression that must match somewhere in any message.
+        when: A regular expression that must match within the last message.
+        turn: The required number of replies since the last message that begins with ``Task:``;
+            ``None``: any number. Earlier messages may be worked examples.
+        seen: A regular expression that must match within at least one message; empty: no condition.
     """
 
     line: Line
@@ -57,7 +57,7 @@ class Rule:
     seen: str = ""
 
     def fits(self, messages: Sequence[Message]) -> bool:
-        """Whether the rule answers this dialogue."""
+        """Return whether the dialogue meets all conditions."""
         starts = [n for n, message in enumerate(messages) if message.content.startswith("Task:")]
         task_messages = messages[starts[-1] if starts else 0 :]
         reply_count = sum(message.role == "assistant" for message in task_messages)
@@ -70,12 +70,12 @@ class Rule:
 
 
 class ScriptedClient:
-    """A `Client` that answers at once.
+    """A `Client` that answers from a script, without a network.
 
     Args:
         say: The script.
-        name: The model's name for itself.
-        version: Differs where the script does, so that no cache confuses two scripts.
+        name: The model's name in answers.
+        version: A version of the script, which separates the cached replies of different scripts.
     """
 
     def __init__(self, say: Script, name: str = "scripted", version: str = "") -> None:
@@ -91,11 +91,15 @@ class ScriptedClient:
         return answer(request, self._say, self._name)
 
     def close(self) -> None:
-        """Do nothing: there is no connection to close."""
+        """Do nothing, because the client holds no connection."""
 
 
 def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedClient:
-    """Make the client of a model whose rules are in a file: ``scripted/rules.jsonl``."""
+    """Return the client of a model whose rules are in a file: ``scripted/rules.jsonl``.
+
+    Raises:
+        UsageError: The file cannot be read, a rule is malformed, or a base URL is given.
+    """
     if base_url:
         raise UsageError("a scripted model is in a file and has no base URL")
     say = read(model)
@@ -103,7 +107,7 @@ def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedCli
 
 
 def script(rules: Sequence[Rule]) -> Script:
-    """Make a script of rules; its line is empty where none fits."""
+    """Return the script of some rules; if no rule matches, its line is empty."""
 
     def say(messages: Sequence[Message]) -> Line:
         return next((rule.line for rule in rules if rule.fits(messages)), Line())
@@ -112,13 +116,13 @@ def script(rules: Sequence[Rule]) -> Script:
 
 
 def read(path: str | Path) -> Script:
-    """Read the script in a file of rules.
+    """Read a script from a file of rules.
 
     Raises:
         UsageError: The file cannot be read, or a rule is malformed.
     """
     try:
-        # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
+        # splitlines() would also split at U+2028 and similar, which JSON permits within texts.
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"the script {path} cannot be read: {error}") from error
@@ -148,7 +152,10 @@ def _call(data: Mapping[str, Any], number: int) -> ToolCall:
 
 
 def answer(request: Request, say: Script, model: str) -> Answer:
-    """Return a script's answer, within the request's settings. Calls are left whole."""
+    """Return a script's answer, with stop texts and the token limit applied to its text.
+
+    Tool calls are never truncated.
+    """
     line = _cut(say(request.messages), request.settings)
     call_tokens = sum(count(json.dumps(dict(call.arguments))) + 1 for call in line.calls)
     input_tokens = sum(count(message.content) for message in request.messages)
@@ -157,7 +164,7 @@ def answer(request: Request, say: Script, model: str) -> Answer:
 
 
 def count(text: str) -> int:
-    """Count the tokens of a text, by a tokenizer that any reader can check: words."""
+    """Return the number of words in a text, a tokenizer that any reader can verify."""
     return len(text.split())
 
 

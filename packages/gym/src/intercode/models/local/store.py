@@ -1,8 +1,8 @@
-"""The files of local models::
+"""The store of local models' files::
 
-    ROOT/models/NAME/FILE.gguf        whole and verified, or not there
-    ROOT/models/NAME/.FILE.gguf.new   what has come of a download that broke off
-    ROOT/models/.NAME.lock            held by the process that fetches it
+    ROOT/models/NAME/FILE.gguf        complete and verified, or missing
+    ROOT/models/NAME/.FILE.gguf.new   the received part of an interrupted download
+    ROOT/models/.NAME.lock            lock of the process that fetches the model
 
 where ROOT is InterCode's cache.
 """
@@ -38,10 +38,10 @@ class Weights:
 
     path: Path
     size: int
-    """Bytes."""
+    """The size of the file in bytes."""
     header: Header
     sha256: str
-    """Of the file, in hexadecimal."""
+    """The SHA-256 of the file, in hexadecimal."""
 
 
 def folder() -> Path:
@@ -50,12 +50,12 @@ def folder() -> Path:
 
 
 def home(entry: ModelEntry) -> Path:
-    """Return the place of a model's file, whether it is there or not."""
+    """Return the path of a model's file, whether it exists or not."""
     return folder() / entry.name / entry.file
 
 
 def is_path(name: str) -> bool:
-    """Tell whether a model is named by its file."""
+    """Return whether a model's name is the path of its file."""
     return name.endswith(SUFFIX)
 
 
@@ -66,7 +66,7 @@ def find_weights(name: str) -> Weights:
         name: A path that ends in ``.gguf``, or a name of the catalog.
 
     Raises:
-        UsageError: There is no such file or model, it is not fetched yet, or it is damaged.
+        UsageError: The file or model is unknown, not fetched yet, or damaged.
     """
     if is_path(name):
         path = Path(name).expanduser()
@@ -92,20 +92,20 @@ def fetch(
     say: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch a model's file, unless it is there; a download that broke off is continued.
+    """Fetch a model's file unless it exists; an interrupted download is resumed.
 
     Args:
         entry: The model.
-        origin: The same file on this machine, or another URL of it; empty: its publisher's.
-        say: Called with lines of text about the steps.
+        origin: A local copy of the file, or another URL; empty: the publisher's URL.
+        say: Called with lines of text about the steps; None: no output.
         progress: Called during the download.
 
     Returns:
-        The file's place.
+        The path of the file.
 
     Raises:
-        UsageError: There is no such file.
-        FetchError: The file cannot be had, or is another one.
+        UsageError: The local copy does not exist.
+        FetchError: The file cannot be fetched, or has another digest.
     """
     place = home(entry)
     tell = say or (lambda line: None)
@@ -128,21 +128,21 @@ def fetch(
             raise
         raise FetchError(f"cannot keep models in {folder()}: {error}") from error
     finally:
-        with suppress(OSError):  # not there, or not empty
+        with suppress(OSError):  # the folder is missing or not empty
             place.parent.rmdir()
     return place
 
 
 def ensure(name: str | None, say: Callable[[str], None]) -> None:
-    """Fetch a model that a run names, if it is one of the catalog and not on this machine.
+    """Fetch a run's model if it is a catalog model without a file on this machine.
 
     Args:
-        name: ``PROVIDER/NAME``; only ``local/NAME`` is looked at.
-        say: Called with lines of text about the download, one for each tenth of it.
+        name: ``PROVIDER/NAME``; every name except ``local/NAME`` is ignored.
+        say: Called with lines of text about the download, one per tenth of it.
 
     Raises:
-        UsageError: There is no such model.
-        FetchError: The file cannot be had, or is another one.
+        UsageError: The catalog has no such model.
+        FetchError: The file cannot be fetched, or has another digest.
     """
     provider, _, model = (name or "").partition("/")
     if provider != PROVIDER or is_path(model):
@@ -156,7 +156,7 @@ def remove(entry: ModelEntry) -> int | None:
     """Remove a model's files.
 
     Returns:
-        The bytes on disk that this freed; None: there were none.
+        The freed bytes on disk; None: the model had no files.
     """
     place = home(entry).parent
     if not place.exists():
