@@ -465,7 +465,7 @@ class Provider(Protocol):
         Args:
             image: The image's name, or a snapshot.
             limits: Resource limits; None is the defaults.
-            network: Reachable hosts: see `sandbox.network.Network`.
+            network: Reachable hosts: see `intercode_sandbox.network.Network`.
 
         Raises:
             ImageError: The image cannot be found or built.
