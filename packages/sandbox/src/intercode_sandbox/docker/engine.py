@@ -70,7 +70,7 @@ class Engine:
 
     @contextmanager
     def errors(self, activity: str) -> Iterator[APIClient]:
-        """Convert errors of the engine and its connection to `SandboxError` while the block runs."""
+        """Convert errors of the engine and its connection to `SandboxError` within the block."""
         api = self.api  # first: it reports a missing package docker, with the fix
         import docker
         import requests
