@@ -39,7 +39,7 @@ class Limits:
     timeout: float = 10.0
     """Seconds of wall time for one action or command."""
     memory: int = 1024 * MIB
-    """Bytes of memory for all processes together where cgroups permit, else for each."""
+    """Bytes of memory, for all processes together if cgroups permit, else for each."""
     processes: int = 256
     """Processes and threads alive at once."""
     disk: int = 1024 * MIB
@@ -51,9 +51,8 @@ class Limits:
     open_files: int = 1024
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
-    """The capabilities that root has, all of them over the sandbox's own files, users, processes
-    and ports: names of `intercode_sandbox.capabilities.CAPABILITIES`, also as a text with commas
-    between them."""
+    """Capabilities of root, over the sandbox's own files, users, processes and ports only: names of
+    `intercode_sandbox.capabilities.CAPABILITIES`, as a list or a comma-separated text."""
     debugger: bool = False
     """Whether a program may trace another one and change its memory, like gdb and strace. Code
     under test could then control its tests."""
@@ -124,7 +123,7 @@ class Completed:
     timed_out: bool = False
     """Whether the command reached the time limit; the output until then is retained."""
     truncated: bool = False
-    """Whether the output reached its limit: a line replaces the missing middle and says so."""
+    """Whether the output reached its limit: a line with the count of cut bytes replaces the middle."""
 
     @property
     def ok(self) -> bool:
@@ -452,7 +451,7 @@ class SupportsFreeSpace(Protocol):
 
 
 class Provider(Protocol):
-    """Starts sandboxes of one kind."""
+    """A factory of sandboxes of one kind."""
 
     def start(
         self,

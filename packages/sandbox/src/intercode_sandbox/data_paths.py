@@ -1,7 +1,8 @@
 """Paths in data: a task's database or repository, the base of a Dockerfile.
 
-Data comes from strangers. Its paths must lie in its own folder, with links resolved. Otherwise an
-agent could print files that only its user may read. Other paths are for the command line.
+Data comes from strangers. Every path in data must lie in the data's own folder, with links
+resolved. Otherwise an agent could print files that only its user may read. Other paths belong on
+the command line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ def resolve_data_path(folder: Path, path: str | Path) -> Path:
 
     Args:
         folder: The folder of the data; the folder itself may be a link.
-        path: The path as written. It need not exist.
+        path: The path as written; the file need not exist.
 
     Raises:
         ValueError: The path leads out of the folder, or is invalid.

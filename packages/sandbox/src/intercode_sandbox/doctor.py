@@ -154,7 +154,7 @@ def _check_native_sandbox() -> list[Check]:
 
 
 def _check_workers() -> Check:
-    """Describe how sandboxes get Python workers; `intercode.cli.doctor` plays with them."""
+    """Describe how sandboxes get Python workers; `intercode.cli.doctor` tests them."""
     with closing(NativeProvider(preload=[_ANY_MODULE])) as provider:
         try:
             flaw = provider.facts().get("fork_flaw", "")

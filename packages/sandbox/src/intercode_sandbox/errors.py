@@ -2,7 +2,7 @@
 
 Every deliberate error is an `InterCodeError` and also the fitting builtin exception. So
 ``except ValueError`` and ``except TimeoutError`` keep their meaning for callers that do not know
-InterCode. A message names the problem, its place, and the fix.
+InterCode. A message names the problem, its location, and the fix.
 """
 
 from __future__ import annotations

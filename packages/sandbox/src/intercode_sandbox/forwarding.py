@@ -2,7 +2,7 @@
 
 Process 1 creates a socket in the sandbox's network and passes it to the host, once, before any
 connection. The host binds the socket and accepts its connections. So the sandbox gets no route, and
-nothing in it listens. No process in the sandbox can end a forward, take it over, or pass
+no process in it listens. No process in the sandbox can end a forward, take it over, or pass
 descriptors to it.
 """
 

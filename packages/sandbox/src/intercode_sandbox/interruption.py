@@ -1,7 +1,7 @@
 """Exceptions of the caller: Ctrl-C, and exceptions raised by handlers of other signals.
 
-Such an exception can strike anywhere, even where a socket's error is expected. The idiom for an
-alarm is a handler that raises `TimeoutError`, which a socket raises, too.
+The exceptions can strike anywhere, even during a call whose socket error is expected. The idiom for
+an alarm is a handler that raises `TimeoutError`, which a socket raises, too.
 """
 
 from __future__ import annotations

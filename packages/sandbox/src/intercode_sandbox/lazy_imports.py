@@ -1,8 +1,8 @@
 """Registries: names of objects that are imported on first use.
 
 A registry maps a short name to ``"package.module:attribute"``, which is imported when the name is
-used. So an unused back end, environment or dataset costs nothing, lower layers reach higher ones
-without importing them, and a user's objects are equal to InterCode's. Users have three ways to
+used. So an unused back end, environment or dataset costs no time, and lower layers reach higher
+ones without importing them. A user's objects are equal to InterCode's. Users have three ways to
 name an object:
 
 - A file: ``path/to/file.py:name``, wherever a name of the kind is accepted (`Registry.resolve`).
@@ -18,8 +18,8 @@ The groups of entry points are ``intercode.`` and ``environments``, ``datasets``
 ``vectors``, ``commands``, ``sources`` or ``task_exporters``. A registry reads them when a name is
 not InterCode's, or when all names are requested.
 
-A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``. Such
-a name is checked by `Registry.is_trusted`, and is never resolved.
+A name may come from a stranger: from a run's record, a task, a benchmark's
+``intercode.toml``. A stranger's name is checked by `Registry.is_trusted`, and is never resolved.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Network policies: nothing, everything, single endpoints, or an allowlist of hosts.
 
-A `Policy` is parsed from a caller's `network`. Unless it is nothing or everything, the sandbox has
+A `Policy` is parsed from a caller's `network`. Except for nothing and everything, the sandbox has
 no network but its loopback, and a `Gate` on the host opens each connection. The gate resolves
 names itself, and connects to the very address that it has checked.
 """
@@ -265,7 +265,7 @@ def _is_local(candidate: Address) -> bool:
 
 
 class Gate:
-    """Opens the connections of one sandbox, if its policy allows them. Thread-safe.
+    """A gate that opens the connections of one sandbox, if its policy allows them. Thread-safe.
 
     Args:
         policy: The policy.

@@ -29,7 +29,7 @@ class SupportsDisown(Protocol):
 
 
 class SupportsClose(Protocol):
-    """A provider with `close` only."""
+    """A provider, reduced to its `close`."""
 
     def close(self) -> None:
         """End everything that the provider has started. Idempotent."""

@@ -1,7 +1,7 @@
 """`Sandbox`: the public class over the sandboxes of any provider.
 
 `Sandbox` validates options and delegates all work to `Sandbox.backend`, the `SandboxBackend` that
-the provider starts. Its event-loop twin is `intercode_sandbox.async_sandbox`.
+the provider starts. The event-loop twin is `intercode_sandbox.async_sandbox`.
 """
 
 from __future__ import annotations

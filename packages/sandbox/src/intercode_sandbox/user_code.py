@@ -75,7 +75,7 @@ def target_reference(target: object) -> str:
 
 
 def load(kind: str, reference: str) -> Any:
-    """Return the object of a reference. Its file is executed once, and again after each change.
+    """Return the object of a reference. The file is executed once, and again after each change.
 
     Args:
         kind: The kind of object, for messages: ``"agent"``.

@@ -1,4 +1,4 @@
-"""A client of Docker that leaves no sockets open: Docker's client does if nothing listens.
+"""A client of Docker that closes its sockets: Docker's own leaves them open if no engine listens.
 
 This module is imported only if the package docker is installed.
 """
@@ -16,7 +16,7 @@ _CONNECTIONS = 4
 
 
 class Client(docker.APIClient):  # type: ignore[misc]
-    """A `docker.APIClient` that first checks, over a Unix socket, whether anything listens.
+    """A `docker.APIClient` that first checks, over a Unix socket, whether an engine listens.
 
     Args:
         url: The engine's address.
@@ -42,7 +42,7 @@ class Client(docker.APIClient):  # type: ignore[misc]
         """Send a request.
 
         Raises:
-            OSError: Nothing listens.
+            OSError: No engine listens.
         """
         if self._knocks:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:

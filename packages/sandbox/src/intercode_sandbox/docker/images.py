@@ -1,6 +1,6 @@
 """Resolution of an image's name to an image of the engine.
 
-A name has the same meaning as on the native provider: the image is built in the same way, and
+A name has the same meaning as on the native provider. The image is built in the same way, and
 imported into the engine once, under its digest. ``docker-daemon:REFERENCE`` names an image of the
 engine, over which archives can be laid, too.
 """

@@ -238,7 +238,7 @@ _MAX_STARTERS = 2
 
 
 class ContainerPool:
-    """Allocates containers, and starts spare ones in advance. Thread-safe.
+    """A pool that allocates containers, and starts spare ones in advance. Thread-safe.
 
     Args:
         start: Starts a container.

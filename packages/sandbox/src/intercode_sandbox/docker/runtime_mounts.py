@@ -2,8 +2,8 @@
 
 Process 1 is the static program of native sandboxes, which needs nothing of the image. Workers need
 a Python, and an image may have none, or another C library. Containers with workers therefore start
-with this machine's Python, its library, shared objects and loader, mounted read-only. They are
-copied once: the originals may be at any path, and may be upgraded while a container runs.
+with this machine's Python, its library, shared objects and loader, mounted read-only. The files
+are copied once: the originals may be at any path, and may be upgraded while a container runs.
 """
 
 from __future__ import annotations

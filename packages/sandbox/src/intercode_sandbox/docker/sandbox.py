@@ -1,8 +1,8 @@
 """A sandbox in a container, from the caller's side, and its snapshots.
 
 The sandbox is a native one, over the container's process 1. A snapshot is the difference from the
-image, stored as a stream and applied to a container that waits already. It is not a commit of the
-engine, which would create an image and then need a new container of it.
+image, stored as a stream and applied to a container that waits already. A snapshot is not a
+commit of the engine: the engine would create an image, and then need a new container of it.
 """
 
 from __future__ import annotations

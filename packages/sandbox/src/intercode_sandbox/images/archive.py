@@ -117,10 +117,10 @@ class _Metadata:
 
 
 class Unpacker:
-    """Writes one layer."""
+    """A writer of one layer."""
 
     def __init__(self, layer: Path, lower_layers: Sequence[Path], mounts: Sequence[str]) -> None:
-        """Prepare.
+        """Prepare the writer of a layer.
 
         Args:
             layer: An empty folder of this process.
@@ -299,8 +299,8 @@ def pack(
 ) -> Path:
     """Pack a folder's content into a tarball in the cache, for ``IMAGE+TARBALL``; return its path.
 
-    Its name is a digest of its bytes. The bytes depend only on the files' names, content and
-    executable bits: two copies of a folder give the same tarball, by any user at any time.
+    The tarball's name is a digest of its bytes. The bytes depend only on the files' names, content
+    and executable bits. So two copies of a folder give the same tarball, by any user at any time.
 
     Args:
         folder: The folder to pack.

@@ -165,7 +165,7 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed image name. Its `str()` is canonical: valid in any working directory."""
+    """A parsed image name. The `str()` of a spec is canonical: valid in any working directory."""
 
     scheme: str
     """The maker of the base: ``host``, ``debian``, … or ``folder``."""

@@ -103,7 +103,7 @@ games 60 users 100 nogroup 65534
 def host_mounts() -> tuple[str, ...]:
     """Return the machine's folders that are bound over the image.
 
-    They are ``/usr``, and those of ``/bin``, ``/lib``, … that are not links into it.
+    The folders are ``/usr``, and those of ``/bin``, ``/lib``, … that are not links into it.
     """
     folders = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
     return ("/usr", *folders)
@@ -117,11 +117,11 @@ def hide(*places: str | Path | None) -> None:
 def hidden_places() -> list[str]:
     """Return the paths among the machine's programs that no sandbox may see, if they exist.
 
-    They are the working directory, the user's home, the cache, and InterCode itself, which has
-    the bundled golds and generates the puzzles' flags. They include the paths of `hide` (data,
+    Hidden are the working directory, the user's home, the cache, and InterCode itself, which has
+    the bundled golds and generates the puzzles' flags. Also hidden are the paths of `hide` (data,
     databases, repositories, runs), and files closed to other users: a sandbox's root owns root's
-    files. No path is below another. Paths elsewhere are in no image, and a sandbox does not even
-    learn their names.
+    files. No path in the list is below another. Paths outside the machine's programs are in no
+    image, and a sandbox does not even learn their names.
     """
     places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
     with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ def _private_places(cache: str) -> tuple[Path, ...]:
     changes. Each process scans an administrator's files below /usr/local again.
 
     Raises:
-        ImageError: There are too many to hide.
+        ImageError: The machine has too many of them to hide.
     """
     record_file = Path(cache, "private-places.json")
     key = joint_digest(VERSION, *host_mounts(), *map(_path_stamp, _watched_paths()))

@@ -115,7 +115,7 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
 
 
 def find(store: Store, name: str) -> Manifest:
-    """Return the image in a store; if there are several, the image of that name.
+    """Return the image in a store; among several, the image of that name.
 
     Raises:
         ImageError: The store has none, the choice is ambiguous, or an image is malformed.
@@ -376,7 +376,7 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
 
 
 class _LayerUnpacker(Unpacker):
-    """Writes layers over one another, and applies their deletions."""
+    """A writer of layers over one another, which applies their deletions."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, (), ())

@@ -152,7 +152,7 @@ def _build(
 
 
 def _format_options(name: str) -> list[str]:
-    """Return the options of `git init` for the object format of this object name."""
+    """Return the options of ``git init`` for the object format of this object name."""
     return ["--object-format=sha256"] if len(name) == _SHA256_DIGITS else []
 
 
@@ -371,7 +371,7 @@ _DATE = "2000-01-01T00:00:00Z"
 
 
 class Git:
-    """Runs git with an isolated configuration.
+    """A runner of git commands with an isolated configuration.
 
     Args:
         scratch: An existing folder for its configuration.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 PREFIX = "intercode-"
 SUPERVISOR = "supervisor"
-"""The cgroup for this process and the others in its cgroup, to let the latter limit children."""
+"""Subgroup for this process and its neighbours: their own cgroup, then empty, may limit children."""
 CONTROLLERS = ("memory", "pids", "cpu")
 _LEAVING_SECONDS = 2.0
 _DELEGATION_ATTRIBUTES = ("user.delegate", "trusted.delegate")
@@ -35,8 +35,8 @@ separately."""
 _MAX_IDLE_CGROUPS = 32
 """Cgroups that a spawner retains for its next sandboxes."""
 _RESIDUE = 4 << 20
-"""Bytes that may still count for a reused cgroup: the machine's cache of files and names, which the
-kernel reclaims when the sandbox needs memory, and memory that is about to be freed."""
+"""Bytes that may still count for a reused cgroup: memory about to be freed, and the machine's cache
+of files and names. The kernel reclaims that cache when the sandbox needs memory."""
 _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
 """Version → the file, the weight of a single process of the parent, and the maximum."""
 
@@ -249,7 +249,7 @@ class Cgroups:
         return True
 
     def _memory_file(self, name: str, kind: int) -> str:
-        """Return a file of a sandbox's memory cgroup; empty if there is none."""
+        """Return a file of a sandbox's memory cgroup; empty without a memory cgroup."""
         for part in self.parts:
             if "memory" in part.controllers:
                 return f"{part.folder}/{name}/{_MEMORY_FILES[part.version][kind]}"
@@ -321,7 +321,7 @@ def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
     path = folder + "/cgroup.subtree_control"
     for (
         controller
-    ) in controllers:  # memory first, which alone is refused as long as there are processes
+    ) in controllers:  # memory first: only memory is refused while the cgroup has processes
         try:
             _write(path, f"+{controller}")
         except OSError as error:  # one controller without another is better than none

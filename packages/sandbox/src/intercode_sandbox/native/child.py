@@ -69,7 +69,7 @@ class Child:
 
     @contextmanager
     def first_program(self) -> Iterator[list[int]]:
-        """Yield the child's ends of the prepared program's channels, if there is such a program."""
+        """Yield the child's ends of the prepared program's channels, if a program is prepared."""
         assert self.spec is not None
         if (program := self.spec["first"]) is None:
             yield []

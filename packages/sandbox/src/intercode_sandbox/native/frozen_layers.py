@@ -18,7 +18,7 @@ _sizes: dict[object, int] = {}
 
 
 class FrozenLayer:
-    """A sandbox's files, retained in memory. They are freed with their last user.
+    """A sandbox's files, retained in memory and freed with their last user.
 
     Args:
         name: The layer's name in its spawner.

@@ -1,7 +1,7 @@
 """Mounts of frozen layers: each holds the unchangeable files of one sandbox.
 
-They are mounted in a separate mount namespace, from which no sandbox is forked. A child of the
-spawner would otherwise keep its parent's mounts alive, and copying each would cost it time.
+The layers are mounted in a separate mount namespace, from which no sandbox is forked. A child of
+the spawner would otherwise keep its parent's mounts alive, and copying each would cost it time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FrozenMounts:
             The layer's name.
 
         Raises:
-            OSError: EBUSY: a process can still write to the files. They are unchanged.
+            OSError: EBUSY: a process can still write to the files, which stay writable.
         """
         with self._enter_namespace():
             name = str(self._count + 1)

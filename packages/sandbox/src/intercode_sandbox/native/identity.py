@@ -47,7 +47,7 @@ _MAX_IDLE_IDENTITIES = 32
 
 @dataclass(frozen=True)
 class Identity:
-    """One sandbox's identity. Its descriptors stay open as long as a sandbox uses it."""
+    """One sandbox's identity. The descriptors stay open as long as a sandbox uses it."""
 
     namespace: int
     """The user namespace."""

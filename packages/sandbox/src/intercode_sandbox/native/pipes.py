@@ -16,7 +16,7 @@ def channel(kind: Channel) -> tuple[int, int]:
         os.fchmod(memfd, 0o444)
         return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    # The pipe belongs to the machine's user, but a program may open /dev/stdout by its name.
+    # This process's user owns the pipe, yet a program inside may open /dev/stdout by its name.
     os.fchmod(read_end, 0o444 if kind == "r" else 0o666)
     return (write_end, read_end) if kind == "r" else (read_end, write_end)
 

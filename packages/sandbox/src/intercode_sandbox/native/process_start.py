@@ -1,4 +1,4 @@
-"""Start of processes with minimal knowledge: the spawner, and the zygote of sandboxes."""
+"""Start of processes that must know little of the machine: the spawner and sandboxes' zygote."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Native provider: starts sandboxes on this machine's kernel, through a spawner process.
 
-The provider needs no daemon and no image registry. It requests sandboxes from the spawner, and
-restarts a spawner that was killed.
+The provider needs no daemon and no image registry. The provider requests sandboxes from the
+spawner, and restarts a spawner that was killed.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ _lingering_spawners: list[subprocess.Popen[bytes]] = []
 
 
 class SpawnerProcess:
-    """A running spawner process. It ends with `close`, or with this process.
+    """A running spawner process, ended by `close` or by the end of this process.
 
     Args:
         workers: The modules that it preloads for its sandboxes' workers.

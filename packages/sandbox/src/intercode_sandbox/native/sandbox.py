@@ -185,8 +185,8 @@ class NativeSandbox:
         finally:
             process.close()
         if process.lost or self._end is not None:
-            # Such an end proves nothing about the program: read as a failure, it would give a
-            # reward of 0.
+            # The sandbox's end proves nothing about the program: read as a failure, the end would
+            # give a reward of 0.
             raise self._end_error(SandboxClosedError("the sandbox died while a program ran in it"))
         return result
 
@@ -663,7 +663,7 @@ def _descriptors() -> Iterator[None]:
 
 
 class _RestlessError(CausedInsideError):
-    """Programs ran on, or ended, although they should have stood still; they are killed."""
+    """Programs that ran on, or ended, although they should have stood still; they are killed."""
 
 
 class _ExecError(OSError):

@@ -3,8 +3,8 @@
 The filter is a denylist: namespaces, an unprivileged user id and dropped capabilities carry the
 isolation. The filter removes calls that reach deep into the kernel and are useless to tasks. Calls
 that programs probe for and can do without return ENOSYS, which triggers their fallback (glibc's
-`clone3` → `clone`). Numbers without a known call return ENOSYS, too. All other denied calls return
-EPERM.
+``clone3`` → ``clone``). Numbers without a known call return ENOSYS, too. All other denied calls
+return EPERM.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ _SOL_TCP, _TCP_KEYS = 6, (14, 32, 38, 39, 40, 41)
 _F_SETLEASE = 1024
 # The kernel searches all watches of a folder for each of its descriptors that is closed.
 _F_NOTIFY = 1026
-# F_OFD_SETLK and F_OFD_SETLKW. Such a lock ends with the last copy of a descriptor. Until then the
+# F_OFD_SETLK and F_OFD_SETLKW. The lock ends with the last copy of a descriptor. Until then the
 # kernel searches all of them for each descriptor of the file that is closed. Programs that use
 # them have fallbacks for older kernels: fcntl's other locks, and flock(2), remain.
 _OFD_LOCKS = 37, 38
@@ -339,8 +339,8 @@ def _intervals(
 def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
     """Return the code of a binary search for the answer.
 
-    Its speed matters to each start of a sandbox: the kernel runs a new filter once on each system
-    call.
+    The search's speed matters to each start of a sandbox: the kernel runs a new filter once on each
+    system call.
     """
     if len(intervals) == 1:
         return intervals[0][1]

@@ -150,7 +150,7 @@ def _name(image: Image) -> str:
 
 
 class NativeSnapshot:
-    """The native implementation of `Snapshot`. It is temporary: its storage ends with this object.
+    """The native implementation of `Snapshot`; its storage is freed with this object.
 
     Args:
         files: The files at the start of its sandboxes.

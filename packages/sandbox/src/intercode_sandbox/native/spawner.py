@@ -152,7 +152,7 @@ class Spawner:
             self.count_endings()
 
     def count_endings(self) -> None:
-        """Write the sandboxes that are still ending to the ledger, for `intercode doctor`."""
+        """Write the sandboxes that are still ending to the ledger, for ``intercode doctor``."""
         children = self.children.values()
         write_ledger(self.ledger, {child.cgroup: child.pid for child in children if child.ending})
 
@@ -194,7 +194,7 @@ class Spawner:
         }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
-        """Start one sandbox. It reports on its socket when it is ready."""
+        """Start one sandbox. The sandbox reports on its socket when it is ready."""
         self.layers.prepare(spec)
         self.is_repeated, self.last_request = spec == self.last_request, spec
         if self.hand_over(spec, control):

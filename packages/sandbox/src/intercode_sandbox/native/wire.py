@@ -86,7 +86,7 @@ def _send_packet(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Wait for one message. Its descriptors are close-on-exec; the receiver must close them.
+    """Wait for one message. All descriptors are close-on-exec; the receiver must close them.
 
     Raises:
         EOFError: The sender has closed its end.

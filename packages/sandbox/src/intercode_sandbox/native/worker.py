@@ -31,15 +31,15 @@ _LIBRARY = ctypes.PyDLL(None)
 def main(modules: Sequence[str], caller: str = "") -> NoReturn:
     """Become the zygote of sandboxes with workers, and in its forks' forks a worker.
 
-    In a container this process is process 1 itself. Elsewhere the C program forks this process
+    In a container this process is process 1 itself. Otherwise the C program forks this process
     twice: into process 1 of a sandbox, which runs no Python, and from there into a worker, which
     does. CPython has a protocol for programs that fork by themselves (C API, "Operating System
     Utilities"; `os_fork_impl` in Modules/posixmodule.c is the model). Each part has its place:
 
     - Only the main thread exists, and holds the interpreter's lock throughout: `PyDLL` does not
       release it. So no other thread's state or lock is copied.
-    - `PyOS_BeforeFork` runs once, in the zygote, which runs no Python afterwards. It calls the
-      hooks of `os.register_at_fork`, and takes the import lock and (from 3.13) the lock of the
+    - `PyOS_BeforeFork` runs once, in the zygote, which runs no Python afterwards. The call runs
+      the hooks of `os.register_at_fork`, and takes the import lock and (from 3.13) the lock of the
       runtime's list of threads. Every fork inherits these locks with their owner, a thread whose
       identity (``pthread_self``) a fork keeps.
     - `PyOS_AfterFork_Child` runs first in a worker: it renews the locks, releases the locks taken

@@ -1,6 +1,6 @@
 """The zygote of sandboxes and their process 1, from the side of the spawner and the caller.
 
-Both are one C program, in the folder `static`. This module starts it and sends its settings.
+Both are one C program, in the folder ``static``. This module starts it and sends its settings.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Machine:
     capabilities: int
     """The permitted capabilities, as a bit mask."""
     filters: dict[tuple[bool, bool], bytes]
-    """The seccomp filters, by two truth values: debuggers allowed, and `chroot` allowed."""
+    """The seccomp filters, by two truth values: debuggers allowed, and ``chroot`` allowed."""
 
 
 def probe_machine(root: bool) -> Machine:
@@ -71,7 +71,7 @@ class NotLoadedError(ImportError):
 
 
 class Zygote:
-    """A process that is forked for each sandbox. Its forks become children of this process.
+    """A process that is forked for each sandbox; the forks become children of this process.
 
     Args:
         machine: The machine's facts.
@@ -86,7 +86,7 @@ class Zygote:
     def __init__(self, machine: Machine, workers: Workers) -> None:
         self._machine = machine
         self._has_workers = bool(workers.modules)
-        # Its arguments are visible in sandboxes, which must not see the machine's paths.
+        # The arguments are visible in sandboxes, which must not see the machine's paths.
         modules = {"modules": workers.modules}
         python = command("worker", modules, workers.path, workers.packages)
         self._command = python if workers.modules else ["init"]
@@ -113,7 +113,7 @@ class Zygote:
         wire.send(self._link, settings, packed=True)
 
     def close(self) -> None:
-        """End the zygote, even if it was stopped. Its forks live on."""
+        """End the zygote, even if it was stopped. The forks live on."""
         self._link.close()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
@@ -208,7 +208,7 @@ def encode_request(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def ids(user: str) -> list[int]:
-    """Parse ``uid[:gid[,group…]]`` to numbers; an empty text means user 0."""
+    """Parse ``uid[:gid[,group…]]`` to numbers; an empty text stands for user 0."""
     return [int(part) for part in (user.replace(":", ",") or "0,0").split(",")]
 
 

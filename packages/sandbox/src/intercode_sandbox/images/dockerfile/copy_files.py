@@ -182,7 +182,7 @@ def glob(pattern: str) -> re.Pattern[str]:
     expression try all ways to divide it.
 
     Raises:
-        ValueError: A bracket is not closed, or there are too many ``**``.
+        ValueError: A bracket is not closed, or the pattern has too many ``**``.
     """
     parts: list[str] = []
     position = double_stars = 0
@@ -259,7 +259,7 @@ class Item:
 
 
 class Writer:
-    """Writes files into a layer, as root or for an owner.
+    """A writer of files into a layer, as root or for an owner.
 
     Args:
         base: The image below.

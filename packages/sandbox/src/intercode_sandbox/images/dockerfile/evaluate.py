@@ -135,7 +135,7 @@ class State:
         network_option = instruction.flag("network")
         network = network_option == "default" or (self.network and network_option != "none")
         command = Command(tuple(argv), script, network)
-        for target in empty_mounts(instruction):  # a build with Docker leaves them behind, too
+        for target in empty_mounts(instruction):  # a build with Docker keeps them, too
             yield Folder(self._absolute(self._word(target)), "")
         env = {**self.args, **self.env}
         yield Run(command, env, self.cwd, self.user, instruction.display_text)

@@ -124,7 +124,7 @@ def instructions(text: str, escape: str, name: str) -> list[Instruction]:
 
 
 class _InstructionReader:
-    """Reads a text line by line.
+    """A line-by-line reader of a Dockerfile's text.
 
     Attributes:
         start: The number of the first line of the present instruction.
