@@ -14,8 +14,8 @@ _INTERRUPT_EXIT_CODE = 130
 def main() -> int:
     """Run the command line with the process's arguments.
 
-    During imports, and after the command, Ctrl-C ends the process at once: an interrupted import
-    would print a traceback, and the command then has nothing to clean up.
+    During imports, and after the command, Ctrl-C ends the process at once. An interrupted import
+    would print a traceback, and after the command no clean-up is left.
     """
     handler = signal.getsignal(signal.SIGINT)
     idle_handler = (

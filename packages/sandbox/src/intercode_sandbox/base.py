@@ -123,7 +123,7 @@ class Completed:
     timed_out: bool = False
     """Whether the command reached the time limit; the output until then is retained."""
     truncated: bool = False
-    """Whether the output reached its limit: a line with the count of cut bytes replaces the middle."""
+    """Whether the output reached its limit: a line with the number of cut bytes is in the middle."""
 
     @property
     def ok(self) -> bool:
@@ -149,8 +149,8 @@ class Change:
     digest: str = ""
     """Hexadecimal digest: equal for regular files with equal content, and for symlinks with equal
     targets; empty for other types. The digest of a file is BLAKE2b-128 over its size and its
-    non-zero pages, each after its position: a hole costs nothing, and no other program computes
-    the same value."""
+    non-zero pages, each after its position. So a hole costs no time, and no other program
+    computes the same value."""
     content_changed: bool = True
     """False for a modified path with a changed mode or owner only."""
     links: int = field(default=0, compare=False)

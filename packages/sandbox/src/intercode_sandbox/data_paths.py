@@ -1,8 +1,8 @@
 """Paths in data: a task's database or repository, the base of a Dockerfile.
 
 Data comes from strangers. Every path in data must lie in the data's own folder, with links
-resolved. Otherwise an agent could print files that only its user may read. Other paths belong on
-the command line.
+resolved. Otherwise an agent could print files that only its user may read. Other paths must be
+named on the command line.
 """
 
 from __future__ import annotations

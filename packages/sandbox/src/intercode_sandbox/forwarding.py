@@ -358,8 +358,8 @@ def address(text: str) -> tuple[str, int]:
 def set_no_delay(sock: socket.socket) -> None:
     """Make TCP send small parts at once; sockets accepted by a listener inherit the option.
 
-    Otherwise each part of a stream, such as a model's next word, waits for the acknowledgement of
-    the previous part, which the peer delays by 40 ms.
+    Otherwise each part of a stream, such as a model's next word, waits until the previous part is
+    acknowledged. The peer delays an acknowledgement by 40 ms.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

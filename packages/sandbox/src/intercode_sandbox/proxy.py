@@ -1,6 +1,6 @@
 """An HTTP proxy for one sandbox: CONNECT and plain HTTP, to the hosts that its gate allows.
 
-The request's host decides, even if the connection later carries another name (SNI): an allowed
+The request's host decides, even if the connection later carries another name (SNI). An allowed
 host is allowed with everything that its server serves under any name.
 """
 

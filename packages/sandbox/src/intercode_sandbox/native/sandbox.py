@@ -359,7 +359,7 @@ class NativeSandbox:
         return forward
 
     def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
-        """Let programs reach the hosts and endpoints of a policy, besides what they reach already.
+        """Let programs reach the hosts and endpoints of a policy, besides those that they already reach.
 
         Args:
             policy: The policy.

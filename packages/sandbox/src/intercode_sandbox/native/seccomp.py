@@ -1,4 +1,4 @@
-"""The seccomp filter of sandboxes: system calls that no program needs, denied in pure BPF.
+"""The seccomp filter of sandboxes, built in pure Python: it denies calls that no program needs.
 
 The filter is a denylist: namespaces, an unprivileged user id and dropped capabilities carry the
 isolation. The filter removes calls that reach deep into the kernel and are useless to tasks. Calls
