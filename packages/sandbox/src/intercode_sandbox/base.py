@@ -123,7 +123,7 @@ class Completed:
     timed_out: bool = False
     """Whether the command reached the time limit; the output until then is retained."""
     truncated: bool = False
-    """Whether the output reached its limit: a line with the number of cut bytes is in the middle."""
+    """Whether the output hit its limit: a line with the number of cut bytes replaces the middle."""
 
     @property
     def ok(self) -> bool:

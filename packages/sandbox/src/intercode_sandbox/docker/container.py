@@ -65,8 +65,8 @@ _IPC_SYSCTLS = {
     "kernel.sem": "32000 8192 500 128",
     "fs.mqueue.queues_max": "16",
 }
-"""Limits of kernel objects that outlive programs, equal to those of native sandboxes. Low limits leave room
-for other sandboxes, and few objects are removed fast."""
+"""Limits of kernel objects that outlive programs, equal to those of native sandboxes. Low limits
+leave room for other sandboxes, and few objects are removed fast."""
 _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 
 

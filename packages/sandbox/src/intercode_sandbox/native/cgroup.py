@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 PREFIX = "intercode-"
 SUPERVISOR = "supervisor"
-"""Subgroup for all processes of this process's cgroup: the latter, then empty, may limit children."""
+"""Subgroup for the processes of this process's cgroup, which then may have limited children."""
 CONTROLLERS = ("memory", "pids", "cpu")
 _LEAVING_SECONDS = 2.0
 _DELEGATION_ATTRIBUTES = ("user.delegate", "trusted.delegate")

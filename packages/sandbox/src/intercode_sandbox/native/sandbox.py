@@ -359,7 +359,7 @@ class NativeSandbox:
         return forward
 
     def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
-        """Let programs reach the hosts and endpoints of a policy, besides those that they already reach.
+        """Admit programs to the hosts and endpoints of a policy, without closing any other access.
 
         Args:
             policy: The policy.

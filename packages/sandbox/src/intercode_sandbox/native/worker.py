@@ -42,7 +42,7 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
       the hooks of `os.register_at_fork`, and takes the import lock and (from 3.13) the lock of the
       runtime's list of threads. Every fork inherits these locks with their owner, a thread whose
       identity (``pthread_self``) a fork keeps.
-    - `PyOS_AfterFork_Child` runs first in a worker: it renews the locks, and releases the locks taken
+    - `PyOS_AfterFork_Child` runs first in a worker: it renews the locks, and releases those taken
       before. It drops other threads' states and pending signals, and calls the hooks, which reseed
       `random`. From 3.13 a release without the first call is a fatal error.
     - `PyOS_AfterFork_Parent` is never called: neither parent runs Python again.
