@@ -35,7 +35,7 @@ class ImageError(InterCodeError, RuntimeError):
 
 
 class DockerfileError(ImageError, ValueError):
-    """A malformed Dockerfile, or an unsupported instruction; the message names the line."""
+    """A malformed Dockerfile, or an impossible instruction; the message names the line."""
 
 
 class SandboxError(InterCodeError, RuntimeError):

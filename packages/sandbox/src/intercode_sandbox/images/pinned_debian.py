@@ -80,7 +80,7 @@ _LINKS = {
     "etc/mtab": "/proc/mounts",
 }
 """Links that must exist before the packages: some packages have files below them."""
-_TEXTS = {  # not by the script: over some of them an engine mounts its own
+_TEXTS = {  # not in the script: an engine mounts its own over some
     "etc/hostname": f"{HOSTNAME}\n",
     "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/resolv.conf": "",

@@ -139,7 +139,7 @@ class PreparedProgram:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class SandboxSlot:
-    """The namespaces in which a sandbox runs. A sandbox that was frozen gets a new slot."""
+    """The namespaces or container of a sandbox. A sandbox that was frozen gets a new slot."""
 
     control: socket.socket
     """The socket of its process 1."""
