@@ -1,4 +1,4 @@
-"""The Docker provider: sandboxes in containers of an engine that runs on this machine."""
+"""The Docker provider: sandboxes in containers of an engine on this machine."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _REMOVAL_SECONDS = 20.0
 
 
 class DockerProvider:
-    """See `sandbox.base.Provider`. Thread-safe.
+    """The Docker implementation of `Provider`. Thread-safe.
 
     Args:
-        progress: Is told what takes long.
+        progress: Called with the names of slow steps.
         preload: The modules that `SandboxBackend.worker` can start: importable with the standard
             library, each other's packages and `path` alone.
-        path: Folders in which single-file modules among them are found.
-        url: Where the engine listens; None: ``DOCKER_HOST``, or the usual socket.
+        path: Folders with the single-file modules among them.
+        url: The engine's address; None: ``DOCKER_HOST``, or the usual socket.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class DockerProvider:
         disown_in_forks(self)
 
     def disown(self) -> None:
-        """See `ownership.Owned`. A fork starts containers of its own."""
+        """Reset the provider (`SupportsDisown`). A fork starts its own containers."""
         self._reset_to(self._engine.url)
 
     def _reset_to(self, url: str | None) -> None:
@@ -110,7 +110,7 @@ class DockerProvider:
         return sandbox
 
     def _take(self, key: Key, layer: SnapshotLayer | None) -> Container:
-        """Return a container that has no other user, with what was saved."""
+        """Return an unused container, with a snapshot's changes applied."""
         container = self._pool.take(key)
         try:
             if layer is not None:
@@ -137,11 +137,11 @@ class DockerProvider:
         }
 
     def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
-        """Run a script or command in a sandbox of `base`; leave what it changed in `layer`."""
+        """Run a script or command in a sandbox of `base`; write its changes into `layer`."""
         build_script(self.start, base, script, layer)
 
     def close(self) -> None:
-        """Close all of its sandboxes, and wait until the engine has removed them. Idempotent."""
+        """Close all sandboxes, and wait until the engine has removed them. Idempotent."""
         with self._lock:
             live, runtime_folder = list(self._live), self._home
             self._home = None
@@ -162,7 +162,7 @@ class DockerProvider:
     def _wait_until_gone(self, runtime_folder: RuntimeFolder) -> None:
         deadline = time.monotonic() + _REMOVAL_SECONDS
         filters = {"label": [f"{LEASE}={runtime_folder.lease}"]}
-        with suppress(SandboxError):  # without an engine there are none
+        with suppress(SandboxError):  # without an engine no container exists
             while True:
                 with self._engine.errors("listing containers") as api:
                     containers = api.containers(all=True, quiet=True, filters=filters)
@@ -198,7 +198,7 @@ class DockerProvider:
         return start_container(self._engine, self._prepare_runtime(), key)
 
     def _find_baseline(self, image: EngineImage, layer: SnapshotLayer | None) -> Container:
-        """What sandboxes of an image are compared with."""
+        """Return the container with which sandboxes of an image are compared."""
         if layer is not None:
             return layer.get_baseline(lambda: self._start_container(Key.of(image, False, Limits())))
         with self._baseline_lock:
@@ -221,7 +221,7 @@ class DockerProvider:
 
 
 def _image_with_home(engine_image: EngineImage, container: Container) -> Image:
-    """Return the image, with the home of its user where it names none itself."""
+    """Return the image; if it sets no home, with the home of its user."""
     account = container.account
     if engine_image.named_home or account.name == "root":
         return engine_image.image
@@ -238,10 +238,10 @@ _MAX_STARTERS = 2
 
 
 class ContainerPool:
-    """Hands out containers. Thread-safe.
+    """A pool that allocates containers, and starts spare ones in advance. Thread-safe.
 
     Args:
-        start: Makes a container.
+        start: Starts a container.
     """
 
     def __init__(self, start: Callable[[Key], Container]) -> None:
@@ -257,15 +257,15 @@ class ContainerPool:
         self.closed = False
 
     def take(self, key: Key) -> Container:
-        """Return a container that has no other user.
+        """Return an unused container.
 
         Raises:
-            ImageError, SandboxError: As `start`.
+            ImageError, SandboxError: See `start_container`.
         """
         with self._condition:
             self._request_counts[key] += 1
             self._live_counts[key] += 1
-            # Waiting for one that is on its way is never slower than beginning another.
+            # To wait for a container that is being started is never slower than to start another.
             while (container := self._pop(key)) is None and self._coming[key] > self._waiter_counts[
                 key
             ]:
@@ -282,7 +282,7 @@ class ContainerPool:
             self._refill(key)
 
     def _pop(self, key: Key) -> Container | None:
-        """Return one that waits; those whose engine has died do not count."""
+        """Return an idle container; close containers that have ended."""
         idle_containers = self._idle_containers.get(key, [])
         while idle_containers:
             container = idle_containers.pop()
@@ -292,12 +292,12 @@ class ContainerPool:
         return None
 
     def count_end(self, key: Key) -> None:
-        """Count the end of one that was handed out."""
+        """Count the end of an allocated container."""
         with self._condition:
             self._live_counts[key] -= 1
 
     def close(self) -> None:
-        """End all that wait. What is on its way ends when it comes."""
+        """End all idle containers. A container that is being started ends after its start."""
         with self._condition:
             self.closed = True
             containers = [
@@ -313,12 +313,12 @@ class ContainerPool:
             container.close()
 
     def settle(self) -> None:
-        """Wait for what is on its way: a process that ended would leave what it had begun."""
+        """Wait for starts in progress: an exit of this process would leave their containers."""
         with self._condition:
             self._condition.wait_for(lambda: not any(self._coming.values()), _SETTLE_SECONDS)
 
     def _refill(self, key: Key) -> None:
-        """Begin some ahead: only of a kind that was asked for twice, and as many as are in use."""
+        """Start as many spare containers as are in use, for a key requested at least twice."""
         with self._condition:
             if self.closed or self._request_counts[key] < 2:
                 return
@@ -331,7 +331,7 @@ class ContainerPool:
             self._coming[key] += missing_count
             for _ in range(missing_count):
                 self._jobs.put(key)
-            while self._threads < _MAX_STARTERS:  # each keeps its connection to the engine
+            while self._threads < _MAX_STARTERS:  # each thread keeps a connection to the engine
                 self._threads += 1
                 thread = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
                 thread.start()
@@ -345,7 +345,7 @@ class ContainerPool:
         try:
             container = None if self.closed else self._start(key)
         except InterCodeError as error:
-            # The next caller that asks for one meets the error, and is told.
+            # The next caller meets the error again, and receives it.
             log.info("a container did not start ahead: %s", error)
         finally:
             self._add_started(key, container)
@@ -365,7 +365,7 @@ class ContainerPool:
             surplus_container.close()
 
     def _pop_surplus(self) -> list[Container]:
-        """Those that wait in vain: the ones not asked for longest."""
+        """Remove and return idle containers above the maximum: those of the least recent keys."""
         idle_count = sum(map(len, self._idle_containers.values()))
         surplus: list[Container] = []
         while idle_count - len(surplus) > MAX_IDLE_CONTAINERS:
@@ -378,7 +378,7 @@ class ContainerPool:
 
 
 def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
-    """Remove what belongs to processes that are gone; what was found.
+    """Remove containers and folders of processes that have ended; return their names.
 
     Raises:
         SandboxError: The engine failed.
@@ -397,7 +397,7 @@ def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
 
 
 def sweep_all(dry_run: bool = False) -> list[str]:
-    """Sweep as `sweep` does, where there may be no engine."""
+    """Sweep like `sweep`, even without an engine."""
     try:
         with closing(Engine()) as engine:
             return sweep(engine, dry_run)
@@ -406,7 +406,7 @@ def sweep_all(dry_run: bool = False) -> list[str]:
 
 
 def sweep_folders(dry_run: bool = False) -> list[str]:
-    """Remove what killed processes kept for containers; the paths found. Needs no engine."""
+    """Remove killed processes' folders for containers; return them. Needs no engine."""
     removed_paths = []
     parent = cache_root() / CACHE_FOLDER
     for folder in parent.glob(f"{RUN_PREFIX}*") if os.access(parent, os.R_OK) else ():

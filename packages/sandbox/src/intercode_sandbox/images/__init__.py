@@ -1,4 +1,4 @@
-"""Images: the files that sandboxes start from, by name, built once and kept."""
+"""Images: the files from which sandboxes start, resolved by name, built once and retained."""
 
 from intercode_sandbox.images.base import BuildScript, Command, Image, Progress
 from intercode_sandbox.images.cache import (

@@ -1,7 +1,7 @@
-"""``oci:PATH``: what ``docker save`` wrote, or an OCI layout, as an archive or a folder.
+"""``oci:PATH``: an archive of ``docker save``, or an OCI layout as an archive or a folder.
 
-Nothing is believed: the configuration and every layer must have the digests by which they are
-called, and a layer's members are looked at as those of any archive are.
+All content is untrusted: the configuration and every layer must match their digests, and a layer's
+members are checked like those of any archive.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Manifest:
 
     config: Mapping[str, Any]
     digest: str
-    """Of the configuration; it names the layers' digests."""
+    """Digest of the configuration, which contains the layers' digests."""
     layers: tuple[tuple[str, str], ...]
-    """The layers' places in the store and the digests of their content, lowest first."""
+    """The layers' paths in the store and the digests of their content, lowest first."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How programs start there."""
+        """Settings of programs."""
         return dict(self.config.get("config") or {})
 
 
 def make(argument: str, context: Context) -> Image:
     """Return the image of an archive or a folder."""
     match = _ARGUMENT.fullmatch(argument)
-    assert match is not None  # it matches everything
+    assert match is not None  # the pattern matches any text
     path = Path(match["path"])
     context.inputs.add(path)
     try:
@@ -82,7 +82,7 @@ def make(argument: str, context: Context) -> Image:
 
 
 def is_layout(path: Path) -> bool:
-    """Whether there is an image of that kind at a path."""
+    """Return whether a path has an image of this kind."""
     try:
         with open_store(path) as store:
             return store.has_file("oci-layout") or store.has_file("manifest.json")
@@ -91,10 +91,10 @@ def is_layout(path: Path) -> bool:
 
 
 def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
-    """Return the image with what its configuration says of its programs.
+    """Return the image with its configuration's settings for programs.
 
     Raises:
-        ImageError: It has no such user, or an ordinary user can run no other.
+        ImageError: The image lacks its user, or an ordinary user cannot run as that user.
     """
     variables = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     user = settings.get("User") or ""
@@ -115,15 +115,15 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
 
 
 def find(store: Store, name: str) -> Manifest:
-    """Return the image in a store; of several, the one of that name.
+    """Return the image in a store; among several, the image of that name.
 
     Raises:
-        ImageError: There is none, it is not clear which is meant, or it is not well formed.
+        ImageError: The store has none, the choice is ambiguous, or an image is malformed.
     """
     try:
         manifest = _find(store, name)
         _check(manifest.settings)
-    except (AttributeError, KeyError, TypeError) as error:  # what should be a list is none, …
+    except (AttributeError, KeyError, TypeError) as error:  # a value has another type, …
         raise ImageError(f"its description is not well formed: {error!r}") from error
     return manifest
 
@@ -160,7 +160,7 @@ def _find_in_layout(store: Store, name: str) -> Manifest:
 
 
 def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those for this machine that an entry of an index leads to."""
+    """Return the manifests for this machine that an index's entry leads to."""
     required_platform = entry.get("platform") or {}
     machine = _MACHINES.get(platform.machine(), platform.machine())
     if required_platform and (
@@ -217,7 +217,7 @@ _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?/")
 
 
 def pull(argument: str, context: Context) -> Image:
-    """Return the image of that name."""
+    """Return the image of a reference in a registry."""
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
@@ -272,7 +272,7 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
 
 
 def _tls(prefix: str, reference: str) -> list[str]:
-    """Return this machine's own registries need no certificate, as for Docker."""
+    """Return skopeo's option for registries on loopback: no certificate, like Docker."""
     return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
 
 
@@ -305,7 +305,7 @@ _ACCESS_ERROR = re.compile(r"unauthorized|denied|authentication required")
 
 
 def _pull_problem(reference: str, log: str) -> str:
-    """Say why an image was not pulled, and what to do, from the log of skopeo."""
+    """Return the reason of a failed pull, and the fix, from the log of skopeo."""
     match = _FATAL_MESSAGE.search(log)
     cause = re.sub(r"\\(.)", r"\1", match[1]) if match else log[-1000:]
     if _NETWORK_ERROR.search(cause):
@@ -348,12 +348,12 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
     """Lay layers over one another in an empty folder.
 
     Args:
-        store: Where they are.
-        layers: Each one's place, and the digest of what it holds; lowest first.
-        folder: Where they go.
+        store: The store of the layers.
+        layers: Each layer's path, and the digest of its content; lowest first.
+        folder: The target.
 
     Raises:
-        ImageError: One is not what its digest says, or holds what no image may.
+        ImageError: A layer does not match its digest, or has content that no image may have.
     """
     unpacker = _LayerUnpacker(folder)
     for name, digest in layers:
@@ -361,7 +361,7 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
             source = _HashingReader(file)
             unpacker.begin()
             with tarfile.open(
-                fileobj=cast(IO[bytes], source),  # it only reads
+                fileobj=cast(IO[bytes], source),  # tarfile only reads
                 mode="r|",
                 encoding="utf-8",
                 errors="surrogateescape",
@@ -376,7 +376,7 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
 
 
 class _LayerUnpacker(Unpacker):
-    """Writes layers over one another, the deletions that they ask for included."""
+    """A writer of layers over one another, which applies their deletions."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, (), ())
@@ -387,13 +387,13 @@ class _LayerUnpacker(Unpacker):
         self._new_places.clear()
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
-        """Write one member, or delete what it says is to go."""
+        """Write one member, or apply the deletion that it stands for."""
         parts = split_name(member.name)
         if not parts:
             return
         is_device = member.ischr() or member.isblk()
         if is_device and parts[0] == "dev":
-            return  # a sandbox has a /dev of its own
+            return  # a sandbox has its own /dev
         place = (*self._folder(parts[:-1], member.mtime), parts[-1])
         if parts[-1].startswith(_WHITEOUT):
             self._apply_whiteout(place)
@@ -413,7 +413,7 @@ class _LayerUnpacker(Unpacker):
             self._delete((*parents, name.removeprefix(_WHITEOUT)))
 
     def _delete(self, place: Parts) -> None:
-        """Remove the lower layers' files at a place; those of this layer stay."""
+        """Remove the lower layers' files at a path; the present layer's files stay."""
         path = self._layer.joinpath(*place)
         if place not in self._new_places:
             self._remove(place)
@@ -437,20 +437,20 @@ class _LayerUnpacker(Unpacker):
 
 
 class _HashingReader:
-    """A stream, with the digest of what was read."""
+    """A stream with a digest of the bytes read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._hasher = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        """Some bytes."""
+        """Read at most `size` bytes."""
         data = self._file.read(size)
         self._hasher.update(data)
         return data
 
     def digest(self) -> str:
-        """Of all so far."""
+        """Return the digest of all bytes read."""
         return f"sha256:{self._hasher.hexdigest()}"
 
 
@@ -479,23 +479,23 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
 
 _MAX_JSON_BYTES = 64 << 20
-"""Bytes of a manifest or configuration."""
+"""Maximum bytes of a manifest or configuration."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class _Files(Protocol):
     def open(self, name: str) -> IO[bytes] | None:
-        """Return a file by its name, if it is there."""
+        """Return an open file by its name; None if it does not exist."""
 
 
 class Store:
-    """The parts of one or more images."""
+    """The files of one or more images."""
 
     def __init__(self, files: _Files) -> None:
         self._files = files
 
     def has_file(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether a file exists."""
         file = self._files.open(name)
         if file is not None:
             file.close()
@@ -505,7 +505,7 @@ class Store:
         """Return an open file.
 
         Raises:
-            ImageError: There is none.
+            ImageError: The file does not exist.
         """
         file = self._files.open(name)
         if file is None:
@@ -516,7 +516,7 @@ class Store:
         """Return the content of a JSON file.
 
         Raises:
-            ImageError: It is not there, cannot be parsed, or does not have this digest.
+            ImageError: The file does not exist, cannot be parsed, or does not match the digest.
         """
         with self.open(name) as file:
             data = file.read(_MAX_JSON_BYTES + 1)
@@ -529,10 +529,10 @@ class Store:
 
     @staticmethod
     def blob(digest: str) -> str:
-        """Return the place in a layout of the content with a digest.
+        """Return the path in a layout of the content with a digest.
 
         Raises:
-            ImageError: It is none.
+            ImageError: The text is not a SHA-256 digest.
         """
         if not _DIGEST.fullmatch(digest):
             raise ImageError(f"{digest!r} is no SHA-256 digest")
@@ -541,7 +541,7 @@ class Store:
 
 @contextlib.contextmanager
 def open_store(path: Path) -> Iterator[Store]:
-    """The store at a path, for as long as the block runs."""
+    """Yield the store at a path while the block runs."""
     if path.is_dir():
         yield Store(_Folder(path))
         return

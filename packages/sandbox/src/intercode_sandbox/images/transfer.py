@@ -1,7 +1,7 @@
-"""An image as one file: written as a tarball of its whole tree, and taken from one.
+"""An image as one file: exported as a tarball of its whole tree, and imported from it.
 
-The tarball is an ordinary one, so that ``docker import`` and ``scratch+./FILE`` take it, too; what
-InterCode knows of the image is in a global header.
+The tarball is an ordinary one, which ``docker import`` and ``scratch+./FILE`` accept, too. A global
+header has InterCode's facts about the image.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """The header of a carried image: its own fields, and the machine that it is for."""
+    """The header of an exported image: the image's fields, and its machine."""
 
     spec: str
     machine: str
@@ -57,19 +57,19 @@ _OPENERS: dict[str, Callable[..., Any]] = {
     ".tar.xz": partial(lzma.open, preset=3),
     ".tar.bz2": bz2.open,
 }
-"""How a file is written, by its ending: `ARCHIVES`; fast rather than small."""
+"""Ending in `ARCHIVES` → the function that opens the file for writing; fast rather than small."""
 
 
 def export_image(image: Image, spec: str, file: Path) -> None:
-    """Write an image to a file.
+    """Export an image to a file.
 
     Args:
         image: The image.
-        spec: Its name, for the reader.
-        file: Where it goes; its ending says how it is compressed.
+        spec: Its name, for the importer.
+        file: The target; its ending determines the compression.
 
     Raises:
-        ImageError: It is this machine's own, or the file cannot be written.
+        ImageError: The image is this machine's ``host``, or the file cannot be written.
     """
     opener = next((_OPENERS[end] for end in ARCHIVES if file.name.endswith(end)), None)
     if opener is None:
@@ -100,16 +100,16 @@ def export_image(image: Image, spec: str, file: Path) -> None:
 def import_image(
     file: Path, pinned_digests: Collection[str], cache: ImageCache, progress: Progress
 ) -> tuple[str, Image]:
-    """Take an image from a file into the cache; return the name that it had, and it.
+    """Import an image from a file into the cache; return its original name, and the image.
 
     Args:
-        file: What `export_image` wrote.
-        pinned_digests: The digests of images that are those of their trees.
+        file: A file of `export_image`.
+        pinned_digests: Digests of images that must equal their trees' digests.
         cache: The cache.
-        progress: Is told how it goes.
+        progress: Receives the messages.
 
     Raises:
-        ImageError: It is no such file, is damaged, or is for another machine or other users.
+        ImageError: The file is of another kind, damaged, or for another machine or other users.
     """
     facts = _read(file)
     if facts.machine != platform.machine():
@@ -158,12 +158,12 @@ def write_tree(
     """Write the merged tree as a tarball.
 
     Args:
-        layers: Lowest first.
-        stream: Where it goes, in order: a pipe will do.
+        layers: Folders, lowest first.
+        stream: A file open for writing; a pipe suffices, as the output is sequential.
         headers: Global headers of the tarball.
 
     Raises:
-        OSError: A layer cannot be read, or the reader is gone.
+        OSError: A layer cannot be read, or the reader has closed its end.
     """
     with tarfile.open(
         fileobj=stream,
@@ -191,7 +191,7 @@ class _TreeWriter:
         info.mode, info.mtime = stat.S_IMODE(status.st_mode), seconds
         info.uid = 0 if status.st_uid == self.user_id else status.st_uid
         info.gid = 0 if self.user_id and status.st_gid == os.getegid() else status.st_gid
-        # As text: a number with a fraction would be rounded.
+        # Text, because a number with a fraction would be rounded.
         info.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09}", **_attributes(entry.path)}
         first_place = self.names.setdefault((status.st_dev, status.st_ino), place)
         if entry.is_dir:
@@ -208,7 +208,7 @@ class _TreeWriter:
         elif stat.S_ISFIFO(status.st_mode):
             info.type = tarfile.FIFOTYPE
         else:
-            return  # no image of ours has devices, and a socket is nothing
+            return  # images have no devices, and a socket is useless without its process
         self.tar.addfile(info)
 
 

@@ -1,6 +1,7 @@
-"""The rule of the machine that is in the way of a sandbox, and the command that fixes it.
+"""Preflight: the machine's rule that prevents a sandbox, and the command that fixes it.
 
-A command stands here only if it works where it is printed: a test tries each of them there.
+This module has only commands that work on the machines on which they are printed: a test tries
+each of them there.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _PIVOT = (
     """unshare --mount sh -c 'mount --rbind "$0" "$0" && cd "$0" && pivot_root . . && """
     """umount --lazy . && exec bash' /the/chroot  # in place of chroot, as root"""
 )
-"""The way into a folder as the mount namespace's own root, which a chroot is not."""
+"""The way to enter a folder as the root of a mount namespace, unlike a chroot."""
 
 
 def load_error(reply: dict[str, Any]) -> UsageError:
     """Return the error for a worker's module that could not be imported.
 
     Args:
-        reply: What `intercode_sandbox.native.worker.preload` has told.
+        reply: The report of `intercode_sandbox.native.worker.preload`.
     """
     return UsageError(
         f"preload: the worker's module {reply['unloaded']!r} cannot be imported: {reply['error']}. "
@@ -61,7 +62,7 @@ def missing_program_error() -> SandboxUnavailableError:
 
 
 def missing_folder_error(path: str) -> ImageError:
-    """Return the error for an image that has no folder where a sandbox's own is mounted."""
+    """Return the error for an image without a folder that a sandbox needs as a mount point."""
     return ImageError(
         f"the image has no folder {path}, but something else in its place, as a symbolic link, or "
         "nothing. A sandbox's own is mounted there: make it an empty folder in the image"
@@ -69,7 +70,7 @@ def missing_folder_error(path: str) -> ImageError:
 
 
 def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
-    """Return the error that says which rule of the machine is in the way, and what fixes it.
+    """Return the error that names the machine's rule that refused, and its fix.
 
     Args:
         reply: The spawner's, with ``failed`` and ``errno``.
@@ -93,7 +94,7 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
     elif call == "mount proc" and number == errno.EPERM:
         reason, fix = "this container's /proc is masked", masking_remedy()
     elif call == "mount bind" and number == errno.EINVAL and failure.endswith(": '/'"):
-        reason, fix = _CHROOT, _PIVOT  # of a plain folder, not a mount point
+        reason, fix = _CHROOT, _PIVOT  # a chroot to a plain folder, not to a mount point
     elif rule := find_restriction(_name(call), number, _unrestricted_namespaces_command()):
         reason, fix = rule.reason, rule.fix
     elif call == "mount overlay":
@@ -108,7 +109,7 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
 
 
 def open_files_command() -> str:
-    """Return the command that lets this shell's processes open more files."""
+    """Return the command that raises the limit of descriptors for this shell's processes."""
     if in_container():
         return container_remedy(
             f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine"
@@ -119,7 +120,7 @@ def open_files_command() -> str:
 
 
 def kernel_setting_command(name: str, value: int) -> str:
-    """Return the command that changes a setting of the kernel."""
+    """Return the command that changes a kernel setting."""
     command = f"sysctl -w {name.replace('/', '.')}={value}"
     return f"{command}  # on the machine: no container can" if in_container() else as_root(command)
 
@@ -128,7 +129,7 @@ def apparmor_profile(python: str) -> str:
     """Return an AppArmor profile that permits user namespaces to one Python alone.
 
     Args:
-        python: Its path.
+        python: The path of the Python.
     """
     path = re.sub(r'(["*?^{}\[\]\\])', r"\\\1", os.path.realpath(python))
     return f"""\
@@ -151,17 +152,17 @@ def _max_namespaces_command() -> str:
 
 
 def _name(call: str) -> str:
-    """Return a call's name: a report of Python's own error has the source line in brackets."""
+    """Return a call's name: in a report of Python's own error, the source line in brackets."""
     line = re.search(r"\((.+)\)$", call)
     return line[1] if line else call
 
 
 def caller_error(error: OSError, call: str) -> SandboxError:
-    """Return the error for a call of this process, before there is any sandbox.
+    """Return the error for a call of this process, before any sandbox exists.
 
     Args:
-        error: The kernel's answer.
-        call: The call, or what it is for.
+        error: The kernel's error.
+        call: The call, or its purpose.
     """
     number = error.errno or 0
     if rule := find_restriction(call, number, _unrestricted_namespaces_command()):
@@ -171,7 +172,7 @@ def caller_error(error: OSError, call: str) -> SandboxError:
 
 
 def active_rules_text() -> str:
-    """Name the rules in force that may be the cause of an error, at the end of its message."""
+    """Return the active rules that may have caused an error, for the end of its message."""
     reasons = [rule.reason for rule in active_restrictions()]
     return f"; on this machine {', '.join(reasons)}" if reasons else ""
 
@@ -194,12 +195,12 @@ def _namespace_problem(number: int) -> tuple[str, str]:
     if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
         return "user namespaces are off", _max_namespaces_command()
     if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
-        return _CHROOT, _PIVOT  # of a mounted folder, by exclusion: nothing tells it from a root
+        return _CHROOT, _PIVOT  # to a mounted folder, by exclusion: it looks like a root
     return "a seccomp profile forbids namespaces, as Docker's default does", filter_remedy()
 
 
 def _has_root_mount() -> bool:
-    """Whether the root is a mount point, as it is except in the chroot of a plain folder."""
+    """Return whether the root is a mount point: false only in a chroot to a plain folder."""
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         return any(line.split()[4] == b"/" for line in file)
     return True
