@@ -1,17 +1,17 @@
 """Persistent bash of an episode: the behaviour of a terminal session, without a terminal.
 
 Bash reads its control lines as a script from a pipe that its children do not inherit. A control
-line sources the action from a memory file, so nothing in the action can swallow the next line: no
-unterminated quote, here-document or `return`. The line then sources the *epilogue*, which reports
-the exit code, the directory and the shell's state on a separate channel. InterCode writes nothing
-to the action's output, and searches it only for the name that bash gives the memory file in syntax
-errors: `bash -c` has no such name.
+line sources the action from a memory file. So nothing in an action can swallow the next line,
+whether an unterminated quote, a here-document or `return`. The control line then sources the
+*epilogue*, which reports the exit code, the directory and the shell's state on a separate channel.
+InterCode writes nothing to the action's output. The only search in the output is for the name that
+bash gives the memory file in syntax errors: `bash -c` has no such name.
 
 The agent could forge this report. A forgery changes at most the agent's own exit code, never a
 grade, because rewards look at the file system.
 
-``-i`` with a script makes a shell that is interactive only in the ways that matter: an unset
-variable or a syntax error does not end it; aliases work; messages say ``bash: …``.
+``-i`` with a script makes a shell that is interactive only in the ways that matter. An unset
+variable or a syntax error does not end it, aliases work, and messages say ``bash: …``.
 """
 
 from __future__ import annotations

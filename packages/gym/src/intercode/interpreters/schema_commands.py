@@ -1,9 +1,9 @@
 r"""Schema commands: the commands of database clients that show the schema, on every engine.
 
-``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``, ``DESCRIBE TABLE`` and
-``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's are answered by queries
-of the engine's own catalog, in the agent's session: they show no more than a query could show.
-A command that the engine itself knows goes to the engine.
+The commands are ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``,
+``DESCRIBE TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's.
+Queries of the engine's own catalog answer them, in the agent's session: they show no more than a
+query could show. A command that the engine itself knows goes to the engine.
 """
 
 from __future__ import annotations

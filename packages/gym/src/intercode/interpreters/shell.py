@@ -1,8 +1,8 @@
 r"""Running bash process that executes actions and reports its state after each.
 
-From top to bottom: the process (`Shell`), the lines of bash that run an action and report on it,
-the report (`Frame`), and the script that restores a reported state in a new shell. Time limits are
-the caller's task.
+The module has four parts: the process (`Shell`), the lines of bash that run an action and report on
+it, the report (`Frame`), and the script that restores a reported state. Time limits are the
+caller's task.
 
 Every word of InterCode's lines is quoted or prefixed with ``\builtin``: bash calls no alias and no
 function of the agent in its place. A control line is short, because bash reads a pipe byte by byte.
@@ -26,8 +26,8 @@ from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, cancellation_
 from intercode_sandbox.base import OutputBuffer, SandboxBackend
 
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
-"""Descriptors in the shell: a duplicate of its output; the files of the epilogue and of the action;
-the pipe of control lines between them; the channel of reports."""
+"""Descriptors in the shell: a duplicate of its output, the file of the epilogue, the pipe of
+control lines, the file of the action, the channel of reports."""
 TIMEOUT_SIGNAL = int(signal.SIGRTMAX) - 1
 _ARGV = (
     *("bash", "--norc", "--noprofile", "-i", "+m", "+H", "+o", "history"),
@@ -131,9 +131,7 @@ class Shell:
         return self.ask(self.state.preamble + action.encode("utf-8", "surrogateescape"))
 
     def ask(self, source: bytes) -> bool:
-        """Start InterCode's own lines, as an action without the agent's traps; return as `send`
-        does.
-        """
+        """Run InterCode's lines as an action without the agent's traps; return as `send` does."""
         self._number += 1
         self._frames.expect(self._number)
         _rewrite(self._action, source)
@@ -355,8 +353,9 @@ system call."""
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A report of the shell. All its bytes except flags and directory are commands that recreate a
-    state.
+    """A report of the shell.
+
+    All byte fields except flags and directory contain commands that recreate a state.
     """
 
     kind: str = "A"

@@ -1,8 +1,7 @@
 """Complete state of a shell, for a fork: the parts that its reports lack, and the obstacles.
 
-From top to bottom: the question to a shell, its response (`UnreportedState`), the script that
-restores the state in a fresh shell, the comparison of the restored state with the original, and the
-obstacles to a fork.
+The module has five parts: the question to a shell, its response (`UnreportedState`), the script
+that restores the state, the comparison of the restored state with the original, and the obstacles.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ session also holds the state: transactions, temporary tables and variables last 
 action.
 
 A result is shown as a compact, aligned table in which every value shows its type. Numbers are
-aligned to the right, and ``NULL`` is written out. A text is in quotes where it is ambiguous: if it
-looks like a number, ``NULL`` or a truth value, is empty, begins or ends with a space, or begins
-with a quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` no value. A
-text with control characters is written ``e'…'``, with escapes. Two values that an agent must
-distinguish never look alike, unless they are cut.
+aligned to the right, and ``NULL`` is written out. An ambiguous text is in quotes: a text that looks
+like a number, ``NULL`` or a truth value, is empty, begins or ends with a space, or begins with a
+quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` no value. A text with
+control characters is written ``e'…'``, with escapes. Two values that an agent must distinguish
+never look alike, unless they are cut.
 
-A result is shown as records instead if a text has several lines, or if a long text is a ``CREATE``
-statement or the only value. A text of several lines keeps its lines.
+A result is shown as records instead if a text has several lines. A long text has the same effect if
+it is a ``CREATE`` statement or the only value. A text of several lines keeps its lines.
 """
 
 from __future__ import annotations
