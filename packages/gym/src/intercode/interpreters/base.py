@@ -96,7 +96,8 @@ class Cancellation:
         """Call `wake` at a request during the block, or at once after an earlier request.
 
         Args:
-            wake: Runs on the requesting thread, with the lock held, and must return at once.
+            wake: Runs on the requesting thread, or after an earlier request on this thread. Must
+                return at once.
         """
         with self._lock:
             self._wake = wake
@@ -248,7 +249,7 @@ class Place(Protocol):
         """Stop everything that runs in the workspace."""
 
     def close(self) -> None:
-        """Free the workplace. Idempotent, safe from any thread."""
+        """Free the workspace. Idempotent, safe from any thread."""
 
 
 @dataclass(frozen=True, slots=True)

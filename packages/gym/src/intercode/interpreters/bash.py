@@ -2,10 +2,10 @@
 
 Bash reads its control lines as a script from a pipe that its children do not inherit. A control
 line sources the action from a memory file. So nothing in an action can swallow the next line,
-whether an unterminated quote, a here-document or `return`. The control line then sources the
+whether an unterminated quote, a here-document or ``return``. The control line then sources the
 *epilogue*, which reports the exit code, the directory and the shell's state on a separate channel.
 InterCode writes nothing to the action's output. The only search in the output is for the name that
-bash gives the memory file in syntax errors: `bash -c` has no such name.
+bash gives the memory file in syntax errors: ``bash -c`` has no such name.
 
 The agent could forge this report. A forgery changes at most the agent's own exit code, never a
 grade, because rewards look at the file system.
@@ -127,7 +127,7 @@ class BashInterpreter:
         self._shell.rest(self._pending_output)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action. At its time or output limit, its processes are killed.
+        """Run one action. Its time limit, its output limit or a cancellation kills its processes.
 
         Background jobs of earlier actions survive, unless they fill the process limit. After a kill
         or
@@ -174,7 +174,8 @@ class BashInterpreter:
         Raises:
             ForkError: The sandbox cannot save its files. Or `lossy` is false, and a part of the
                 state
-                cannot be saved, for instance a process beside the shell or an open descriptor.
+                cannot be saved, for instance a process beside the shell or an additional
+                descriptor.
             SandboxError: The sandbox failed.
         """
         sandbox, user = self.sandbox, self.user

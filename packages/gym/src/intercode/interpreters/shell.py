@@ -275,9 +275,9 @@ further action exits. Bash writes line by line and each line wakes the reader: h
 """
 
 # Traps that would fire for InterCode's own lines are reported and removed until the next action.
-# DEBUG is last, because it would fire for the lines that set the other traps again. After a `$(`
-# without its end, bash 5.2's parser still waits for a `)`, and would read and write outside its
-# buffer; `eval ')'` prevents this.
+# DEBUG is last, because it would fire for the lines that set the other traps again. After a ``$(``
+# without its end, bash 5.2's parser still waits for a ``)``, and would read and write outside its
+# buffer; ``eval ')'`` prevents this.
 _COLLECT = (
     rf"\builtin trap -p RETURN ERR DEBUG>&{STATUS};\builtin trap - DEBUG ERR RETURN;"
     r"\builtin set +exv;\builtin eval ')';}>/dev/null 2>&1;"
@@ -314,7 +314,7 @@ def _start_line(number: int, status: int) -> bytes:
 
 
 def format_as_script(output: bytes, status: int) -> bytes:
-    """Return an action's output with its syntax error in the form of a script's.
+    """Return an action's output with its syntax error in the same form as a script's.
 
     Bash parses nothing after a syntax error: similar lines before it are a program's output.
 

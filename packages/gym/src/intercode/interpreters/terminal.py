@@ -110,7 +110,7 @@ class Terminal:
     """A terminal with an interactive bash, in the image's working directory.
 
     Args:
-        sandbox: The sandbox, which must have terminals.
+        sandbox: The sandbox, which supports terminals (`HasTerminals`).
         seconds: Seconds to wait for the first prompt.
 
     Raises:

@@ -205,7 +205,7 @@ def _authorize(action: int, name: str | None, value: str | None, *_: str | None)
 
 def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
     end = time.monotonic() + SCRIPT_SECONDS
-    spill = DiskBudget(Path(tempfile.gettempdir()))  # in which SQLite sorts
+    spill = DiskBudget(Path(tempfile.gettempdir()))  # SQLite sorts in this folder
     connection.set_progress_handler(lambda: time.monotonic() > end or spill.is_spent(), _STEPS)
     data = source.path.read_bytes()
     try:

@@ -211,7 +211,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
         with suppress(duckdb.Error):  # the commit failed
             self.connection.rollback()
         try:
-            # A separate connection lacks the session's state, such as `USE`.
+            # A separate connection lacks the session's state, such as ``USE``.
             with (
                 self.connection.cursor() as state_connection,
                 self.watchdog.guard(state_connection, collector),

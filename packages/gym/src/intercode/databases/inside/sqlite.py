@@ -90,8 +90,8 @@ further writes."""
 _TEMPORARY = "SELECT type, name FROM temp.sqlite_master WHERE type IN ('table', 'view', 'trigger')"
 _WITH_TEMPORARY = ("CREATE TEMP TABLE fork_counts (x)", "DROP TABLE temp.fork_counts")
 _WITHOUT_TEMPORARY = ("PRAGMA temp_store = 2", "PRAGMA temp_store = 0")
-"""Statements that give a session an empty temporary schema, which `PRAGMA database_list` shows, or
-none."""
+"""Statements that give a session an empty temporary schema, which ``PRAGMA database_list`` shows,
+or none."""
 _MAX_COUNTED_ROWS = 100_000
 _CLOSED_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
 _TOKEN = re.compile(
@@ -483,10 +483,10 @@ class _Vfs(ctypes.Structure):
 
 
 class Redirection:
-    """A redirection by which SQLite opens a descriptor under a given path, without a copy.
+    """A redirection by which SQLite opens a descriptor under a chosen path, without a copy.
 
     SQLite follows no symlinks and so cannot open ``/proc/self/fd/N``. But its file layer permits
-    the replacement of a system call for such cases (``xSetSystemCall``, made for sandboxes). One
+    the replacement of a system call for such cases (``xSetSystemCall``, made for sandboxes). The
     redirection lasts as long as the process.
     """
 

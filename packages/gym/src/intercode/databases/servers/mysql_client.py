@@ -83,7 +83,7 @@ class MySQLConnection(Connection):
     Raises:
         UnreachableServer: The server does not respond.
         DatabaseError: The server refuses the connection.
-        UsageError: The driver cannot connect, for instance without the package `cryptography`.
+        UsageError: The driver cannot connect, for instance without the package ``cryptography``.
     """
 
     product = "MySQL"

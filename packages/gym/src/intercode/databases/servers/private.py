@@ -109,7 +109,7 @@ class Recipe:
     product: str
     binary: Path
     users: tuple[str, ...]
-    """Users that the server runs as if this process is root: the first that exists."""
+    """Users for the server where this process is root: the first that exists."""
     memory: int
     """Maximum bytes of data of each of its processes; 0: no limit."""
     ending: int

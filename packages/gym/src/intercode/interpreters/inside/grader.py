@@ -6,8 +6,8 @@ from the subject are data, or a `Remote`.
 A test may use a `Remote` in any way that reveals facts about the object: call it, measure it, take
 its items, read it as a number. But a test may not give the object the very value that the object
 should equal. An object equals a value only if the object *is* that data, whatever its ``__eq__``
-says. For arithmetic, `in` and method calls, the object must be of a class that the task knows, with
-an operator that gold's class has.
+says. For arithmetic, ``in`` and method calls, the object must be of a class that the task knows,
+with an operator that gold's class has.
 """
 
 from __future__ import annotations

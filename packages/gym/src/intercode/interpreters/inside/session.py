@@ -95,7 +95,7 @@ class PythonSession:
             self._show(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the action's
             self._show(error)
-        if _getpid() != self._pid:  # a child that the action forked has ended
+        if _getpid() != self._pid:  # this process is a child that the action forked
             _exit(int(code) if code.isdigit() else int(status != DONE))
         self._settle()
         return status, code
