@@ -1,7 +1,7 @@
-"""A pool of things that are slow to make, such as worker processes and clones of databases.
+"""Pool of resources that are slow to create, such as worker processes and database clones.
 
-A thing that is still as good as new goes back and is given to the next session. A used one is
-thrown away and another one is made in the background, so that the next session finds one ready.
+A session gives a pristine resource back, and the next session takes it. The pool discards a used
+resource and creates its replacement in the background, ready for the next session.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ResourceT = TypeVar("ResourceT")
 
 
 class Pool(Generic[KeyT, ResourceT]):
-    """Idle things by key. Thread-safe.
+    """Idle resources by key. Thread-safe.
 
     Args:
-        discard: Throws a thing away. Called from any thread.
-        max_idle: How many things are kept at most. The oldest of more are thrown away.
-        is_usable: Tells whether an idle thing can still be used.
+        discard: Discards a resource. Called from any thread.
+        max_idle: Maximum number of idle resources. Beyond it the oldest is discarded.
+        is_usable: Returns whether an idle resource can still be used.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Pool(Generic[KeyT, ResourceT]):
         self._owner = os.getpid()
 
     def take(self, key: KeyT, make: Callable[[], ResourceT]) -> ResourceT:
-        """Take an idle thing of a key, or make one.
+        """Take an idle resource of a key, or create one.
 
         Raises:
             DatabaseError: The pool is closed.
@@ -66,18 +66,18 @@ class Pool(Generic[KeyT, ResourceT]):
         with self._condition:
             if self._closed:
                 raise DatabaseError("the engine is closed")
-            if self._owner != os.getpid():  # forked: the idle ones are the parent's
+            if self._owner != os.getpid():  # after a fork: the idle resources are the parent's
                 self._owner, self._idle_resources = os.getpid(), OrderedDict()
             for number in reversed(self._idle_resources):
                 if self._idle_resources[number][0] == key:
                     return (self._idle_resources.pop(number)[1],)
-            # The caller makes what the thread has not begun to make.
+            # The caller creates a resource now, in place of a refill that has not started.
             if self._refill_counts[key] > 0:
                 self._refill_counts[key] -= 1
         return None
 
     def give_back(self, key: KeyT, resource: ResourceT) -> None:
-        """Take back a thing that is as good as new."""
+        """Add a pristine resource to the idle ones, for the next session."""
         surplus: ResourceT | None = resource
         with self._condition:
             if not self._closed:
@@ -88,12 +88,13 @@ class Pool(Generic[KeyT, ResourceT]):
             self._discard(surplus)
 
     def replace(self, key: KeyT, resource: ResourceT, make: Callable[[], ResourceT]) -> None:
-        """Throw a used thing away and make another one, in the background."""
+        """Discard a used resource and create its replacement, both in the background."""
         with self._condition:
             queued = not self._closed
             if queued:
                 self._refill_counts[key] += 1
-                # First the new one: a session may wait for it, and none waits for the old one.
+                # The refill precedes the discard: a session may wait for the new resource, but not
+                # for the old.
                 self._jobs.append(partial(self._refill, key, make))
                 self._jobs.append(partial(self._discard, resource))
                 if self._thread is None:
@@ -106,7 +107,7 @@ class Pool(Generic[KeyT, ResourceT]):
             self._discard(resource)
 
     def clear(self) -> list[ResourceT]:
-        """Forget all idle things and pending jobs; return the things."""
+        """Remove all idle resources and pending jobs; return the resources."""
         with self._condition:
             resources = [resource for _, resource in self._idle_resources.values()]
             self._idle_resources.clear()
@@ -115,7 +116,10 @@ class Pool(Generic[KeyT, ResourceT]):
         return resources
 
     def close(self) -> None:
-        """Finish what was begun, then throw all idle things away. Idempotent."""
+        """Discard all idle resources. Idempotent.
+
+        A running refill and queued discards finish first; queued refills are cancelled.
+        """
         with self._condition:
             self._closed = True
             self._refill_counts.clear()
@@ -147,5 +151,5 @@ def _run_job(job: Callable[[], None]) -> None:
     try:
         job()
     except InterCodeError as error:
-        # The next session makes its own, and reports why that fails.
+        # The next session creates its resource itself, and reports the failure.
         _LOG.info("nothing was made ready: %s", error)

@@ -1,6 +1,7 @@
-"""The pristine content of a database: a file, found by the database's name.
+"""Sources of databases: a file with the pristine content, found by the database's name.
 
-A task names its database (`Task.db`); the dataset names the folder or file of all of them.
+A task names its database (`Task.db`). The dataset names the folder or file that holds all
+databases.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ _DUMP_DATABASE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The content of one database."""
+    """The pristine content of one database."""
 
     name: str
-    """The database's name, as an agent knows it."""
+    """Name of the database that an agent sees."""
     path: Path
-    """The file that holds it."""
+    """The file that holds the content."""
     kind: Kind
-    """``sqlite`` and ``duckdb``: a database file. ``script``: SQL in SQLite's dialect that makes
-    this one database. ``dump``: an output of ``mysqldump --databases``, of which `name` is one."""
+    """``sqlite`` and ``duckdb``: a database file. ``script``: SQL in SQLite's dialect that creates
+    this one database. ``dump``: an output of ``mysqldump --databases`` that includes `name`."""
     digest: str
-    """A digest of the file's content, and for a dump the name: the same wherever the file lies."""
+    """Digest of the file's content, and for a dump also of the name; independent of the path."""
 
 
 def find(place: str | Path, name: str | None = None) -> Source:
-    """Find the source of a database.
+    """Return the source of a database.
 
     Args:
-        place: A folder, in which ``NAME.sqlite``, ``NAME/NAME.sqlite`` (as Spider and BIRD are
-            laid out), ``NAME.duckdb`` or ``NAME.sql`` is looked for; or one such file, or a dump
-            that has the database in it.
-        name: The database; None: the only one of `place`. The name of a single database file is
-            its stem.
+        place: A folder that holds ``NAME.sqlite``, ``NAME/NAME.sqlite`` (the layout of Spider and
+            BIRD), ``NAME.duckdb`` or ``NAME.sql``; or one such file, or a dump that includes the
+            database.
+        name: Name of the database; None: the only database of `place`. The name of a single
+            database file is its stem.
 
     Raises:
-        TaskError: There is none, or there are several.
+        TaskError: No database matches, or several do.
     """
     place = Path(place)
     if place.is_dir():
@@ -117,7 +118,7 @@ def _source_in_file(path: Path, name: str | None) -> Source:
 
 @lru_cache(maxsize=1024)
 def _inspect_file(path: Path, timestamp: int) -> tuple[Kind, tuple[str, ...], str]:
-    """Return kind, databases of a dump, digest; `timestamp` tells an edited file from before."""
+    """Return kind, database names of a dump, and digest; `timestamp` distinguishes edited files."""
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -1,7 +1,8 @@
-"""A terminal in a sandbox: a shell that reads keys, and the screen that it draws.
+"""Terminal of a sandbox: a shell that reads keys, and the screen that the shell draws.
 
-The kernel's terminal is the sandbox's; the screen is drawn out here by `pyte`, from bytes that are
-as hostile as the programs there. It answers nothing, and one look draws a bounded number of bytes.
+The kernel's terminal belongs to the sandbox. The host draws the screen with `pyte`, from bytes that
+are as hostile as the programs in the sandbox. The screen sends nothing back to the programs, and
+one look draws a bounded number of bytes.
 """
 
 from __future__ import annotations
@@ -28,40 +29,41 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 24, 80
 _START = """exec 0<>"$0" 1>&0 2>&0; export PS1='\\w\\$ '; exec bash --norc --noprofile -i"""
-# Without these, bash and less would leave a file of their history.
+# Without these variables, bash and less would write history files.
 _ENV = {"TERM": "linux", "HISTFILE": "", "LESSHISTFILE": "-"}
 _QUIET_SECONDS = 0.15
-"""The time without output after which the screen is looked at."""
+"""Seconds without output after which the screen is read."""
 _ECHO_SECONDS = 1.0
-"""The time in which what was typed is to show anything."""
+"""Seconds within which typed keys should show an effect."""
 _BUSY_SECONDS = 2.0
-"""The time after which a program that draws without end is looked at."""
+"""Seconds after which the screen of a program that draws without end is read."""
 _MAX_DRAWN_BYTES = 1 << 18
-"""Bytes that are drawn at one look; a program that writes more waits for the next."""
+"""Bytes that are drawn at one look; further output waits for the next look."""
 _CHUNK = 1 << 8
-"""Bytes between two looks at the clock: five may redraw the whole screen, in milliseconds."""
-_TIOCGPTN, _TIOCSPTLCK = 0x80045430, 0x40045431  # Python has no names for them
+"""Bytes between two checks of the clock: five bytes may redraw the whole screen, in
+milliseconds."""
+_TIOCGPTN, _TIOCSPTLCK = 0x80045430, 0x40045431  # Python has no names for these ioctls
 
 
 @dataclass(frozen=True, slots=True)
 class ScreenView:
-    """The screen at one time."""
+    """The screen at one moment."""
 
     text: str
-    """The lines of the screen, without blanks at their ends and blank lines at the end."""
+    """Lines of the screen, without trailing blanks and trailing blank lines."""
     cursor: tuple[int, int]
     """Row and column, from 1."""
     busy: bool = False
-    """Whether more was still being written."""
+    """Whether a program was still writing."""
     ended: bool = False
     """Whether the shell has ended."""
 
 
 def check_installed() -> None:
-    """Check that screens can be drawn.
+    """Check that the package that draws screens is installed.
 
     Raises:
-        UsageError: They cannot.
+        UsageError: The package pyte is not installed.
     """
     try:
         import pyte  # noqa: F401
@@ -72,7 +74,7 @@ def check_installed() -> None:
 
 
 class Screen:
-    """The content of a terminal after some bytes, whatever they are."""
+    """The content of a terminal after arbitrary bytes."""
 
     def __init__(self) -> None:
         import pyte
@@ -82,11 +84,11 @@ class Screen:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def draw(self, data: bytes) -> None:
-        """Draw some bytes."""
+        """Draw bytes on the screen."""
         import pyte
 
         text = self._decoder.decode(data)
-        if not text.isascii():  # pyte takes quadratic time for many marks in one place
+        if not text.isascii():  # many combining marks in one cell cost pyte quadratic time
             text = "".join(piece for piece in text if not unicodedata.combining(piece))
         leading_text, *sequences = text.split("\x1b")
         for part in (leading_text, *("\x1b" + piece for piece in sequences)):
@@ -96,7 +98,7 @@ class Screen:
                 self._stream = pyte.Stream(self._screen)
 
     def look(self, *, busy: bool = False, ended: bool = False) -> ScreenView:
-        """Return it as text."""
+        """Return the screen as text, with these flags."""
         rows = [self._screen.buffer[row] for row in range(ROWS)]
         lines = ["".join(row[x].data for x in range(COLUMNS)).rstrip() for row in rows]
         screen_cursor = self._screen.cursor
@@ -105,20 +107,20 @@ class Screen:
 
 
 class Terminal:
-    """A terminal with an interactive bash, in the image's directory.
+    """A terminal with an interactive bash, in the image's working directory.
 
     Args:
-        sandbox: The place.
-        seconds: The time within which its prompt is to be seen.
+        sandbox: The sandbox, which supports terminals (`HasTerminals`).
+        seconds: Seconds to wait for the first prompt.
 
     Raises:
-        OSError: There is no terminal or no bash to be had in the sandbox.
+        OSError: The sandbox has no terminal or no bash.
         SandboxError: The sandbox failed.
     """
 
     def __init__(self, sandbox: SandboxBackend, seconds: float) -> None:
         self._sandbox = sandbox
-        assert isinstance(sandbox, HasTerminals)  # its interpreter has checked
+        assert isinstance(sandbox, HasTerminals)  # checked by the interpreter
         self._master = sandbox.terminal()
         self._release = register_release(self, os.close, self._master)
         try:
@@ -139,8 +141,8 @@ class Terminal:
             raise
 
     def send(self, keys: bytes) -> int:
-        """Type; returns how many bytes of it the terminal has taken."""
-        with suppress(OSError):  # no program reads, or none is left
+        """Type keys; return how many bytes the terminal has accepted."""
+        with suppress(OSError):  # no program reads, or no program is left
             return os.write(self._master, keys)
         return 0
 
@@ -148,8 +150,8 @@ class Terminal:
         """Return the screen as soon as nothing was drawn for a moment.
 
         Args:
-            seconds: How long to wait at most.
-            typed: Whether keys were sent, which are to show something soon.
+            seconds: Longest wait.
+            typed: Whether keys were sent, whose effect should show soon.
 
         Raises:
             SandboxError: The sandbox has ended.
@@ -168,7 +170,7 @@ class Terminal:
                 break
             data = self._read() if self._master in ready_fds else b""
             if not data:
-                self._sandbox.processes()  # it may have ended with all of it
+                self._sandbox.processes()  # raises if the sandbox has ended
                 return self._screen.look(ended=True)
             if not drawn_bytes:
                 deadline = min(deadline, time.monotonic() + _BUSY_SECONDS)
@@ -182,10 +184,10 @@ class Terminal:
     def _read(self) -> bytes:
         try:
             return os.read(self._master, _CHUNK)
-        except OSError:  # no program has it open any more
+        except OSError:  # no program has the terminal open any more
             return b""
 
     def close(self) -> None:
-        """End the shell, and hang up."""
+        """End the shell and hang up the terminal."""
         self._process.close()
         self._release()

@@ -1,4 +1,4 @@
-"""Files with the content of a source, for SQLite and for DuckDB: built once, and kept.
+"""Files with the content of a source, for SQLite and for DuckDB: built once, and cached.
 
 ::
 
@@ -6,7 +6,7 @@
     ROOT/databases/.DIGEST-vN.sqlite.new     being built; torn, if no process holds the lock
     ROOT/databases/DIGEST-vN.sqlite.lock     held by the process that builds it
 
-where ROOT is InterCode's cache, DIGEST the source's, and N `VERSION`.
+ROOT is InterCode's cache, DIGEST the source's digest, and N `VERSION`.
 """
 
 from __future__ import annotations
@@ -28,32 +28,33 @@ from intercode.errors import TaskError
 from intercode_sandbox.files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
 
 VERSION = 2
-"""Of the files that are built from a source. Increase it with every change of their content."""
+"""Version of the files that are built from a source. Increase it with every change of their
+content."""
 DUCKDB_VERSION = 1
-"""Likewise, of DuckDB's files."""
+"""Version of DuckDB's files. Increase it likewise."""
 
 SCRIPT_SECONDS = 600.0
-"""How long a script may run."""
+"""Time limit of a script."""
 
 _MAGIC = b"SQLite format 3\0"
 _FOREIGN_DUMP = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
 _SIZES = ("max_page_count", "page_size")
-_STEPS = 1_000_000  # of SQLite's machine, between two looks at the clock
-_WAL = 2  # the file format's versions for reading and writing, if it has a write-ahead log
+_STEPS = 1_000_000  # SQLite's own steps between two checks of the clock
+_WAL = 2  # read and write version in the header of a file with a write-ahead log
 
 
 def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
-    """Return an SQLite file, not to be written to, with the content of a source.
+    """Return an SQLite file with the content of a source, which callers must not write to.
 
-    It has no write-ahead log, so that it can be read without anything beside it. Safe among
-    threads and processes: the second one waits for the first.
+    The file has no write-ahead log, so it can be read without files beside it. Safe among threads
+    and processes: the second waits for the first.
 
     Args:
-        source: The content. A plain SQLite file is returned as it is.
+        source: The content. A plain SQLite file is returned unchanged.
         progress: Called with lines of text.
 
     Raises:
-        TaskError: The source cannot be read or understood.
+        TaskError: The source cannot be read or parsed.
     """
     if source.kind == "sqlite" and not _has_log(source.path):
         return source.path
@@ -63,10 +64,14 @@ def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
 
 
 def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
-    """Return a DuckDB file, not to be written to, with the content of a source.
+    """Return a DuckDB file with the content of a source, which callers must not write to.
+
+    Args:
+        source: The content. A DuckDB file is returned unchanged.
+        progress: Called with lines of text.
 
     Raises:
-        TaskError: The source cannot be read, or DuckDB cannot hold it.
+        TaskError: The source cannot be read, or DuckDB cannot hold its content.
     """
     if source.kind == "duckdb":
         log = source.path.with_name(f"{source.path.name}.wal")
@@ -88,11 +93,11 @@ def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
 
 
 def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
-    """Return the file of a key in the cache of databases; make it if it is not there.
+    """Return the file of a key in the cache of databases; build a missing file.
 
     Args:
-        key: Names its content: two files of one key have the same content.
-        make: Writes it to a path, at which there is no file.
+        key: Key of the content: two files of one key have the same content.
+        make: Writes the content to a path at which no file exists.
 
     Raises:
         TaskError: The cache cannot be written to.
@@ -116,7 +121,7 @@ def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
 
 def _make(path: Path, make: Callable[[Path], None]) -> None:
     with atomic_file(path, sync=True) as temporary:
-        _remove(temporary)  # a killed process may have left it: we hold the lock
+        _remove(temporary)  # a killed process may have left it: this process has the lock
         try:
             make(temporary)
             temporary.chmod(0o444)
@@ -126,7 +131,7 @@ def _make(path: Path, make: Callable[[Path], None]) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file and those that an engine puts beside it."""
+    """Remove a file and the files that an engine puts beside it."""
     for leftover_path in path.parent.glob(f"{path.name}*"):
         leftover_path.unlink()
 
@@ -135,7 +140,7 @@ def _key(source: Source) -> str:
     digest = source.digest
     log = _log(source.path)
     if source.kind == "sqlite" and log.is_file():
-        # A part of the content that is not in the source's digest.
+        # The log is a part of the content that the source's digest lacks.
         with log.open("rb") as file:
             log_digest = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
         digest = hashlib.blake2b(f"{digest}\0{log_digest}".encode(), digest_size=16).hexdigest()
@@ -164,7 +169,7 @@ def _build(source: Source, path: Path, progress: Progress) -> None:
         if source.kind == "sqlite":
             _copy_without_log(source.path, path, budget)
             return
-        # It need not survive a crash: a torn file is thrown away.
+        # The file need not survive a crash: a torn file is discarded.
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
             size = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -188,7 +193,7 @@ def _copy_without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
 
 
 def _authorize(action: int, name: str | None, value: str | None, *_: str | None) -> int:
-    """Deny all files but the one that is being built, and ignore what would lift its limit.
+    """Deny all files but the one that is built, and ignore pragmas that would lift its limit.
 
     Sizes may be read: modules of virtual tables read them.
     """
@@ -200,7 +205,7 @@ def _authorize(action: int, name: str | None, value: str | None, *_: str | None)
 
 def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
     end = time.monotonic() + SCRIPT_SECONDS
-    spill = DiskBudget(Path(tempfile.gettempdir()))  # where SQLite sorts
+    spill = DiskBudget(Path(tempfile.gettempdir()))  # SQLite sorts in this folder
     connection.set_progress_handler(lambda: time.monotonic() > end or spill.is_spent(), _STEPS)
     data = source.path.read_bytes()
     try:

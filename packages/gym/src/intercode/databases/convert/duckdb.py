@@ -1,7 +1,7 @@
-"""DuckDB's files made of SQLite's, and the other way round.
+"""Conversion of SQLite files to DuckDB files, and the reverse.
 
-In SQLite dates and times become text in ISO format, booleans 0 and 1, decimals and whole numbers
-beyond 64 bits floating-point numbers, lists and structures JSON.
+In SQLite, dates and times become text in ISO format, and booleans 0 and 1. Decimals and whole
+numbers beyond 64 bits become floating-point numbers, lists and structures JSON.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ if TYPE_CHECKING:
 _BATCH = 10_000
 _INT64_LIMIT = 2**63
 _RESTRICTIONS: dict[str, Any] = {"enable_external_access": False, "threads": 1}
-"""A file is data, and may make DuckDB read no other one; a view may name a file."""
+"""Restrictions for a file: it is data, and must not make DuckDB read another file, which a view may
+name."""
 
 
 def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progress) -> None:
-    """Make a DuckDB file with the content of an SQLite file.
+    """Create a DuckDB file with the content of an SQLite file.
 
     Args:
         path: The SQLite file.
         new_path: The path of the new file.
-        database_label: Names the database, for errors.
+        database_label: Name of the database in errors.
         progress: Called with a line for each part that is left out.
 
     Raises:
-        TaskError: DuckDB cannot hold it.
+        TaskError: DuckDB cannot hold the content.
     """
     import duckdb
 
     shape = schema.read_schema(path)
-    # A column's type is inferred from all of its values.
+    # DuckDB infers a column's type from all of its values.
     config = {**_RESTRICTIONS, "pandas_analyze_sample": _BATCH}
     try:
         with duckdb.connect(new_path, config=config) as connection:
@@ -57,7 +58,7 @@ def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progr
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema) -> None:
-    """Insert a table's rows, a batch at a time as columns: DuckDB is slow with single rows."""
+    """Insert a table's rows in batches of columns: DuckDB is slow with single rows."""
     import numpy as np
 
     names = schema_ddl.identifiers(tuple(column.name for column in table.columns), "duckdb")
@@ -83,11 +84,11 @@ def _finish(connection: duckdb.DuckDBPyConnection, statement: str, progress: Pro
 
 
 def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) -> None:
-    """Make the content of a DuckDB file in an empty SQLite database.
+    """Copy the content of a DuckDB file into an empty SQLite database.
 
     Args:
-        path: The file.
-        connection: To the empty database.
+        path: The DuckDB file.
+        connection: Connection to the empty database.
         progress: Called with a line for each part that is left out.
 
     Raises:
@@ -153,7 +154,7 @@ def _constraints(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
 
 
 def _make_view(connection: sqlite3.Connection, statement: str) -> str | None:
-    """Make a view; return the error if it cannot be made."""
+    """Create a view; return the error if this fails."""
     import sqlglot
 
     try:
@@ -173,7 +174,7 @@ def _sqlite_type(kind: str) -> str:
 
 
 def _sqlite_value(value: Any) -> Any:
-    """Return a value as SQLite takes it."""
+    """Return a value in a form that SQLite accepts."""
     if value is None or isinstance(value, (str, bytes, float)):
         return value
     if isinstance(value, int):

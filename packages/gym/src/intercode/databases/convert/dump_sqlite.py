@@ -1,21 +1,21 @@
-"""A database of a MySQL dump, made in SQLite.
+"""Conversion of a database of a MySQL dump to SQLite.
 
-The same are: tables, columns in order with their declared types, primary and foreign keys,
-unique and other indexes, defaults, all rows, views that translate.
+Equal are: tables, columns in order with their declared types, primary and foreign keys, unique and
+other indexes, defaults, all rows, and views that can be translated.
 
-Different, as SQLite has no equivalent, are:
+Different, because SQLite has no equivalent, are:
 
 - Text columns are ``COLLATE NOCASE`` unless their MySQL collation is a binary or case-sensitive
-  one. MySQL's ``utf8mb4_general_ci`` also ignores accents, the case of other letters than A to Z,
-  and spaces at the end; SQLite does not.
-- Dates and times are text in ISO format; decimals, and whole numbers beyond 64 bits with a sign,
-  are binary floating-point numbers.
-- A key over the first so many characters of a column is over all of it. Full-text and spatial
-  indexes, ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, the formulas of generated columns (their
-  values stay), triggers and routines are left out.
+  one. MySQL's ``utf8mb4_general_ci`` also ignores accents, the case of letters other than A to Z,
+  and trailing spaces; SQLite does not.
+- Dates and times are text in ISO format; decimals, and whole numbers beyond signed 64 bits, are
+  binary floating-point numbers.
+- A key over the beginning of a column covers the whole column. Full-text and spatial indexes,
+  ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, the formulas of generated columns (their values stay),
+  triggers and routines are left out.
 
 ``SHOW CREATE TABLE`` writes a small and regular language, the same in all versions of MySQL and
-MariaDB. It is read here directly, as sqlglot is slower and stumbles over some types.
+MariaDB. This module parses it directly, because sqlglot is slower and fails on some types.
 """
 
 from __future__ import annotations
@@ -92,17 +92,17 @@ _TEXTS = {"text", "tinytext", "mediumtext", "longtext", "enum", "set", "json"}
 
 
 def convert(text: str, name: str, connection: sqlite3.Connection, progress: Progress) -> None:
-    """Make one database of a dump in an empty SQLite database.
+    """Create one database of a dump in an empty SQLite database.
 
     Args:
         text: The dump.
-        name: The database.
-        connection: To the empty one.
+        name: Name of the database.
+        connection: Connection to the empty database.
         progress: Called with a line for each part that is left out.
 
     Raises:
-        TaskError: The dump is torn, or cannot be understood.
-        sqlite3.Error: SQLite does not take it.
+        TaskError: The dump is torn, or cannot be parsed.
+        sqlite3.Error: SQLite rejects a statement.
     """
     views: dict[str, str] = {}
     for statement in dump.section(text, name):
@@ -114,7 +114,7 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
             for create_statement in convert_table(plain_text):
                 connection.execute(create_statement)
         elif view := _VIEW.match(plain_text):
-            # A dump makes each view twice: first as a stand-in, so that others can refer to it.
+            # A dump creates each view twice: first a stand-in, to which other views can refer.
             key = view[2] or view[1].replace("``", "`")
             views.pop(key, None)
             views[key] = view[4]
@@ -141,12 +141,12 @@ def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
 
 
 def _is_torn(value: dump.Value) -> bool:
-    """Return whether it is text that is not UTF-8, which SQLite takes only as bytes."""
+    """Return whether a value is text that is not UTF-8, which SQLite accepts only as bytes."""
     return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
 
 
 def _sqlite_value(value: dump.Value) -> object:
-    """Return a value as SQLite takes it."""
+    """Return a value in a form that SQLite accepts."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
@@ -165,12 +165,12 @@ def _as_bits(value: dump.Value) -> object:
     return int.from_bytes(bits, "big") if isinstance(bits, bytes) else bits
 
 
-# Some versions write bytes and bits as if they were text.
+# Some versions write bytes and bits like text.
 _CONVERTERS: dict[str, Callable[[dump.Value], object]] = {"blob": _as_bytes, "bit": _as_bits}
 
 
 def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Mapping[str, str]:
-    """Make all views, in an order that works; return the errors of the others."""
+    """Create all views, in an order that works; return the errors of those that fail."""
     pending_views = dict(views)
     while True:
         view_results = {
@@ -183,7 +183,7 @@ def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Map
 
 
 def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | None:
-    """Make a view; return the error if it cannot be made."""
+    """Create a view; return the error if this fails."""
     import sqlglot
 
     try:
@@ -200,10 +200,10 @@ def convert_table(statement: str) -> list[str]:
     """Translate MySQL's ``CREATE TABLE`` into SQLite's statements: the table, then its indexes.
 
     Args:
-        statement: Without comments (`dump.plain`).
+        statement: The statement without comments (`dump.strip_comments`).
 
     Raises:
-        TaskError: It cannot be understood.
+        TaskError: The statement cannot be parsed.
     """
     head = _HEAD.match(statement)
     if head is None:
@@ -213,7 +213,7 @@ def convert_table(statement: str) -> list[str]:
 
 
 class _Table:
-    """A table's definition, gathered part by part."""
+    """A table's definition, collected part by part."""
 
     def __init__(self, name: str, parts: Sequence[str], options: str) -> None:
         self._name = name
@@ -233,7 +233,7 @@ class _Table:
         return [f"CREATE TABLE {quoted(self._name)} (\n  {definition}\n)", *self._indexes]
 
     def _add_key(self, part: str) -> bool:
-        """Note a part that is a key or another constraint; return whether it is."""
+        """Record a part that is a key or another constraint; return whether it is."""
         match = _KEY.match(part)
         if match is None:
             return False
@@ -262,7 +262,7 @@ class _Table:
         if "PRIMARY KEY" in flags:
             self._key = (name,)
         if self._key == (name,) and kind in _INTEGERS | {"bigint"}:
-            # The row's own number, which SQLite counts by itself.
+            # SQLite numbers the rows itself.
             self._key = ()
             return f"{quoted(name)} INTEGER PRIMARY KEY"
         words = [quoted(name), _sqlite_type(kind, size)]
@@ -283,7 +283,7 @@ class _Table:
 
 
 def _parts(statement: str, start: int) -> tuple[list[str], str]:
-    """Return the parts between the commas of the outer brackets, and the rest after these."""
+    """Return the parts between the commas of the outer brackets, and the text after these."""
     parts, depth = [], 1
     for token in _TOKEN.finditer(statement, start):
         depth += {"(": 1, ")": -1}.get(token[0], 0)
@@ -296,7 +296,7 @@ def _parts(statement: str, start: int) -> tuple[list[str], str]:
 
 
 def _key_columns(key_text: str) -> tuple[str, ...]:
-    """Return the columns of a key, without lengths; none for one over expressions."""
+    """Return the columns of a key, without lengths; none for a key over expressions."""
     names: list[str] = []
     depth = 1
     for token in re.finditer(rf"{_QUOTED}|[(),]|[\w$]+", key_text, re.DOTALL):

@@ -1,9 +1,10 @@
-"""The schema of an SQLite file, such that another engine can have the same.
+"""Schema of an SQLite file, in a form that another engine can reproduce.
 
-To fill a server's empty database: run `schema_ddl.create_statements`, insert `rows` table by table,
-run `schema_ddl.finish_statements`. Keys that the data itself breaks, as SQLite lets it, are left
-out and listed in `Schema.left_out`; so are partial indexes, those over expressions, ``CHECK`` and
-virtual tables. A generated column becomes one with its values.
+To fill a server's empty database, run `schema_ddl.create_statements`, insert `rows` table by table,
+and run `schema_ddl.finish_statements`. Keys that the data itself violates, which SQLite permits,
+are left out and listed in `Schema.omissions`. Also left out are partial indexes, indexes over
+expressions, ``CHECK`` and virtual tables. A generated column becomes an ordinary column with its
+values.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from intercode.errors import TaskError
 from intercode.syntax import quoted
 
 MAX_KEY_LENGTH = 768
-"""Characters of text in a key: InnoDB's 3072 bytes; PostgreSQL's limit is near it."""
+"""Maximum characters of text in a key: InnoDB's limit is 3072 bytes; PostgreSQL's is near it."""
 _HIDDEN_COLUMN = 1  # a virtual table's column that a SELECT * does not show
 
 
@@ -33,18 +34,18 @@ class Column:
 
     name: str
     declared_type: str
-    """The column's type in SQLite, as it was written."""
+    """The column's declared type in SQLite, unchanged."""
     type: Type
-    """The type of its actual content."""
+    """The type that fits its actual content."""
     not_null: bool = False
     default: str | None = None
-    """An expression of SQLite."""
+    """An expression in SQLite's dialect."""
     next_number: int | None = None
-    """The number of the next row, if the column numbers the rows."""
+    """Number of the next row, if the column numbers the rows."""
     ignores_case: bool = False
     """Whether its texts compare without the case of A to Z (``COLLATE NOCASE``)."""
     max_length: int = 0
-    """How many characters its longest text has."""
+    """Characters of its longest text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class TableSchema:
     indexes: tuple[Index, ...] = ()
 
     def column(self, name: str) -> Column:
-        """Return the column of a name."""
+        """Return the column with that name."""
         return next(column for column in self.columns if column.name == name)
 
 
@@ -88,7 +89,7 @@ class View:
 
     name: str
     sql: str
-    """The view's whole ``CREATE VIEW``, in SQLite's dialect."""
+    """The whole ``CREATE VIEW``, in SQLite's dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +97,20 @@ class Schema:
     """One database."""
 
     tables: tuple[TableSchema, ...]
-    """A table comes after those that it refers to, unless they refer to each other."""
+    """The tables: each after those to which it refers, except in a cycle."""
     views: tuple[View, ...] = ()
-    """A view comes after those that it reads."""
+    """The views: each after those that it reads."""
     omissions: tuple[str, ...] = ()
     """Descriptions of the parts that other engines would refuse."""
 
 
 def read_schema(path: str | Path) -> Schema:
-    """Read the schema of an SQLite file, with types chosen by the columns' content.
+    """Read the schema of an SQLite file, with types that fit the columns' content.
 
     Reads every row once for each column.
 
     Raises:
-        TaskError: It is not an SQLite database, or a damaged one.
+        TaskError: The file is no SQLite database, or is damaged.
     """
     try:
         with closing(_open(path)) as connection:
@@ -121,7 +122,7 @@ def read_schema(path: str | Path) -> Schema:
 def rows(path: str | Path, table: TableSchema) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table, each value fitted to its column's type.
 
-    Text that is not UTF-8 is read as Latin-1. U+0000 is left out of texts.
+    Text that is not UTF-8 is read as Latin-1. U+0000 is removed from texts.
 
     Raises:
         TaskError: The file cannot be read.
@@ -137,7 +138,7 @@ def rows(path: str | Path, table: TableSchema) -> Iterator[tuple[Any, ...]]:
 
 
 def _open(path: str | Path) -> sqlite3.Connection:
-    # The file does not change, so it needs no lock, and no right to write beside it.
+    # The file does not change, so it needs no lock, and no permission to write beside it.
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.text_factory = decode
@@ -187,7 +188,7 @@ def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
 
 
 def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> TableSchema:
-    """Add the number of the next row, where SQLite gives one: in an INTEGER PRIMARY KEY."""
+    """Add the number of the next row, if SQLite assigns it: in an INTEGER PRIMARY KEY."""
     if len(table.primary_key) != 1:
         return table
     key = table.column(table.primary_key[0])
@@ -204,7 +205,7 @@ def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> Tabl
 
 
 def _collations(name: str, sql: str, columns: list[str]) -> list[str]:
-    """Return each column's collation. SQLite reports those of indexes: so some are made."""
+    """Return each column's collation. SQLite reports only collations of indexes: create some."""
     with closing(sqlite3.connect(":memory:")) as scratch:
         try:
             scratch.execute(sql)
@@ -213,14 +214,14 @@ def _collations(name: str, sql: str, columns: list[str]) -> list[str]:
             infos = [scratch.execute(f"PRAGMA index_xinfo(i{n})") for n in range(len(columns))]
             return [str(info.fetchone()[4]) for info in infos]
         except sqlite3.Error:
-            # For instance, it has a function of the application's own.
+            # For instance, the definition uses a function of an application.
             return ["BINARY"] * len(columns)
 
 
 def _add_keys(
     connection: sqlite3.Connection, tables: Sequence[TableSchema]
 ) -> tuple[tuple[TableSchema, ...], list[str]]:
-    """Return the tables with keys and indexes, in the order of dependency, and what is left out."""
+    """Return the tables with keys and indexes, in the order of dependency, and the omissions."""
     omissions: list[str] = []
     tables_by_name = {
         table.name.lower(): _add_indexes(connection, table, omissions) for table in tables
@@ -278,7 +279,7 @@ def _refusal_reason(
     columns: tuple[str, ...],
     primary: bool = False,
 ) -> str | None:
-    """Return why other engines would refuse a key; SQLite allows NULL in most primary keys."""
+    """Return why other engines would refuse a key; SQLite permits NULL in most primary keys."""
     if not _is_short(table, columns):
         return "its text is too long"
     name = quoted(table.name)
@@ -288,7 +289,7 @@ def _refusal_reason(
             return "it holds NULL"
     texts = [column for column in columns if table.column(column).type.is_text]
     if texts:
-        # MySQL ignores spaces at the end.
+        # MySQL ignores trailing spaces.
         group = ", ".join(
             f"rtrim({quoted(column)})" if column in texts else quoted(column) for column in columns
         )
@@ -315,7 +316,7 @@ def _foreign_keys(
     for _, group in groupby(sorted(key_rows, key=lambda row: (row[0], row[1])), lambda row: row[0]):
         parts = list(group)
         target_table = tables_by_name.get(parts[0][2].lower())
-        # SQLite takes names in any case; here they are the columns' own.
+        # SQLite accepts names in any case; the schema has the columns' exact names.
         columns = tuple(_exact_name(table, part[3]) for part in parts)
         targets = tuple(_exact_name(target_table, part[4]) for part in parts if part[4])
         if not targets and target_table is not None:
@@ -331,7 +332,7 @@ def _exact_name(table: TableSchema | None, name: str) -> str:
 
 
 def _sort_by_dependency(requirements: dict[str, list[str]]) -> list[str]:
-    """Order names after those that they need, else as they come; circles are broken somewhere."""
+    """Order names after those that they need, otherwise as they come; break cycles anywhere."""
     ordered_names: dict[str, None] = {}
     active_names: set[str] = set()
 
@@ -354,7 +355,7 @@ def _add_foreign_key(
     name: str,
     key: ForeignKey,
 ) -> str | None:
-    """Give a table a foreign key; return why not, if others would refuse it."""
+    """Add a foreign key to a table; return the reason if other engines would refuse it."""
     table, target_table = tables_by_name[name], tables_by_name.get(key.table.lower())
     if target_table is None:
         return f"there is no table {key.table}"
@@ -393,7 +394,7 @@ def _align_type(
     column: str,
     target: Type,
 ) -> str | None:
-    """Make a column's type that of its target; return why not, if it cannot."""
+    """Change a column's type to that of its target; return the reason if this is impossible."""
     table = tables_by_name[name]
     source_column = table.column(column)
     if source_column.type == target or (source_column.type.is_text and target.is_text):

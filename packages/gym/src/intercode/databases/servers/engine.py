@@ -1,6 +1,7 @@
-"""An engine on a database server: the parts that MySQL and PostgreSQL have in common.
+"""Common base of the engines on a database server, MySQL and PostgreSQL.
 
-It keeps the server, one template database for each source, and a pool of clones of them.
+An engine holds the server, one template database for each source, and a pool of clones of the
+templates.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from intercode_sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0
 _MAX_IDLE_CLONES = 128
-"""How many clones are kept ready at most."""
+"""Maximum number of idle clones."""
 
 
 class Template(Protocol):
-    """A database that clones are made from."""
+    """A database from which clones are made."""
 
     @property
     def name(self) -> str:
@@ -50,14 +51,14 @@ TemplateT = TypeVar("TemplateT", bound=Template)
 
 
 class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
-    """Databases on a server at a URL, or on a private one that is restarted if it dies.
+    """Databases on a server at a URL, or on a private server that is restarted if it dies.
 
     Args:
-        options: The URL, if it has one.
+        options: The engine's options; without a URL the server is private.
         start: Starts a private server.
 
     Raises:
-        UsageError: The URL is malformed, or nothing is installed.
+        UsageError: The URL is malformed, or no server is installed.
         DatabaseError: The server cannot be started or reached.
     """
 
@@ -65,9 +66,10 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     dialect: schema_ddl.Dialect
     session: ClassVar[type[AnySession]]
     leftover_queries: ClassVar[Sequence[tuple[str, str]]]
-    """Queries for our databases and accounts, each with the statement that drops one of them."""
+    """Queries that list InterCode's databases and accounts, each with the statement that drops one
+    entry."""
     database_query: ClassVar[str]
-    """The query for a database of a name."""
+    """The query for a database by its name."""
 
     def __init__(self, options: EngineOptions, start: Callable[[], PrivateServer]) -> None:
         self._progress: Callable[[str], None] | None = options.progress
@@ -83,7 +85,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._template_locks: dict[str, threading.Lock] = {}
         self._sessions: set[AnySession] = set()
         self.watchdog = Watchdog()
-        # By content and role: a grader never gets a clone that an agent has had.
+        # By content and role: a grader never gets a clone that an agent has used.
         self._pool: Pool[tuple[str, Role], Clone[ConnectionT]] = Pool(
             self.discard, _MAX_IDLE_CLONES
         )
@@ -109,7 +111,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             clone = self._pool.take(key, make)
             try:
                 session = self.session(self, clone, source, role, limits)
-            except ConnectionLoss:  # it was idle for too long, or on a server that has died
+            except ConnectionLoss:  # idle for too long, or its server has died
                 self._pool.replace(key, clone, make)
                 self._ensure_server()
                 continue
@@ -133,7 +135,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 return
             self._closed = True
         if self._server is not None:
-            self._server.close()  # first, so that nothing waits for its answers
+            self._server.close()  # first, so no caller waits for its responses
         self._pool.close()
         self.watchdog.close()
         if not self._is_ours:
@@ -143,20 +145,20 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         for admin in self._admins:
             admin.close()
 
-    # --- for sessions; see `session.Home` ----------------------------------------------------
+    # --- for sessions; see `session.SessionEngine` -------------------------------------------
 
     @property
     def generation(self) -> int:
-        """The number of the server's present start."""
+        """Number of the server's current start."""
         return self._generation
 
     @abstractmethod
     def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
-        """Connect to a clone with its own account."""
+        """Connect to a clone with the clone's account."""
 
     @abstractmethod
     def check_same_server(self, clone: Clone[ConnectionT]) -> None:
-        """Check that the server is the one that a clone was made on, and was not restarted."""
+        """Check that the clone's server is the same, and was not restarted."""
 
     def give_back(self, session: AnySession, clone: Clone[ConnectionT], pristine: bool) -> None:
         """Take back the clone of a session that has ended."""
@@ -170,13 +172,14 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @contextmanager
     def admin(self, patient: bool = True) -> Iterator[ConnectionT]:
-        """Hold a connection of the administrator's, for this thread alone.
+        """Yield an administrator's connection, for this thread alone.
 
         Args:
-            patient: Whether to wait for a server that does not answer, and to restart ours.
+            patient: Whether to wait for a server that does not respond, and to restart a private
+                one.
 
         Raises:
-            DatabaseError: No connection can be made, or it was lost.
+            DatabaseError: No connection is possible, or it was lost.
         """
         admin = self._borrow(patient)
         try:
@@ -194,7 +197,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         admin.close()
 
     def discard(self, clone: Clone[ConnectionT]) -> None:
-        """Throw a clone away. Never fails: the next start sweeps what is left."""
+        """Discard a clone. Never fails: the next start drops leftovers."""
         if clone.generation == self._generation and not (self._is_ours and self._closed):
             with suppress(DatabaseError), self.admin(patient=False) as admin:
                 self._drop(admin, clone)
@@ -209,7 +212,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _connect(self, connect_args: Mapping[str, Any]) -> ConnectionT:
-        """Connect as administrator. Raises `Unreachable`."""
+        """Connect as administrator. Raises `UnreachableServer`."""
 
     @abstractmethod
     def _inspect_server(self, admin: ConnectionT) -> dict[str, Any]:
@@ -217,11 +220,11 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _make_empty(self, admin: ConnectionT) -> Clone[ConnectionT]:
-        """Make an empty database with an account of its own."""
+        """Create an empty database with its own account."""
 
     @abstractmethod
     def _load(self, admin: ConnectionT, clone: Clone[ConnectionT], source: Source) -> TemplateT:
-        """Make a template of an empty database, with its own account's rights.
+        """Fill an empty database as a template, with the privileges of its own account.
 
         Raises `TaskError`, `DatabaseError`.
         """
@@ -232,7 +235,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _copy(self, admin: ConnectionT, template: TemplateT) -> Clone[ConnectionT]:
-        """Make a clone. Raises `DatabaseError`."""
+        """Copy a template to a new clone. Raises `DatabaseError`."""
 
     @abstractmethod
     def _drop_named(self, admin: ConnectionT, name: str) -> None:
@@ -244,7 +247,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._drop_named(admin, clone.name)
 
     def _sweep(self, admin: ConnectionT) -> None:
-        """Drop what killed runs have left."""
+        """Drop the leftovers of killed runs."""
         for list_query, drop_statement in self.leftover_queries:
             for row in admin.query(list_query):
                 if is_leftover(str(row[0])):
@@ -253,7 +256,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     # --- the server --------------------------------------------------------------------------
 
     def _ensure_server(self) -> None:
-        """Start a server, if it is ours: at first, and when it has died."""
+        """Start the private server, if there is one: at first, and after its death."""
         with self._lock:
             if self._closed:
                 raise DatabaseError(f"the engine {self.name} is closed")
@@ -356,7 +359,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 clone.connection.close()
 
     def _convert(self, connection: ConnectionT, source: Source) -> None:
-        """Fill an empty database with the content of any source."""
+        """Fill an empty database with the content of a source of any kind."""
         path = build.as_sqlite(source, self._progress)
         shape = schema.read_schema(path)
         for statement in schema_ddl.create_statements(shape, self.dialect, self._progress):
@@ -375,18 +378,18 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 def parse_url(
     url: str, product: str, port: int, user: str, secret: str, options: Sequence[str]
 ) -> tuple[dict[str, Any], SplitResult]:
-    """Return the driver's arguments for a server's URL, and its parts.
+    """Return the driver's arguments for a server's URL, and the URL's parts.
 
     Args:
         url: The URL.
         product: The server's product, for errors.
-        port: The usual port.
-        user: The usual user.
-        secret: The variable that has the password if the URL has none.
-        options: The options that it may have.
+        port: The default port.
+        user: The default user.
+        secret: The environment variable with the password, if the URL has none.
+        options: The options that the URL may have.
 
     Raises:
-        UsageError: It is malformed.
+        UsageError: The URL is malformed.
     """
     parts = urlsplit(url)
     password = parts.password

@@ -1,13 +1,13 @@
-"""One connection to MySQL or MariaDB, over PyMySQL.
+"""Connection to MySQL or MariaDB, over PyMySQL.
 
-The engines' own drivers are used, not SQLAlchemy: one thin interpreter needs errors, types and
+InterCode uses the engines' own drivers, not SQLAlchemy: a thin interpreter needs errors, types and
 cancellation exactly as the engine gives them.
 
-PyMySQL makes the connection and sends the query; `Reply` reads the answer as it comes, so that a
-result without end never fills this process. PyMySQL's own reader, also its `SSCursor`, needs 1.1 to
-2.5 times the processor time, decodes every row that is only to be counted, and gives up on text
-that is not UTF-8. The text protocol is stable since MySQL 4.1: packets of a length, a number and a
-body; a result is the count of its columns, their definitions, and its rows.
+PyMySQL makes the connection and sends the query. `Reply` reads the response as it arrives, so a
+result without end never fills this process. PyMySQL's own reader, including its `SSCursor`, needs
+1.1 to 2.5 times the processor time. PyMySQL's reader also decodes every row that is only counted,
+and fails on text that is not UTF-8. The text protocol is stable since MySQL 4.1. A packet has a
+length, a number and a body; a result is the count of its columns, their definitions, and its rows.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ CLIENT = pymysql.constants.CLIENT
 _CONNECT_SECONDS = 10.0
 _QUERY, _RESET_CONNECTION = 0x03, 0x1F
 _LOSS_CODES = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
-"""The server shuts down, or has ended this connection; or packets are missing."""
+"""Codes of a lost connection: the server shuts down or has ended it, or packets are missing."""
 _UNREACHABLE_CODES = {1040, 1053, 2002, 2003, 2006, 2013}
 _TIMEOUT_CODES = {1969, 3024}
 _EMPTY_RESULT = Result(affected_rows=0)
 _EMPTY_QUERY_CODE = 1065
 _GAP = re.compile(r"(?:;|\A)\s*;\s*[^\s;]")
-"""An empty statement with something after it, which the server does not reach."""
+"""An empty statement before another one, which the server does not reach."""
 _COMMENT = r"(?:--(?=\s)[^\n]*|\#[^\n]*|/\*(?!M?!)(?:(?!\*/).)*\*/)"
 _ENDS_IN_COMMENT = re.compile(rf"(?:;|\A)\s*(?:{_COMMENT}\s*)+\Z", re.DOTALL)
 READ_ONLY = "1792"
@@ -73,16 +73,17 @@ class MySQLConnection(Connection):
     """A connection; see `session.Connection`.
 
     Attributes:
-        thread: Its number on the server, until that is restarted.
-        user: Its account.
-        connect_time: When it was made, by `time.monotonic`.
+        thread: Number of the connection on the server, until the server is restarted.
+        user: The account.
+        connect_time: Time of the connection, by `time.monotonic`.
 
     Args:
         connect_args: The arguments of `pymysql.connect`.
 
     Raises:
-        Unreachable: The server does not answer.
-        DatabaseError: It refuses.
+        UnreachableServer: The server does not respond.
+        DatabaseError: The server refuses the connection.
+        UsageError: The driver cannot connect, for instance without the package ``cryptography``.
     """
 
     product = "MySQL"
@@ -110,10 +111,10 @@ class MySQLConnection(Connection):
         self.connect_time = time.monotonic()
         self.is_mariadb = "MariaDB" in self._driver_connection.get_server_info()
 
-    # --- for ourselves -----------------------------------------------------------------------
+    # --- for InterCode's statements ----------------------------------------------------------
 
     def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
-        """Return statements with arguments for each ``%s``, quoted."""
+        """Return statements with a quoted argument for each ``%s``."""
         return str(self._driver_connection.cursor().mogrify(sql, arguments))
 
     def insert(self, sql: str, rows: list[Row]) -> None:
@@ -128,14 +129,14 @@ class MySQLConnection(Connection):
             raise self.refusal(message) from None
 
     def ping(self) -> None:
-        """Raise `ConnectionLost` if the connection is gone."""
+        """Raise `ConnectionLoss` if the connection is gone."""
         self.query("DO 0")
 
     def reset(self, database: str) -> None:
-        """Begin a new session on the same connection: variables, locks and temporary tables go.
+        """Start a new session on the connection, without variables, locks and temporary tables.
 
         Raises:
-            ConnectionLost: The connection is gone.
+            ConnectionLoss: The connection is gone.
         """
         try:
             self._driver_connection._execute_command(_RESET_CONNECTION, b"")
@@ -145,21 +146,21 @@ class MySQLConnection(Connection):
             raise ConnectionLoss(str(error)) from None
 
     def cut(self) -> None:
-        """End the connection from another thread, so that its reader wakes up."""
-        with suppress(OSError, AttributeError):  # it is closed
+        """End the connection from another thread, which wakes its reader."""
+        with suppress(OSError, AttributeError):  # already closed
             self._driver_connection._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the connection. Idempotent."""
         self._driver_connection._force_close()
 
-    # --- for an agent ------------------------------------------------------------------------
+    # --- for an agent's actions --------------------------------------------------------------
 
     def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
-        """Run an action; keep all rows if no number of rows is given.
+        """Run an action; keep all rows if `max_rows` is None.
 
         Raises:
-            ConnectionLost: The connection is gone.
+            ConnectionLoss: The connection is gone.
         """
         results: list[Result] = []
         failure: Failure | None = None
@@ -172,13 +173,13 @@ class MySQLConnection(Connection):
         except ServerError as error:
             if error.code in _LOSS_CODES:
                 raise ConnectionLoss(error.message) from None
-            # The rest may be a comment: that is not an error.
+            # The rest of the text may be a comment, which is no error.
             if error.code != _EMPTY_QUERY_CODE or _GAP.search(text):
                 failure = Failure(error.message, f"{error.code} ({error.state})")
                 timed_out = error.code in _TIMEOUT_CODES
         except pymysql.err.Error as error:
             raise ConnectionLoss(_parts(error)[1]) from None
-        except (OSError, ValueError, AttributeError) as error:  # it was closed meanwhile
+        except (OSError, ValueError, AttributeError) as error:  # closed meanwhile
             raise ConnectionLoss(str(error)) from None
         except ArithmeticError:  # the agent has chosen a character set without ASCII
             raise ConnectionLoss("a number cannot be read") from None
@@ -188,7 +189,7 @@ class MySQLConnection(Connection):
 
 
 def _check_socket(path: str | None) -> None:
-    """Check that a socket accepts connections: the driver leaks one that does not."""
+    """Check that a socket accepts connections: the driver leaks a socket that does not."""
     if path is None:
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -199,7 +200,7 @@ def _check_socket(path: str | None) -> None:
 
 
 def _parts(error: Exception) -> tuple[int, str]:
-    """Return number and message; 0 for an error that is not the server's."""
+    """Return code and message; the code is 0 for an error that is not the server's."""
     match error.args:
         case (int(code), str(message)):
             return code, message or "the connection is closed"
@@ -210,9 +211,9 @@ class ServerError(Exception):
     """An error that the server reports for a statement.
 
     Attributes:
-        code: Its number.
-        state: Its SQLSTATE.
-        message: The server's own.
+        code: The server's error number.
+        state: The SQLSTATE.
+        message: The server's message.
     """
 
     def __init__(self, packet: bytes) -> None:
@@ -224,7 +225,7 @@ class ServerError(Exception):
 
 
 class Reply:
-    """The server's answer to one query: a result for each of its statements.
+    """The server's response to one query: a result for each of its statements.
 
     Args:
         file: The connection's incoming bytes.
@@ -241,13 +242,13 @@ class Reply:
         """Read the next result.
 
         Raises:
-            ServerError: The statement failed; then there are no more.
-            ConnectionLost: The connection is gone.
+            ServerError: The statement failed; no result follows.
+            ConnectionLoss: The connection is gone.
         """
         packet = self._packet()
         if packet[0] == _OK:
             affected_rows, position = _number(packet, 1)
-            _, position = _number(packet, position)  # the last number that was given to a row
+            _, position = _number(packet, position)  # the number of the last inserted row
             self._end(packet, position)
             return Result(affected_rows=affected_rows)
         if packet[0] == _NULL:
@@ -294,7 +295,7 @@ class Reply:
 
 
 def _number(packet: bytes, position: int) -> tuple[int, int]:
-    """Read a number of variable length; return it and where it ends."""
+    """Read a number of variable length; return it and the position after it."""
     first_byte = packet[position]
     if first_byte < _NULL:
         return first_byte, position + 1
@@ -305,7 +306,7 @@ def _number(packet: bytes, position: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _column(packet: bytes) -> tuple[str, Decode | None]:
-    """Return name and decoder of a column, from its definition; None: the bytes as they are."""
+    """Return name and decoder of a column, from its definition; None: the bytes stay bytes."""
     position = 0
     fields = []
     for _ in range(6):  # catalogue, database, alias, table, name, name in the table

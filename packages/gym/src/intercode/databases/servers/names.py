@@ -1,21 +1,21 @@
-"""Names on a server: those that we give to databases and accounts, and those that an agent uses.
+"""Names on a server: those of databases and accounts, and those that an agent uses.
 
-A clone's name tells whose it is: which machine and container made it, which process there, and
-when that process started. So the next start can drop what a killed run has left, and nothing else.
+A clone's name identifies its origin: the machine and container, the process, and the process's
+start time. So the next start can drop the leftovers of a killed run, and nothing else.
 
-An agent is told that its database is ``concert_singer``; on the server its clone has a unique
-name. So the name is replaced in an action where it stands for the database, and only there, for a
-table or a column may have the same name:
+An agent knows its database as ``concert_singer``; on the server its clone has a unique name. So the
+name is replaced in an action where it denotes the database, and only there, because a table or a
+column may have the same name:
 
 - ``USE x``; ``CREATE``, ``DROP``, ``ALTER DATABASE x``; ``SHOW TABLES FROM x`` and similar;
 - ``x.t`` where a table is named (after ``FROM``, ``JOIN``, ``INTO``, ``UPDATE``, ``TABLE`` …), and
   ``x.t.c`` anywhere. Elsewhere ``x.c`` is a column of a table ``x``;
-- ``'x'`` as a whole literal, where the action asks for the names of things: ``SHOW …``, or it
-  mentions a schema, a catalog or a database.
+- ``'x'`` as a whole literal, where the action asks for names: ``SHOW …``, or a text that mentions a
+  schema, a catalog or a database.
 
-It is not replaced in text that the server composes (``CONCAT('con', 'cert_singer')``), nor in
-patterns (``LIKE 'concert%'``). sqlglot's tokenizer splits the text, which is otherwise left as it
-is. In results the clone's name is replaced back.
+The name is not replaced in text that the server composes (``CONCAT('con', 'cert_singer')``), nor in
+patterns (``LIKE 'concert%'``). sqlglot's tokenizer splits the text, which otherwise stays
+unchanged. In results the clone's name is replaced back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from intercode_sandbox.ownership import has_ended, start_time
 _NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
 _numbers = itertools.count(1)
 Edit = tuple[int, int, str]
-"""A replacement: where it begins and ends, and the new text."""
+"""A replacement: its start and end in the original text, and the new text."""
 
 _CATALOG_QUERY = re.compile(r"schema|catalog|database|\bpg_|\A\s*show\b", re.IGNORECASE)
 _COLUMN_CONTEXTS = {
@@ -65,17 +65,17 @@ _TABLE_LISTINGS = {"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"}
 def new_name() -> str:
     """Return a unique name that belongs to this process.
 
-    It has at most 32 characters (the limit for MySQL's accounts) and none that is a wildcard in a
-    ``GRANT``.
+    The name has at most 32 characters (the limit of MySQL's accounts), and no character that is a
+    wildcard in a ``GRANT``.
     """
     pid = os.getpid()
     return f"ic{_machine_digest()}p{pid:x}t{start_time(pid) or 0:x}n{next(_numbers):x}"
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether a name is one of ours whose process has ended.
+    """Return whether a name is InterCode's and its process has ended.
 
-    A process on another machine or in another container may still run: then False.
+    For a name of another machine or container the result is False: its process may still run.
     """
     match = _NAME.match(name)
     if match is None or match[1] != _machine_digest():
@@ -95,9 +95,9 @@ def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list
 
     Args:
         text: The action.
-        nominal: The agent's name for the database.
-        name: The server's name for it.
-        dialect: sqlglot's name: ``mysql`` or ``postgres``.
+        nominal: The agent's name of the database.
+        name: The server's name of the database.
+        dialect: sqlglot's name of the dialect: ``mysql`` or ``postgres``.
     """
     if not _may_name(nominal).search(text):
         return text, []
@@ -118,7 +118,7 @@ def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list
 
 
 def original_position(position: int, edits: Sequence[Edit]) -> int:
-    """Return the original place of a position in a rewritten text."""
+    """Return the position in the original text of a position in a rewritten text."""
     shift = 0
     for start, stop, replacement in edits:
         if position < start + shift:
@@ -131,7 +131,7 @@ def original_position(position: int, edits: Sequence[Edit]) -> int:
 
 @lru_cache(maxsize=256)
 def _may_name(nominal: str) -> re.Pattern[str]:
-    """Return a cheap test; most actions do not name the database."""
+    """Return a cheap test, because most actions do not name the database."""
     name = re.escape(nominal)
     return re.compile(
         rf"(?<!\w){name}[`\"]?\s*\.|(?:use|from|in|database|schema|exists)\s+[`\"]?{name}\b"
@@ -175,7 +175,7 @@ def _is_database(tokens: Sequence[Any], offset: int, i: int) -> bool:
 
 
 def _is_table(preceding_words: Sequence[str]) -> bool:
-    """Return whether the name of a table follows these words, not of a column."""
+    """Return whether these words precede the name of a table, not of a column."""
     last_word = preceding_words[-1] if preceding_words else ""
     if last_word in _TABLE_CONTEXTS or (last_word in _EXPLAIN_WORDS and len(preceding_words) == 1):
         return True
@@ -200,7 +200,7 @@ class NameMapping:
     name: str
 
     def outcome(self, outcome: Outcome, edits: Sequence[Edit]) -> Outcome:
-        """Return the outcome of an action with these edits as the agent sees it."""
+        """Return the outcome of an action with these edits, in the agent's names and positions."""
         results, failure = outcome.results, outcome.failure
         if failure is not None:
             position = failure.position
@@ -212,7 +212,7 @@ class NameMapping:
         return replace(outcome, results=tuple(map(self._result, results)), failure=failure)
 
     def state(self, tables: Mapping[str, Table]) -> dict[str, Table]:
-        """Return a state as the agent names it."""
+        """Return a state with the agent's names."""
         return {
             self._text(name): replace(
                 table,
@@ -223,7 +223,7 @@ class NameMapping:
         }
 
     def _is_named(self, result: Result) -> bool:
-        """Return whether the clone's name is in a result."""
+        """Return whether a result contains the clone's name."""
         clone = self.clone
         return any(clone in column for column in result.columns) or any(
             type(cell) is str and clone in cell for row in result.rows for cell in row

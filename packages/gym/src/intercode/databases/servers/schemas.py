@@ -12,7 +12,7 @@ from intercode.databases.base import Constraint, Row, Trigger
 from intercode.syntax import quoted
 
 Query = Callable[..., list[Row]]
-"""A connection's `Connection.query`."""
+"""The method `Connection.query` of a connection."""
 
 _POSTGRESQL_CONSTRAINTS = r"""
 SELECT CASE contype WHEN 'p' THEN 'primary key' WHEN 'f' THEN 'foreign key' WHEN 'c' THEN 'check'
@@ -76,7 +76,7 @@ _DEFINER = re.compile(r"\bDEFINER\s*=\s*(`[^`]*`|\S+?)@(`[^`]*`|\S+)\s*", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class RelationSchema:
-    """The schema of a table or view, but for its columns."""
+    """The schema of a table or view, except its columns."""
 
     constraints: tuple[Constraint, ...] = ()
     definition: str = ""
@@ -87,8 +87,8 @@ def postgresql_schema(query: Query, oid: str) -> RelationSchema:
     """Read a schema on PostgreSQL.
 
     Args:
-        query: Runs statements, with nothing but ``pg_catalog`` in its search path.
-        oid: The table or view.
+        query: Runs statements, with only ``pg_catalog`` in its search path.
+        oid: The object id of the table or view.
     """
     constraints = [
         Constraint(cast(Any, kind), tuple(json.loads(str(names))) if names else (), str(text or ""))
@@ -104,9 +104,9 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
     Args:
         query: Runs statements.
-        database: The name of the clone, which is left out of all texts.
+        database: The name of the clone, which is removed from all texts.
         name: The table or view.
-        kind: Which of them.
+        kind: ``table`` or ``view``.
     """
     qualified_name = f"{quoted(database, '`')}.{quoted(name, '`')}"
     _, text, *_ = query(f"SHOW CREATE {kind.upper()} {qualified_name}")[0]
@@ -129,7 +129,7 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
 
 def without_definer(text: str) -> str:
-    """Return a statement that creates a view without the account that it would run as."""
+    """Return a view's CREATE statement without the account that the view would run as."""
     return _DEFINER.sub("", text, count=1)
 
 

@@ -1,12 +1,12 @@
-"""The process in which the tests run. No code of the submission ever runs here.
+"""Process that runs the tests. No code of the submission ever runs in it.
 
-Names of the submission stand for objects of another process, the subject (`subject`), and values
-from there are data, or a `Remote`.
+Names of the submission stand for objects of another process, the subject (`submission`). Values
+from the subject are data, or a `Remote`.
 
-A test may do with a `Remote` whatever tells it about the object: call it, measure it, take its
-items, read it as a number. But it may not hand the object the very value that it should equal: an
-object is equal to a value only if it *is* that data, whatever its ``__eq__`` says, and to take part
-in arithmetic or in `in`, or to have its methods called, it must be of a class that the task knows,
+A test may use a `Remote` in any way that reveals facts about the object: call it, measure it, take
+its items, read it as a number. But a test may not give the object the very value that the object
+should equal. An object equals a value only if the object *is* that data, whatever its ``__eq__``
+says. For arithmetic, ``in`` and method calls, the object must be of a class that the task knows,
 with an operator that gold's class has.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Channel
 
 OPEN, TEST = 4, 5
-"""Requests of the runner's: the plan of the tests; one test. The answer has the same kind; its
+"""Requests of the host: the plan of the tests; one test. The response has the same kind; its
 payload describes a failure, or is empty."""
 _MAX_MESSAGE_LENGTH = 500
 _READABLE_ATTRIBUTES = {
@@ -49,10 +49,10 @@ _FUNCTIONS = {"and": "and_", "or": "or_"}
 
 
 class Grader(Peer):
-    """Runs tests, in names that are made once for all of them.
+    """The peer that runs the tests, in names that are created once for all tests.
 
     Args:
-        channel: The channel to the runner, and through it to the subject.
+        channel: The channel to the host, and through the host to the subject.
         plan: The message of `intercode.rewards.python_plan.PythonPlan`.
     """
 
@@ -74,19 +74,19 @@ class Grader(Peer):
             self._requested_function = name if name in self._plan["functions"] else ""
             try:
                 self.names[name] = self.perform("name", subject_name)
-            except NameError:  # for the test that needs it to say
+            except NameError:  # reported by the test that needs the name
                 continue
             finally:
                 self._requested_function = ""
         exec(compile(self._plan["setup"], "<setup of the tests>", "exec"), self.names)
 
     def run(self, test: dict[str, Any]) -> None:
-        """Run a test; it passes if nothing is raised."""
+        """Run a test; it passes if no exception is raised."""
         if "source" in test:
             exec(compile(test["source"], "<test>", "exec"), dict(self.names))
             return
         inputs = test["input"]
-        original = json.loads(json.dumps(inputs))  # a call may alter what it is given
+        original = json.loads(json.dumps(inputs))  # a call may change its arguments
         entry = self.names[test["entry"]]
         result = entry(**inputs) if isinstance(inputs, dict) else entry(*inputs)
         if "checker" in test:
@@ -101,7 +101,7 @@ class Grader(Peer):
     # -- the subject -----------------------------------------------------------------------------
 
     def perform(self, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Ask the subject for an operation; return its result."""
+        """Request an operation from the subject; return its result, or raise its exception."""
         value, error, output, changed_arguments = self.ask(
             operation, self.encode(args), self.encode(kwargs)
         )
@@ -111,25 +111,29 @@ class Grader(Peer):
             refresh(kwargs[key] if isinstance(key, str) else args[key], self.decode(tree))
         if error is not None:
             exception = self._exception(*error)
-            # A StopIteration would end a loop of the tests' own.
+            # A StopIteration would end a loop of the tests.
             if isinstance(exception, StopIteration) and operation != "next":
                 raise RuntimeError("the submission raised StopIteration") from exception
             raise exception
         return self.decode(value)
 
     def permits(self, known: bool, operator: str) -> bool:
-        """Return whether an object may be given a test's values to compute with."""
+        """Return whether an object may receive a test's values for an operator."""
         return known and operator in self._operators
 
     def find_builtin(self, name: str) -> Any:
-        """Return a type of Python's own that the subject names; functions are refused."""
+        """Return a type of Python's own that the subject names.
+
+        Raises:
+            TypeError: The name belongs to no type: functions are refused.
+        """
         value = getattr(builtins, name)
         if not isinstance(value, type):
             raise TypeError(f"{name} is not a type")
         return value
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Make a `Remote`, or for an exception's class one to be caught."""
+        """Return a `Remote`, or for an exception's class a class that tests can catch."""
         if kind == "exception":
             return self._exception_class(name, *data)
         is_known = (
@@ -139,11 +143,12 @@ class Grader(Peer):
         return Remote(self, number, is_known or kind == "module", value)
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the subject's object that a value stands for."""
+        """Return the number of the object for which a value stands; None for other values."""
         return object_number(value)
 
     def _exception_class(self, name: str, module: str, bases: list[Any]) -> Any:
-        # Of a module that is here too, it is that one: `except json.JSONDecodeError` catches it.
+        # If this process has the exception's module, too, use its class: ``except
+        # json.JSONDecodeError`` catches it.
         existing_class = getattr(sys.modules.get(module), name, None)
         if isinstance(existing_class, type) and issubclass(existing_class, BaseException):
             return existing_class
@@ -163,7 +168,7 @@ class Grader(Peer):
         return error
 
     def serve(self, payload: bytes) -> bytes:
-        """Call a function of the tests' for the subject: ``[done, result or why not]``."""
+        """Call a function of the tests for the subject; return ``[done, result or reason]``."""
         try:
             number, args, kwargs = json.loads(payload)
             function = self._objects[number]
@@ -181,7 +186,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _answer(channel: Channel, kind: int, number: int, grader: Grader | None, data: Any) -> Any:
-    """Answer one request of the runner's."""
+    """Answer one request of the host; return the grader."""
     message = ""
     try:
         if kind == OPEN:
@@ -197,7 +202,7 @@ def _answer(channel: Channel, kind: int, number: int, grader: Grader | None, dat
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Run tests until the runner goes away."""
+    """Run tests until the host disconnects."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -221,12 +226,12 @@ class Remote:
 
     Args:
         grader: The grader, which asks the subject.
-        number: The object's number there.
+        number: The object's number in the subject.
         known: Whether the task knows the object's class.
-        value: The data that the object is also, as an `IntEnum` is a number.
+        value: The data that the object also is, for instance the number of an `IntEnum`.
     """
 
-    # Private, as all names here: every other one is the object's.
+    # Private, like all names in this class: every other name is the object's.
     __slots__ = ("__grader", "__known", "__number", "__value")
 
     def __init__(self, grader: Grader, number: int, known: bool, value: object = NO_DATA) -> None:
@@ -234,7 +239,7 @@ class Remote:
             object.__setattr__(self, "_Remote" + name, attribute)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the object, or make an instance of the class."""
+        """Call the object, or create an instance of the class."""
         return self.__grader.perform("call", self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -306,7 +311,7 @@ class Remote:
         yield
 
     def __compute(self, name: str, other: Any, swapped: bool) -> Any:
-        """Apply an operator with another value, if the module's docstring allows it."""
+        """Apply an operator with another value, if the module's docstring permits it."""
         left_value, right_value = (other, self) if swapped else (self, other)
         function = _FUNCTIONS.get(name, name)
         if self.__grader.permits(self.__known, f"__{'r' * swapped}{name}__"):
@@ -332,7 +337,7 @@ class Remote:
 
 
 def _method(helper: str, *bound: Any) -> Any:
-    """Make a special method of a private one of `Remote` with its first arguments given."""
+    """Return a special method that calls a private helper of `Remote` with bound arguments."""
 
     def method(self: Remote, *args: Any) -> Any:
         name, *bound_arguments = bound
@@ -351,7 +356,7 @@ for _name in _BINARY.split():
 
 
 def object_number(value: object) -> int | None:
-    """Return the number of the object that a value stands for, if it does."""
+    """Return the number of the object that a value stands for; None for other values."""
     return value._Remote__number if type(value) is Remote else None
 
 
@@ -359,7 +364,7 @@ def object_number(value: object) -> int | None:
 
 
 def refresh(container: Any, content: Any) -> None:
-    """Give a container the content that a call has given it, and so with those in it."""
+    """Replace a container's content, also that of nested containers, with that after a call."""
     if type(container) is not type(content):
         return
     if isinstance(container, list):
@@ -385,7 +390,7 @@ def _refresh_item(original: Any, replacement: Any) -> Any:
 
 
 def alike(result: Any, expected_data: Any, tolerance: float) -> bool:
-    """Return whether a result equals a data file's JSON: a tuple is as good as a list."""
+    """Return whether a result equals the JSON of a data file, in which a tuple equals a list."""
     if isinstance(result, (list, tuple)) and isinstance(expected_data, list):
         return len(result) == len(expected_data) and all(
             alike(result_item, expected_item, tolerance)

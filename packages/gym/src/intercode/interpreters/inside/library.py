@@ -1,9 +1,9 @@
-"""The standard library of the running Python, in memory: a forked worker has no files of ours.
+"""Standard library of the running Python, in memory: a forked worker has no files of the host.
 
-A sandbox's image need not have this Python, or any, and where this one lives (a home directory,
-with pyenv or uv) is not for a sandbox to see. So its modules travel as one sealed memory file,
-mapped before the sandbox is entered and shared by all of them: it costs a fork nothing, cannot
-be written to, and holds nothing but the library.
+A sandbox's image need not have this Python, or any. The folder of this Python (a home directory,
+with pyenv or uv) must not be visible to a sandbox. So its modules travel as one sealed memory file,
+mapped before the sandbox is entered, and shared by all sandboxes. The file costs a fork nothing,
+cannot be written to, and contains only the library.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ _EXCLUDED_NAMES = {
     "tests", "tkinter", "turtledemo",
 }  # fmt: skip
 _DISTRIBUTION_FILES = {"_distutils_system_mod.py", "sitecustomize.py", "usercustomize.py"}
-"""Files that a distribution, as Debian, adds to the library for itself."""
+"""Files that a distribution, such as Debian, adds to the library for itself."""
 _PYC_HEADER = 16
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Finds and loads modules of the library.
+    """Finder and loader of the library's modules.
 
     Args:
-        folder: The folder of the library's files; they are read once, here.
+        folder: The folder of the library's files, which are read once, at creation.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
         self._folder = folder
         self._places: dict[str, tuple[str, int, int, int]] = {}
-        """Module → its file's relative path, and the offsets of source, code and their end."""
+        """Module → its file's relative path, and the offsets of its source, its code and the
+        end."""
         fd = os.memfd_create("library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             begin = 0
@@ -52,7 +53,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
                     file.write(source + code)
                     begin = middle + len(code)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-            # Private: before Linux 6.7 what is sealed cannot be mapped otherwise.
+            # Private: before Linux 6.7 a sealed file cannot be mapped otherwise.
             self._data = mmap.mmap(fd, begin, mmap.MAP_PRIVATE, mmap.PROT_READ)
         finally:
             os.close(fd)
@@ -60,7 +61,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module, if it is one of the library's."""
+        """Return the spec of a module of the library; None for other modules."""
         if fullname not in self._places:
             return None
         spec = importlib.util.spec_from_loader(fullname, self, origin=self._file(fullname))
@@ -73,7 +74,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return self._places[fullname][0].endswith("__init__.py")
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return a module's code; Python may have compiled it before."""
+        """Return a module's code, which Python may have compiled before."""
         _, _, begin, end = self._places[fullname]
         if begin == end:
             return self.source_to_code(self.get_source(fullname), self._file(fullname))
@@ -90,7 +91,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def _modules(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the library's modules, with their files relative to the folder."""
+    """Yield the library's modules, with the paths of their files relative to the folder."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name.isidentifier())
         folders[:] = [name for name in folders if name not in _EXCLUDED_NAMES]
@@ -102,7 +103,7 @@ def _modules(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(path: str) -> tuple[bytes, bytes]:
-    """Read a source, and the compiled file if there is one that fits it."""
+    """Read a source, and the compiled file if it matches the source."""
     with open(path, "rb") as file:
         source = file.read()
         status = os.fstat(file.fileno())
@@ -117,7 +118,7 @@ def _read(path: str) -> tuple[bytes, bytes]:
 
 
 def extensions(folder: str = FOLDER) -> list[str]:
-    """List the modules that are shared objects: they must be loaded while there are files."""
+    """List the modules that are shared objects: they must be loaded while files are accessible."""
     place = os.path.join(folder, "lib-dynload")
     names = os.listdir(place) if os.path.isdir(place) else []
     modules = {name.partition(".")[0] for name in names if name.endswith(".so")}

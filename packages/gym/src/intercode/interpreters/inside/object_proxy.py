@@ -1,10 +1,10 @@
-"""Two processes that share objects: values travel as data, everything else stays where it is.
+"""Objects shared by two processes: values travel as data, and references replace other objects.
 
-This module runs in both workers of a grading: the *subject*, where the submission runs, and the
-*grader*, where the tests run. A value that one sends the other is rebuilt there only if it is of a
-type of Python's own that is nothing but data; of any other object the other side gets a reference,
-and each side says what may be done with its references. So no message of the subject can bring code
-along.
+This module runs in both workers of a grading: the *subject*, which runs the submission, and the
+*grader*, which runs the tests. The receiver rebuilds a value only if its type is one of Python's
+own
+types that hold nothing but data. Of any other object the receiver gets a reference, and each side
+decides which operations its references permit. So no message of the subject can carry code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Coder = Callable[[Any], Any]
 
 ASK, ANSWER = 1, 2
-"""Kinds of messages that go from peer to peer, in both directions."""
+"""Kinds of messages between the peers, in both directions."""
 NO_DATA = object()
 _LARGE_INTEGER = 1 << 63
 _CALLABLE_TYPES = (FunctionType, BuiltinFunctionType, MethodType)
@@ -65,7 +65,7 @@ _PARTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
     datetime.timedelta: lambda _, value: [value.days, value.seconds, value.microseconds],
     type(...): lambda _, value: [],
 }
-"""The exact types whose values travel; a value is its type's name and these parts."""
+"""The exact types whose values travel, as the type's name and these parts."""
 
 
 def _decode_dict(decode: Coder, pairs: Any) -> dict[Any, Any]:
@@ -103,10 +103,10 @@ _DATA: dict[type, Callable[[Any], Any]] = {
 
 
 class Peer:
-    """One of the two processes."""
+    """One of the two processes: it encodes, decodes and answers requests."""
 
     names_by_id = _BUILTIN_NAMES
-    """Objects that travel by name, since both sides have them: id → name."""
+    """Objects that travel by name, because both sides have them: id → name."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -117,29 +117,29 @@ class Peer:
     # -- the parts of each side ------------------------------------------------------------------
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Make the stand-in for an object of the other side's.
+        """Return the stand-in for an object of the other side.
 
         Args:
-            number: Its number there.
+            number: The object's number on the other side.
             kind: ``class``, ``callable``, ``module``, ``object``, or ``exception`` (a class).
-            name: Its own name, or that of its class.
-            data: The data that it is also, as an `IntEnum` is a number; an exception's module and
-                bases.
+            name: The object's name, or that of its class.
+            data: The data that the object also is, for instance the number of an `IntEnum`; for an
+                exception, its module and bases.
         """
         raise NotImplementedError
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the object that `value` stands for, if it does."""
+        """Return the number of the object that `value` stands for; None for other values."""
         raise NotImplementedError
 
     def serve(self, payload: bytes) -> bytes:
-        """Answer a request of the other side's."""
+        """Answer a request of the other side."""
         raise NotImplementedError
 
     # -- values ----------------------------------------------------------------------------------
 
     def encode(self, value: Any) -> Any:
-        """Return a value as JSON has it."""
+        """Return a value in the form that JSON has for it."""
         kind = type(value)
         if value is None or kind is bool or kind is str or kind is float:
             return value
@@ -176,7 +176,7 @@ class Peer:
         """Return the value of a tree that `encode` made.
 
         Raises:
-            ValueError, TypeError, LookupError: The tree is not one that `encode` makes.
+            ValueError, TypeError, LookupError: The tree is not a result of `encode`.
         """
         if not isinstance(tree, list):
             if isinstance(tree, dict):
@@ -203,7 +203,7 @@ class Peer:
     # -- requests --------------------------------------------------------------------------------
 
     def ask(self, *request: Any) -> Any:
-        """Send a request, and wait for its answer; answer requests that come meanwhile."""
+        """Send a request and wait for its response; meanwhile answer incoming requests."""
         self._channel.send(ASK, 0, json.dumps(request).encode())
         while True:
             kind, _, payload = self._channel.receive()
@@ -213,5 +213,5 @@ class Peer:
                 self.answer(payload)
 
     def answer(self, payload: bytes) -> None:
-        """Answer a request that has come."""
+        """Answer an incoming request."""
         self._channel.send(ANSWER, 0, self.serve(payload))
