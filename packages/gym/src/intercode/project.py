@@ -203,9 +203,8 @@ def _make_environment(
     """
     file = getattr(inspect.getmodule(cls), "__file__", None) or ""
     arguments = dict(options)
-    data = (
-        [arguments.pop("data")] if "data" in arguments else []
-    )  # whatever its parameter's name is
+    # Whatever its parameter's name is.
+    data = [arguments.pop("data")] if "data" in arguments else []
     try:
         env = cls(*data, **arguments)
     except InterCodeError:

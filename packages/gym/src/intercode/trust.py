@@ -106,9 +106,8 @@ class Effect:
     def words(self) -> list[str]:
         """The words of a command line that name the option again."""
         values = self.value if isinstance(self.value, list) else [self.value]
-        if (
-            self.option not in _DEEDS and self.option not in DATA_OPTIONS
-        ):  # of an environment from outside
+        # Of an environment from outside.
+        if self.option not in _DEEDS and self.option not in DATA_OPTIONS:
             texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
             return [word for text in texts for word in ("-o", f"{self.option}={text}")]
         flag = f"--{self.option.replace('_', '-')}"

@@ -103,9 +103,8 @@ def test_a_file_that_was_replaced_is_read_once_more(tmp_path: Path) -> None:
     searching = library.search("echo")
     assert next(searching) == (0, True)
     (one / records.EPISODES).write_text(episode(9, said="echo " * 200).to_json() + "\n")
-    assert list(searching) == [
-        (at, False) for at in range(1, 5)
-    ]  # within the new line, or after it
+    # Within the new line, or after it.
+    assert list(searching) == [(at, False) for at in range(1, 5)]
     all_read(library)
     assert library.generation == 1 and [row.task for row in library.rows] == ["t9"]
 

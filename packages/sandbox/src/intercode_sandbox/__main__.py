@@ -18,9 +18,8 @@ def main() -> int:
     would print a traceback, and after the command no clean-up is left.
     """
     handler = signal.getsignal(signal.SIGINT)
-    idle_handler = (
-        _leave if handler is signal.default_int_handler else handler
-    )  # otherwise SIGINT is ignored
+    # A handler other than Python's own means that the caller has SIGINT ignored.
+    idle_handler = _leave if handler is signal.default_int_handler else handler
     signal.signal(signal.SIGINT, idle_handler)
     from intercode_sandbox.command_line import main as run
 

@@ -341,9 +341,8 @@ def test_few_identities_are_kept() -> None:
         assert kept() >= len(sandboxes)
         for sandbox in sandboxes:
             sandbox.close()
-        assert eventually(
-            lambda: kept() <= identity._MAX_IDLE_IDENTITIES + 2
-        )  # and those that are made ahead
+        # And those that are made ahead.
+        assert eventually(lambda: kept() <= identity._MAX_IDLE_IDENTITIES + 2)
 
 
 @as_root  # of an ordinary user only a process without threads can have namespaces

@@ -180,9 +180,8 @@ class Searcher:
         acting_nodes = [child for child in children if not child.ends]
         acting_nodes = acting_nodes[: max(0, self._search_options.budget - self._tree.action_count)]
         ending_nodes = [child for child in children if child.ends]
-        spare = (
-            0 if ending_nodes or not acting_nodes else 1
-        )  # the environment itself takes the last one
+        # The environment itself takes the last one.
+        spare = 0 if ending_nodes or not acting_nodes else 1
         try:
             forks = node.env.fork(len(acting_nodes) - spare) if len(acting_nodes) > spare else []
         except ForkError as error:

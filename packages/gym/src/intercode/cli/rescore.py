@@ -129,9 +129,8 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
         for name in (*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS):
             if name in options:
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
-        spec = spec.merge(
-            **dict.fromkeys((*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS))
-        )  # drop the recorded run's values
+        # Drop the recorded run's values.
+        spec = spec.merge(**dict.fromkeys((*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS)))
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
 
 

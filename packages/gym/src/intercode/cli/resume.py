@@ -41,9 +41,8 @@ def execute(args: argparse.Namespace) -> int:
     ]
     if len(finished_outcomes) == len(jobs):
         return run.finish(spec, RunResult(finished_outcomes, len(jobs), 0, 0.0, folder=folder))
-    RecordWriter(
-        folder
-    ).close()  # refuse a run that another process writes to, before anything starts
+    # Refuse a run that another process writes to, before anything starts.
+    RecordWriter(folder).close()
     return run.finish(spec, run.carry_out(resume_plan, watcher))
 
 

@@ -257,9 +257,8 @@ class EmbeddedSession:
             outcome, self._written, is_exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process answered nonsense: {error}") from error
-        if (
-            is_exhausted
-        ):  # the next statement would fail or wait for the memory that this statement has taken
+        # The next statement would fail or wait for the memory that this statement has taken.
+        if is_exhausted:
             self._stale = True
             return replace(outcome, restarted=True)
         return outcome

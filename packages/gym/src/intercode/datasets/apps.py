@@ -238,9 +238,8 @@ def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
     for argument_values, expected_value in zip(tests["inputs"], tests["outputs"], strict=True):
         accepted_values = [_convert_keys(expected_value)]
         if isinstance(expected_value, list) and len(expected_value) == 1:
-            accepted_values.append(
-                _convert_keys(expected_value[0])
-            )  # some problems wrap the output in a list, some do not
+            # Some problems wrap the output in a list, some do not.
+            accepted_values.append(_convert_keys(expected_value[0]))
         arguments = ", ".join(repr(_convert_keys(value)) for value in argument_values)
         yield f"_gives({function}({arguments}), {', '.join(map(repr, accepted_values))})"
 

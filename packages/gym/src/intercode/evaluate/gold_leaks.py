@@ -190,9 +190,8 @@ def _readable_texts(task: Task, place: object, image: str) -> Iterator[tuple[str
     yield "environment", encode("\n".join(place.env.values()))
     yield "processes", place.exec(["/bin/sh", "-c", _PROCESSES], cwd="/").stdout
     changed_paths = [c.path for c in place.changes() if c.type == "file" and c.kind != "deleted"]
-    layer_paths = (
-        () if is_repository_task(task) else _layer_files(place, image)
-    )  # `fix_leaks` reads them
+    # `fix_leaks` reads them.
+    layer_paths = () if is_repository_task(task) else _layer_files(place, image)
     for path in dict.fromkeys((*changed_paths, *layer_paths)):
         yield path, _read(place, path)
 

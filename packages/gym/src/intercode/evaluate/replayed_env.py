@@ -105,9 +105,8 @@ def replay(
             the record has no action of an external agent.
         InterCodeError: As for `run_episode`.
     """
-    if (
-        "outside" in recorded_episode.metadata and not recorded_episode.turns
-    ):  # the external agent may have edited files itself
+    # The external agent may have edited files itself.
+    if "outside" in recorded_episode.metadata and not recorded_episode.turns:
         raise NotReproducibleError("not reproducible: none of its agent's actions is recorded")
     for number, turn in enumerate(recorded_episode.turns, 1):
         if turn.info.get("timed_out"):  # the action may get further now, or less far

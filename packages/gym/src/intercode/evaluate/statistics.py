@@ -108,9 +108,8 @@ def rate(
         return Estimate(proportion, *wilson(sum(successes), n))
     cluster_count = len(set(clusters))
     if cluster_count < 2:
-        return Estimate(
-            proportion, 0.0, 1.0, cluster_count
-        )  # one cluster contains no information on others
+        # One cluster contains no information on others.
+        return Estimate(proportion, 0.0, 1.0, cluster_count)
     error = clustered_error([float(x) for x in successes], clusters, weights)
     totals = _totals(clusters, weights or [1.0] * len(successes))
     kish_size = _kish(totals)

@@ -181,9 +181,8 @@ class BashInterpreter:
         sandbox, user = self.sandbox, self.user
         if not isinstance(sandbox, Freezes):
             raise ForkError(f"{type(sandbox).__name__} cannot save its files")
-        if (
-            self._suspended_shell is not None and sandbox.processes()
-        ):  # other processes were started meanwhile
+        # Other processes were started meanwhile.
+        if self._suspended_shell is not None and sandbox.processes():
             self._restart()
         suspended_shell, start = (
             self._suspended_shell or self._read_state(sandbox, lossy),

@@ -115,9 +115,8 @@ def read_number(answer: Form, gold: Sequence[str]) -> Reading:
         if quantity is None or not number.equals(quantity):
             return False
         units = {number.unit, quantity.unit}
-        return len(units) == 1 or (
-            "" in units and units - {""} <= expected_units
-        )  # a unit that the question names may be omitted
+        # A unit that the question names may be omitted.
+        return len(units) == 1 or ("" in units and units - {""} <= expected_units)
 
     return agrees
 

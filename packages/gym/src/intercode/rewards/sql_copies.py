@@ -98,9 +98,8 @@ def _try_copies(
     original = grader.gold(task, gold, source)
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)
-        with suppress(
-            RewardError, TaskError
-        ):  # the copy lacks a fact that gold or the setup relies on
+        # The copy lacks a fact that gold or the setup relies on.
+        with suppress(RewardError, TaskError):
             copy_answer = grader.gold(task, gold, copy)
             yield copy, _differs(original, copy_answer), _is_nothing(copy_answer.result)
 

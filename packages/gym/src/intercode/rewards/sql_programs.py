@@ -166,9 +166,8 @@ def _replace_programs(
             session.execute(trigger.removal)
     for name, table in _views(gold_state).items():
         kind = "MATERIALIZED VIEW" if "MATERIALIZED" in table.definition[:30] else "VIEW"
-        cascade_clause = (
-            " CASCADE" if dialect == "postgres" else ""
-        )  # DROP fails while others read the view
+        # DROP fails while others read the view.
+        cascade_clause = " CASCADE" if dialect == "postgres" else ""
         session.execute(f"DROP {kind} {quote_name(name, dialect)}{cascade_clause}")
     pending_programs = [(name, table.definition) for name, table in _views(agent_state).items()]
     pending_programs += [

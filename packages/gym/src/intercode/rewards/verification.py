@@ -429,9 +429,8 @@ def restore_paths(
     run_program(folders, "chmod", "u+rwx")
     if not run_program(files.difference(original_paths), "rm", "-f"):
         return False
-    run_program(
-        files.intersection(original_paths), "rm", "-f"
-    )  # fails for Docker's mounts, such as /etc/hosts
+    # Fails for Docker's mounts, such as /etc/hosts.
+    run_program(files.intersection(original_paths), "rm", "-f")
     run_program(folders[::-1], "rmdir")  # folders that hold other files remain
     names: dict[str, None] = {}
     for path in original_paths:

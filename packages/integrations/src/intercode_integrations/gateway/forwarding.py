@@ -333,9 +333,8 @@ class ForwardedCall:
             status = PAYMENT_REQUIRED_STATUS
         elif self._failure:
             status, body = self._failure
-            status = (
-                502 if status in {401, PAYMENT_REQUIRED_STATUS} else status
-            )  # the client's token is valid; the provider's key is not
+            # The client's token is valid; the provider's key is not.
+            status = 502 if status in {401, PAYMENT_REQUIRED_STATUS} else status
         is_cut = self._session.is_closed and not isinstance(error, BudgetError)
         if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
             self._session.failure = _strip_tracebacks(error)

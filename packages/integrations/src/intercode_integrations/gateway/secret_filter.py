@@ -80,9 +80,8 @@ class SecretFilter:
         held_event = _HeldEvent(event.raw_bytes, event.data)
         self._held_events.append(held_event)
         if event.data is not None:
-            if (
-                b"\\" in event.raw_bytes or self.secret.encode() in event.raw_bytes
-            ):  # escaped or literal
+            # Escaped or literal.
+            if b"\\" in event.raw_bytes or self.secret.encode() in event.raw_bytes:
                 held_event.data = hide_in(event.data, self.secret)
                 if held_event.data != event.data:
                     _mark_changed(held_event)

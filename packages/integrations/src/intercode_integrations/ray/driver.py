@@ -364,9 +364,8 @@ class RayExecutor:
     def _finish_batch(self, call: _Call, answer: BatchResult, progress: Progress) -> list[Episode]:
         call.worker.batch_count -= 1
         if episode_count := len(answer.episodes):
-            episode_seconds = (
-                answer.seconds / episode_count
-            )  # excludes the wait for this thread, which may be the bottleneck
+            # Excludes the wait for this thread, which may be the bottleneck.
+            episode_seconds = answer.seconds / episode_count
             self._seconds = (
                 0.8 * self._seconds + 0.2 * episode_seconds if self._seconds else episode_seconds
             )

@@ -319,9 +319,8 @@ def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> l
 
 def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
     path = folder + "/cgroup.subtree_control"
-    for (
-        controller
-    ) in controllers:  # memory first: only memory is refused while the cgroup has processes
+    # Memory comes first: only memory is refused while the cgroup has processes.
+    for controller in controllers:
         try:
             _write(path, f"+{controller}")
         except OSError as error:  # one controller without another is better than none

@@ -209,9 +209,8 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
     def check_same_server(self, clone: MySQLClone) -> None:
         """Check for a restart; see `session.SessionEngine.check_same_server`."""
-        age = (
-            time.monotonic() - clone.connection.connect_time
-        )  # first, because the thread may be suspended between two lines
+        # First, because the thread may be suspended between two lines.
+        age = time.monotonic() - clone.connection.connect_time
         with closing(self._connect(self._connect_args)) as new_connection:
             uptime = int(str(new_connection.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
         lost_connection = clone.connection

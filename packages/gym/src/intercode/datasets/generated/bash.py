@@ -167,9 +167,8 @@ def _lines(
         return None
     phrases = [draw.pick(step.says) for step in steps]
     if looks:
-        if not any("{w}" in text for text in phrases) or results[0] == [
-            filter_word
-        ]:  # the output of the look alone
+        # The output of the look alone.
+        if not any("{w}" in text for text in phrases) or results[0] == [filter_word]:
             return None
         contents[_KEY] = [filter_word]
     query_values = {**values, "w": f"the word in {_KEY}"} if looks else values
