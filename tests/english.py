@@ -1,6 +1,6 @@
 """Check the English of texts and docstrings: ``python tests/english.py [PATH…]``.
 
-CONTRIBUTING.md, "Style", says what it is for. Texts (``.md``) and source files are searched for the
+docs/development/style.md says what it is for. Texts (``.md``) and source files are searched for the
 phrases of `PHRASES`; of source files, docstrings of public names are checked, too. Code in
 backticks and quoted words are left alone; so are quoted phrases in texts, and the texts of tasks.
 """
@@ -20,6 +20,7 @@ CHECKED = (
     "docs",
     "examples",
     "README.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "CHANGELOG.md",

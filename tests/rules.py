@@ -1,6 +1,6 @@
 """Check the tests against the rules for waiting: ``python tests/rules.py [PATH…]``.
 
-CONTRIBUTING.md, "Tests", says what the rules are for. An exception is allowed on its own line, with
+docs/development/tests.md says what the rules are for. An exception is allowed on its own line, with
 a reason: ``sandbox.exec(endless, timeout=0.3)  # allow limit: the loop has no end``.
 """
 

@@ -1,6 +1,6 @@
 """The build of the static process 1: a hook of the package's build, and a command for developers.
 
-``python packages/sandbox/hatch_build.py OUT`` compiles it alone; CONTRIBUTING.md tells more.
+``python packages/sandbox/hatch_build.py OUT`` compiles it alone: docs/development/process-1.md.
 """
 
 from __future__ import annotations
