@@ -80,8 +80,8 @@ def main() -> int:
 def _thread_problem() -> str:
     """Return the reason why this process can start no threads; "" if it can.
 
-    Below a limit of 256 processes, OpenBLAS is set to one thread. This library of numpy starts a
-    thread per core on import, and if that fails, it ends the process like Ctrl-C.
+    Below a limit of 256 processes, OpenBLAS is set to one thread. OpenBLAS comes with numpy, starts
+    a thread per core on import, and ends the process like Ctrl-C if it cannot.
     """
     try:
         thread = threading.Thread(target=int)

@@ -110,9 +110,9 @@ class Score:
     value: float
     """In [0, 1]; 1.0 is success. (The 2023 SQL reward can be negative under ``paper``.)"""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The value's components by name, each in [0, 1] unless its reward says otherwise."""
+    """The value's components by name, each in [0, 1] unless the reward documents another range."""
     detail: Mapping[str, Any] = field(default_factory=dict)
-    """An explanation of the value for people. It may quote gold: never shown to the agent."""
+    """An explanation of the value for people, which may quote gold: never shown to the agent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The error hierarchy: the errors of sandboxes, and those of the packages built on them.
 
-Every class derives from `InterCodeError`, and from the built-in exception that fits it best.
+Every class derives from `InterCodeError`; most classes also derive from a fitting built-in
+exception.
 """
 
 from __future__ import annotations

@@ -527,7 +527,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the episode has no result. Such episodes are not counted as a reward of 0."""
+        """Whether the episode has no result. Statistics count it apart, never as a reward of 0."""
         return self.kind is None or self.kind in UNSCORED
 
     @property
@@ -575,7 +575,7 @@ def load_actions(path: Path) -> dict[str, list[str]]:
     if path.is_dir():
         return _recorded_actions(path / EPISODES)
     if path.suffix == ".jsonl":
-        return _recorded_actions(path.resolve())  # a link is valid here: the caller named it
+        return _recorded_actions(path.resolve())  # the caller may name a link
     data = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
     if isinstance(data, dict) and isinstance(data.get("logs"), dict):
         data = data["logs"]

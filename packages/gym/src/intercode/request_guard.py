@@ -1,7 +1,7 @@
 """The request guard of HTTP servers: host, origin and token checks before any request is served.
 
-A web page in a browser on this host can reach local servers, through a DNS name that it points to
-this host (DNS rebinding) or by cross-site requests. The guard therefore checks the headers for host
+A web page in a browser on this host can reach local servers by two ways: a DNS name that points to
+this host (DNS rebinding), and cross-site requests. The guard therefore checks the headers for host
 and origin, which no page can forge.
 """
 

@@ -1,10 +1,10 @@
 """The spec of a run: a complete description in one frozen, typed value, `RunSpec`.
 
 A spec has four parts: the environment and its tasks (`EnvSpec`), the agent (`AgentSpec`), the
-language model (`ModelSpec`), and the execution of the run (`How`). Their fields and those of
-`intercode.envs.options` are the single source of the command line's options with help and defaults,
-the keys of ``intercode.toml``, the options in a run's record, and all validation. A name has the
-same meaning in all these forms; each form is a flat object, option → value::
+language model (`ModelSpec`), and the execution of the run (`How`). Their fields, with the fields of
+`intercode.envs.options`, are the single source of options: for the command line with its help and
+defaults, the keys of ``intercode.toml``, a run's record, and all validation. A name has the same
+meaning in all these forms. Each form is a flat object, option → value::
 
     spec = RunSpec.of({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
     spec.env.options["timeout"], spec.how.workers
@@ -69,7 +69,7 @@ _LIMITS_GROUP = "what an episode may take"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a spec. None or False marks an option without a value from the caller."""
+    """A part of a spec, in which None or False marks an option without a value from the caller."""
 
 
 class EnvSpec(_Part, frozen=True, kw_only=True):
@@ -1076,7 +1076,7 @@ def port(text: str) -> int:
 
 
 def _reader(read: Callable[[object], Any]) -> Callable[[str], Any]:
-    """Wrap a parser of values so that argparse reports its `ValueError`."""
+    """Wrap a parser of values for argparse, which then reports the parser's `ValueError`."""
 
     def reader(text: str) -> Any:
         try:

@@ -58,7 +58,7 @@ class Task:
     gold: tuple[str, ...] = ()
     """Reference solutions (commands, statements, functions, flags); the best match counts."""
     setup: str | None = None
-    """A command run in the sandbox before the agent's first turn. It must be deterministic."""
+    """A deterministic command, run in the sandbox before the agent's first turn."""
     verification: str | None = None
     """A command run at the end; exit code 0 means solved."""
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -172,7 +172,7 @@ class Task:
 
     @property
     def caches_gold(self) -> bool:
-        """Whether gold has the same effect at any time, so that its result may be cached."""
+        """Whether gold has the same effect at any time, which permits caching its result."""
         return not self.depends_on_clock and self.metadata.get("cache_gold") is not False
 
     def shown(self) -> Task:
@@ -388,7 +388,7 @@ class Dataset(Sequence[Task]):
         return self._copy_with(self._tasks[row] for row in self.order(seed)[:count])
 
     def limit_timeouts(self, timeout: float) -> Dataset:
-        """Return the dataset with every task's `timeout` capped at some seconds per action."""
+        """Return the dataset with each task's `timeout` capped at some seconds per action."""
         if all((task.timeout or 0) <= timeout for task in self):
             return self
         return self._copy_with(

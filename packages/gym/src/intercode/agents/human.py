@@ -1,4 +1,4 @@
-"""The human agent: a person at a terminal who reads observations and types actions.
+"""The human agent: a person at a terminal, with observations as output and actions as input.
 
 `TaskConsole` is the terminal's dialogue about one task, `HumanAgent` the agent of an episode.
 """

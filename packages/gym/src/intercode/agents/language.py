@@ -96,7 +96,7 @@ class Options:
     context: Literal["schema"] | None = None
     """``schema``: show the environment's overview in the first prompt, without a turn."""
     examples: bool | None = None
-    """Whether prompts include worked examples; None: as `Strategy.examples` says."""
+    """Whether prompts include worked examples; None: the default of `Strategy.examples`."""
     recap: bool | None = None
     """Whether to ask the model once more when its action failed before, or submits after a failure.
     A recap of the task and the previous attempts then replaces the dialogue. For try-again and

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME = "scripted"
 """The model name of the stand-in, distinct from the name of any real model."""
 KNOW_RATE, GIVE_UP_RATE = 0.2, 0.25
-"""Probabilities per turn: of being right from the next turn on, and of submitting too early."""
+"""Probabilities: before each turn, of being right from then on; after each, of stopping wrongly."""
 
 LOOK, TRY, FIX, DONE = (
     "Let me look around first.",

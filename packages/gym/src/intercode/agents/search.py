@@ -26,7 +26,7 @@ from intercode.errors import ContextLengthError, ForkError, UsageError
 from intercode.models.base import Message, Model, Settings
 
 PROPOSALS = 3
-"""Replies for each state, unless `samples` says otherwise."""
+"""Replies for each state: the default of the option `samples`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -2,9 +2,9 @@
 
 A skill is a folder in the Agent Skills format. Its ``SKILL.md`` has front matter in YAML (``name``,
 ``description``, and optionally ``license``, ``compatibility``, ``allowed-tools``, ``metadata``).
-Other files, such as ``scripts/``, ``references/`` and ``assets/``, are beside ``SKILL.md``. `read`
-validates a skill before any work starts. `Skill.layer` makes an image layer with the skill, in the
-folder that agents search; `offer` makes the text about skills for a model's prompt::
+Further files, such as ``scripts/``, ``references/`` and ``assets/``, are beside ``SKILL.md``.
+`read` validates a skill before any work starts. `Skill.layer` makes an image layer with the skill,
+in the folder that agents search. `offer` makes the text about skills for a model's prompt::
 
     skill = read("examples/skills/invoice-numbers")
     env = intercode.make("bash", layers=[str(skill.layer())])
