@@ -171,12 +171,15 @@ class Turn:
     """One action and its observation."""
 
     action: str
+    """The text of the agent's action; empty if the agent gave no action."""
     observation: str
+    """The output that the agent received."""
     reward: float = 0.0
     """The reward that `step` returned: 0.0 before the end, unless every turn is rewarded."""
     ok: bool = True
     """Whether the action ran without an error (for Bash: exit code 0)."""
     exit_code: int | None = None
+    """The exit code of the action; None without an exit code."""
     seconds: float = 0.0
     """Wall time of the action."""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -209,9 +212,13 @@ class Episode:
     env: str
     """The environment's short name, such as ``bash``."""
     agent: str = ""
+    """The agent's name; empty outside a run."""
     seed: int | None = None
+    """The episode's seed; None: not seeded."""
     epoch: int = 0
+    """The number of the attempt at the task, counted from 0."""
     turns: list[Turn] = field(default_factory=list)
+    """The turns so far, without the submission."""
     status: Status = "running"
     answer: str | None = None
     """The text after ``submit``, if the environment takes an answer."""
@@ -224,6 +231,7 @@ class Episode:
     seconds: float = 0.0
     """Wall time of the whole episode."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """Further facts in JSON types, such as the dialogue with the model under ``model``."""
     fork: Fork | None = None
     """The episode's origin, if the episode is a fork."""
 

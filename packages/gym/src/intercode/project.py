@@ -4,7 +4,7 @@ The file names the environment, its tasks and its options. `intercode new` write
 `intercode run FOLDER`, `play`, `validate` and `intercode.make` read it. Relative paths in the file
 start in its folder, not in the working directory::
 
-    env = "bash"                  # or "maze.py:MazeEnv", a class of the folder's own code
+    env = "bash"                  # or "maze.py:MazeEnv", an environment of its own
     tasks = "tasks.jsonl"         # or a dataset's name
     name = "Mazes"                # the benchmark's; default: the folder's name
     image = "./Dockerfile"        # any other key is an option of the environment, or a limit

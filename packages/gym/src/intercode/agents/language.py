@@ -47,8 +47,9 @@ class EpisodeLimits:
     seconds: float | None = None
     """Seconds of wall time, excluding the time of waiting for other episodes."""
     tokens: int | None = None
+    """Input and output tokens together."""
     cost: float | None = None
-    """In US dollars."""
+    """US dollars."""
 
 
 @dataclass(frozen=True, slots=True)
