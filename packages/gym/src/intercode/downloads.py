@@ -1,4 +1,7 @@
-"""Downloads of files by HTTP: whole and checked, or not there; a broken one is continued."""
+"""Downloads of files by HTTP, which are complete and verified or leave no file.
+
+An interrupted download resumes at its last byte if the caller gives the file's digest.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from intercode.errors import FetchError, UsageError
 from intercode_sandbox.files import sha256 as digest
 
 Progress = Callable[[int, "int | None"], None]
-"""Receives the number of bytes that have come, and of all bytes, if that is known."""
+"""A callback for the number of received bytes, and the total if known."""
 
 _BLOCK = 1 << 20
 _TENTHS = 10
@@ -24,7 +27,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def tenth_progress(say: Callable[[str], None]) -> Progress:
-    """Return a progress that says a line at each tenth of a download whose size is known."""
+    """Return a callback that reports a line at each tenth of a download of known size."""
     last_tenth = 0
 
     def progress(received_bytes: int, total: int | None) -> None:
@@ -41,7 +44,7 @@ def tenth_progress(say: Callable[[str], None]) -> Progress:
 
 
 class _BrokenOffError(Exception):
-    """A failure that may pass."""
+    """A transient failure, after which a further attempt may succeed."""
 
 
 def download(
@@ -55,25 +58,26 @@ def download(
     timeout: float = 60.0,
     pause: float = 1.0,
 ) -> None:
-    """Download a file, which is then whole and checked, or not there.
+    """Download a file; on failure no file exists at `target`.
 
-    Where the connection breaks, the next attempt continues at that byte if the digest is known:
-    only the digest tells that the server's file has stayed the same.
+    After a broken connection, the next attempt resumes at the last byte if the digest is known:
+    only the digest proves that the server's file is unchanged.
 
     Args:
-        url: Its address, by HTTP or HTTPS.
-        target: Its place.
-        sha256: The digest that it must have, in hexadecimal; empty: any.
-        progress: Called with the bytes that have come.
-        resumable: Whether bytes that have come stay beside `target` when all attempts fail or the
-            process ends, so that the next call continues there. Needs `sha256`.
-        attempts: The number of attempts, if the connection breaks or the server is in trouble.
-        timeout: Seconds without a byte, before the connection counts as broken.
-        pause: Seconds before the second attempt; each further one waits twice as long.
+        url: The file's address, by HTTP or HTTPS.
+        target: The path of the downloaded file.
+        sha256: The required digest in hexadecimal; empty: no verification.
+        progress: Called with the number of received bytes.
+        resumable: Whether received bytes stay beside `target` when all attempts fail or the
+            process ends, so the next call resumes there. Needs `sha256`.
+        attempts: The number of attempts after broken connections and temporary server errors.
+        timeout: Seconds without a byte until the connection counts as broken.
+        pause: Seconds before the second attempt; each further attempt waits twice as long.
 
     Raises:
-        UsageError: The URL is not one of HTTP's.
-        FetchError: It is not there, does not come whole, or is something else.
+        UsageError: The URL's scheme is not HTTP or HTTPS.
+        FetchError: The file does not exist, is incomplete, is a web page, has another digest, or
+            cannot be written.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"{url}: only http:// and https:// can be downloaded")
@@ -108,7 +112,7 @@ def _size(path: Path) -> int:
 
 
 def _receive(url: str, part: Path, start: int, progress: Progress, timeout: float) -> None:
-    """Make one attempt to download a file, from this byte on if the server can."""
+    """Make one attempt to download a file, from a start byte if the server supports ranges."""
     headers = {"User-Agent": "intercode", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -120,7 +124,7 @@ def _receive(url: str, part: Path, start: int, progress: Progress, timeout: floa
                     f"{url}: what came is a web page, not an archive; open it in a browser"
                 )
             if response.status != HTTPStatus.PARTIAL_CONTENT:
-                start = 0  # the server sends all of it
+                start = 0  # the server ignored the range, and sends the whole file
             length = response.headers.get("Content-Length") or ""
             total = start + int(length) if length.isdigit() else None
             with part.open("ab" if start else "wb") as file:
@@ -135,7 +139,7 @@ def _receive(url: str, part: Path, start: int, progress: Progress, timeout: floa
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-            return  # no byte is missing; the digest tells whether the bytes are right
+            return  # no byte is missing; the caller verifies the digest
         if error.code < 500 and error.code not in (408, 425, 429):
             raise FetchError(f"{url}: {error.code} {error.reason}") from error
         raise _BrokenOffError(f"{error.code} {error.reason}") from error

@@ -20,7 +20,7 @@ from intercode.spec import RunSpec, add_options, list_part_options, positive
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of `intercode replay` to a parser."""
     parser.add_argument(
         "--env", default="bash", choices=("bash", "sql", "python", "ctf"), help="default: bash"
     )
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Replay, and print the report."""
+    """Replay a recorded run, print the report, and return the exit code."""
     from intercode_paper import replay
 
     return replay.execute(args)

@@ -1,4 +1,4 @@
-"""Replay recorded runs of 2023, and print the comparison."""
+"""The command `intercode replay`: replays of recorded runs of 2023, and the printed comparison."""
 
 from __future__ import annotations
 
@@ -36,13 +36,20 @@ _SUITES = {
     "python": ("Python", "mbpp", "mbpp"),
     "ctf": ("CTF", "ic-ctf", "ic-ctf"),
 }
-"""Environment → its name, the only suite of which a run is known, and its dataset."""
+"""Environment → its name, the only suite with a recorded run, and its dataset."""
 _LEVELS = ("easy", "medium", "hard", "extra")
-"""The order of the columns, as in the paper's table."""
+"""The order of columns in the paper's table."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Replay, and print the report."""
+    """Replay a recorded run, print the report, and return the exit code.
+
+    Raises:
+        UsageError: The options are inconsistent.
+        TaskNotFoundError: The run has no such episode.
+        RecordError: The results cannot be read, or belong to other tasks.
+        SandboxError, ImageError, DatabaseError: The infrastructure failed.
+    """
     from intercode_paper.results import load_results, update_queries
 
     _check(args)
@@ -89,7 +96,7 @@ def _tasks(args: argparse.Namespace) -> Dataset:
 
 
 ReplayOutput = tuple["ReplayReport", "dict[str, Any]", str]
-"""A report, what its JSON object has more, and what people read after the comparison."""
+"""A report, additional fields of its JSON object, and the text after the printed comparison."""
 
 
 def _bash(
@@ -161,7 +168,7 @@ def _ctf(
 
 
 def _ids(ids: Sequence[str]) -> str:
-    """Return tasks' ids for people: of consecutive numbers the first and the last."""
+    """Format tasks' ids for messages; consecutive numbers are a range."""
     runs: list[list[str]] = []
     for task_id in ids:
         if runs and task_id.isdecimal() and runs[-1][-1] == str(int(task_id) - 1):
@@ -175,7 +182,7 @@ def _ids(ids: Sequence[str]) -> str:
 
 
 def _select_episodes(recorded_run: RecordedRun, args: argparse.Namespace) -> RecordedRun:
-    """Keep only the episodes that were asked for, in their order."""
+    """Return the run with the requested episodes only, in their order."""
     episodes = recorded_run.episodes
     if args.tasks:
         task_ids = set(args.tasks)
@@ -201,7 +208,7 @@ def _progress() -> Progress:
 
 
 def _comparison_text(report: ReplayReport) -> str:
-    """Return what agrees, and how much does not."""
+    """Format the counts of agreements and mismatches."""
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),
@@ -226,7 +233,7 @@ def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
 
 
 def _default_success_text(report: RegradedReport) -> str:
-    """Return the success of the same episodes under the default protocol."""
+    """Format the success of the same episodes under the default protocol."""
     text = f"success under the default protocol: {report.success_default} of {report.episodes}"
     changes = (("lost", report.success_lost), ("gained", report.success_gained))
     for name, tasks in changes:
@@ -236,7 +243,7 @@ def _default_success_text(report: RegradedReport) -> str:
 
 
 def _rates(report: SqlReplayReport) -> str:
-    """Return success rates as the paper's table has them, and the reward's versions."""
+    """Format success rates like the paper's table, and the reward's versions."""
     standard_levels = [level for level in _LEVELS if level in report.by_hardness]
     levels = standard_levels + sorted(set(report.by_hardness) - set(standard_levels))
     rates = [report.by_hardness[level] for level in levels]

@@ -1,4 +1,9 @@
-"""The contract of an agent: who acts."""
+"""Interfaces of agents: `Agent`, `EpisodeAgent`, and the factories that make them.
+
+An `AgentFactory` makes a fresh agent for each episode. The ``Supports…`` protocols are optional
+abilities of factories and agents, which the run detects by their methods. `make` makes an agent
+without access to gold, unless its factory `sees_gold`.
+"""
 
 from __future__ import annotations
 
@@ -18,65 +23,72 @@ if TYPE_CHECKING:
 
 
 class AgentError(InterCodeError, RuntimeError):
-    """An agent raised instead of acting. The episode counts as an error, never as a reward of 0."""
+    """An agent raised an exception. The episode counts as an error, never as a reward of 0."""
 
 
 class Agent(Protocol):
-    """Acts in one episode: a fresh agent is made for each, so it may keep what it likes."""
+    """An agent of one episode. Each episode gets a fresh agent, which may therefore keep state."""
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the next action.
 
         Args:
-            observation: The last action's observation; at first, the task's query.
-            history: The turns so far. It lives on, so copy what you keep.
+            observation: The last action's observation; in the first turn, the task's query.
+            history: The turns so far. The sequence grows with the episode: copy it to retain it.
+
+        Returns:
+            The action: code to execute, ``submit``, ``submit ANSWER`` or ``skip``.
         """
 
 
 @runtime_checkable
 class EpisodeAgent(Protocol):
-    """The other contract of an agent: it holds the environment, and plays the episode itself.
+    """An agent that controls the environment and plays the whole episode itself.
 
-    For search over forks, and for programs that act in the sandbox by themselves.
+    The interface serves search over forks, and programs that act in the sandbox by themselves.
     """
 
     def run(self, env: HeldEnv) -> Episode | None:
-        """Play the episode that has begun.
+        """Play the running episode.
 
         Args:
-            env: The environment, without gold or reward.
+            env: The environment, without access to gold or reward.
 
         Returns:
-            The episode that is to count: that of `env`, or of a fork of it; None: that of `env`.
-            One that has not ended is handed in as it stands, as by the action ``submit``.
+            The episode to score: that of `env`, or of one of its forks; None: that of `env`. An
+            episode that is still running is submitted in its current state.
         """
 
 
 AgentFactory = Callable[["Task"], Agent | EpisodeAgent]
-"""Makes the agent of one episode."""
+"""A function or class that makes the agent of one episode from its task."""
 
 
 @runtime_checkable
 class SupportsTaskCheck(Protocol):
-    """A factory that looks at the tasks before anything starts. Optional."""
+    """A factory that validates the tasks before the run starts. Optional."""
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks for which it can make no agent.
+        """Refuse tasks for which the factory can make no agent.
 
         Raises:
-            UsageError: It names them.
+            UsageError: Some tasks are unsuitable; the message names them.
         """
 
 
 @runtime_checkable
 class SupportsRunCheck(Protocol):
-    """A factory that looks at a whole run before anything starts. Optional."""
+    """A factory that validates the options of a run before its start. Optional."""
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
-        """Refuse a run that its agents cannot play; return a warning, or an empty text.
+        """Refuse a run that the factory's agents cannot play; return a warning, or an empty text.
+
+        Args:
+            tasks: The tasks of the run.
+            workers: The number of episodes that run at a time.
 
         Raises:
-            UsageError: It says why not.
+            UsageError: The agents cannot play the run; the message gives the reason.
         """
 
 
@@ -87,7 +99,7 @@ class SupportsFacts(Protocol):
     name: str
 
     def facts(self) -> dict[str, Any]:
-        """Return plain JSON types, without anything secret."""
+        """Return the identity of the agents in plain JSON types, without secrets."""
 
 
 @runtime_checkable
@@ -95,60 +107,64 @@ class SupportsMetadata(Protocol):
     """An agent that adds facts to its episode's record. Optional."""
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Return plain JSON types. Called once, when the episode has ended, in whatever way."""
+        """Return facts in plain JSON types. The run calls this once, when the episode has ended."""
 
 
 @runtime_checkable
 class SupportsWaitExclusion(Protocol):
-    """An agent with a limit on its time, in which waiting does not count. Optional."""
+    """An agent with a time limit that excludes waiting for other episodes. Optional."""
 
     def leave_out(self, seconds: float) -> None:
-        """Leave seconds out that it was made to wait."""
+        """Exclude seconds of waiting from the time limit."""
 
 
 @runtime_checkable
 class SupportsPermits(Protocol):
-    """A factory whose agents call a model; not all calls may be made at once. Optional."""
+    """A factory whose agents call a model, with a limit on concurrent calls. Optional."""
 
     def calling(self, permits: AbstractContextManager[float]) -> AgentFactory:
-        """Return a copy whose calls hold a permit, which yields the seconds waited for it."""
+        """Return a copy whose model calls each hold a permit.
+
+        Args:
+            permits: A context manager that yields the seconds of waiting for the permit.
+        """
 
 
 @runtime_checkable
 class SupportsEnvironment(Protocol):
-    """A factory that looks at the environment. Optional."""
+    """A factory that uses the environment, in addition to the task. Optional."""
 
     def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Args:
             env: A `Surroundings`; the environment itself for a factory that `sees_gold`.
-            task: The task, as the agent may know it.
+            task: The task without gold (`Task.shown`); the whole task if the factory `sees_gold`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The facts of an environment that an agent may know."""
+    """The facts of an environment that an agent may see."""
 
     name: str
-    """The environment's short name, as ``bash``."""
+    """The environment's short name, such as ``bash``."""
     traits: Traits
     """The environment's traits, such as the language of its actions."""
     prompt: str
-    """The text before an action where people read it."""
+    """The prompt before an action on a person's terminal, such as ``$ ``."""
     max_turns: int
     reward_every_turn: bool
     episode: Episode
-    """The episode that begins: its seed and epoch, its task's id and query."""
+    """The starting episode: its seed and epoch, its task's id and query."""
     setting: Callable[[], str]
-    """Names the place of the task: see `InterCodeEnv.setting`."""
+    """Returns the name of the task's setting: see `InterCodeEnv.setting`."""
     overview: Callable[[], str]
-    """Shows what there is in it: see `InterCodeEnv.overview`."""
+    """Returns an overview of the task's files or tables: see `InterCodeEnv.overview`."""
 
     @classmethod
     def of(cls, env: Any) -> Surroundings:
-        """Collect the facts of an environment, or of anything that looks like one."""
+        """Collect the facts of an environment, or of an object with a similar interface."""
         traits = resolve_traits(env)
         return cls(
             name=str(getattr(env, "name", "")),
@@ -163,7 +179,7 @@ class Surroundings:
 
 
 def _method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str]:
-    """Find a method; an environment of somebody's own may have another thing of that name."""
+    """Return an environment's method, or `default`: a user's attribute may not be callable."""
     method = getattr(env, name, None)
     return (lambda: str(method())) if callable(method) else default
 
@@ -173,15 +189,19 @@ def _no_overview() -> NoReturn:
 
 
 def sees_gold(factory: object) -> bool:
-    """Tell whether a factory says by ``needs_gold = True`` that its agents see all of a task.
+    """Return whether a factory declares ``needs_gold = True``: its agents see the whole task.
 
-    Others get `Task.shown`. A run's record says which it was.
+    Agents of other factories get `Task.shown`. A run's record states which case applied.
     """
     return getattr(factory, "needs_gold", False) is True
 
 
 def make(factory: AgentFactory, env: Any, task: Task) -> Agent | EpisodeAgent:
-    """Make the agent of an episode that has begun, shown no more than its factory asks for."""
+    """Make the agent of a running episode, without gold unless its factory `sees_gold`.
+
+    Raises:
+        UsageError: The agent has no usable `act` or `run`.
+    """
     if not sees_gold(factory):
         env, task = Surroundings.of(env), task.shown()
     agent = factory.within(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
@@ -190,10 +210,10 @@ def make(factory: AgentFactory, env: Any, task: Task) -> Agent | EpisodeAgent:
 
 
 def check_factory(factory: object) -> None:
-    """Refuse, before anything starts, what makes no agent of any task.
+    """Refuse an object that can make no agent, before a run starts.
 
     Raises:
-        UsageError: It is not a function or class of one task, or a class without `act` and `run`.
+        UsageError: The object is not callable with one task, or is an async function.
     """
     if isinstance(factory, SupportsEnvironment) and not inspect.isclass(factory):
         return
@@ -211,7 +231,7 @@ def check_factory(factory: object) -> None:
 
 
 def _check_methods(agent: object) -> None:
-    """Refuse an agent that cannot be asked: each episode would end in the same error."""
+    """Refuse an agent without a usable `act` or `run`: each episode would end in the same error."""
     run, act = getattr(agent, "run", None), getattr(agent, "act", None)
     method, count, form = (run, 1, "run(env)") if run else (act, 2, "act(observation, history)")
     if not callable(method):
@@ -230,7 +250,7 @@ def _takes(call: Callable[..., object], count: int) -> bool:
         inspect.signature(call).bind(*[None] * count)
     except TypeError:
         return False
-    except ValueError:  # written in C: it does not tell
+    except ValueError:  # a callable written in C may have no signature
         return True
     return True
 
