@@ -90,7 +90,7 @@ class AgentStartError(SandboxError):
 
 
 class DatabaseError(SandboxError, ConnectionError):
-    """A database engine failed, or its connection was lost. (A failed *statement* is no error.)"""
+    """A database engine failed, or its connection was lost. A failed statement is no such error."""
 
 
 class FetchError(InterCodeError, OSError):

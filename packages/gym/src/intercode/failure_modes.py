@@ -76,7 +76,7 @@ def failure_modes(episode: Episode, calls: Collection[Call]) -> tuple[str, ...]:
 
     Args:
         episode: The episode.
-        calls: The calls to the agent's model; empty: the agent is no language model.
+        calls: The calls to the agent's model; empty: the agent is not a language model.
 
     Returns:
         Names of `FAILURE_MODES`; empty for an episode that was solved, ended in an error, or had no

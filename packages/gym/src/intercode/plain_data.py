@@ -30,8 +30,8 @@ def check_plain(document: object, length: int) -> None:
 
     Raises:
         ValueError: The document has more than `MAX_DEPTH` levels, an expanded size above the limit,
-            a number above 1,023 bits, a key that is no text, or a type that JSON lacks. The message
-            names the problem.
+            a number above 1,023 bits, a key that is not text, or a type that JSON lacks. The
+            message names the problem.
     """
     room = max(_MAX_DOCUMENT_BYTES, _VALUE * length)
     stack = [(document, 0)]

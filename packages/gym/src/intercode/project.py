@@ -199,7 +199,7 @@ def _make_environment(
     """Make an environment.
 
     Raises:
-        UsageError: The constructor of a class outside InterCode fails, or the class is no
+        UsageError: The constructor of a class outside InterCode fails, or the class is not an
             environment.
     """
     file = getattr(inspect.getmodule(cls), "__file__", None) or ""

@@ -281,7 +281,7 @@ class RecordWriter:
 
         Raises:
             RunLockedError: Another process, or another `RecordWriter`, is writing to the folder.
-            RecordError: The folder exists and is no run's folder.
+            RecordError: The folder exists and is not a run's folder.
             RecordWriteError: The folder cannot be written.
         """
         self.folder = folder

@@ -28,7 +28,7 @@ REDACTED = "[redacted]"
 MIN_DIALOGUE_LENGTH = 16
 """The minimum length of a known value for redaction: a shorter value may be an ordinary word."""
 _NO_SECRET = re.compile(r"[~/].*|https?://[^@]*|[-+.\deE]*", re.DOTALL)
-"""Values of secret variables that are no secrets: paths, plain URLs and numbers."""
+"""Values of secret variables that are not secrets: paths, plain URLs and numbers."""
 PATTERNS = (
     r"\bsk-[A-Za-z0-9_-]{16,}",
     r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_)[A-Za-z0-9_-]{16,}",

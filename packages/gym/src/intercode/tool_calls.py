@@ -23,7 +23,7 @@ class ToolCall:
     Attributes:
         call_id: The id that the result, a message of role ``tool``, refers to.
         name: The tool's name.
-        arguments: Arguments by name. Text that is no JSON object is retained: ``{"_raw": text}``.
+        arguments: Arguments by name. Text that is not JSON object is retained: ``{"_raw": text}``.
     """
 
     call_id: str

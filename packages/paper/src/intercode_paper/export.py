@@ -72,7 +72,7 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
         "summary": {
             "max_reward": max(rewards),
             "max_reward_idx": rewards.index(max(rewards)),
-            # In 2023 ReAct's submit after the last turn was no turn.
+            # In 2023 ReAct's submit after the last turn was not a turn.
             "turns_taken": len(turns) - (bool(thoughts) and episode.status == "truncated"),
             "turns_max": env.get("max_turns") or _TURNS,
         },

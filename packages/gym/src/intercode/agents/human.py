@@ -61,7 +61,7 @@ class HumanAgents:
         """Refuse a run without a terminal: a file or a pipe as standard input or standard error.
 
         Raises:
-            UsageError: One of the streams is no terminal.
+            UsageError: One of the streams is not a terminal.
         """
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
@@ -86,7 +86,7 @@ class HumanAgents:
         def ask() -> str:
             action = terminal.ask()
             if action is None:
-                raise KeyboardInterrupt  # stops the run, and is no error of the episode
+                raise KeyboardInterrupt  # stops the run, and is not an error of the episode
             return action
 
         terminal.show(f"\n── {task.task_id} ── :help for help")

@@ -322,7 +322,7 @@ def _remove_indent(line: str, width: int) -> str:
 def _parse_inline_block(match: re.Match[str]) -> Block:
     tag, code = (match["tag"] or "").lower(), match["code"]
     if tag and not any(tag in tags for tags in TAGS.values()):
-        return Block("", match[0].strip("`").strip())  # the first word is no language
+        return Block("", match[0].strip("`").strip())  # the first word is not a language
     return Block(tag, code.strip())
 
 

@@ -2,7 +2,8 @@
 
 The script lists files or tables, makes random errors, and fixes them. Its replies pass through a
 real strategy, with its prompts, parser and record. The agent demonstrates a run and its report
-without a model. Its success rate follows from random numbers alone, and is no estimate for a model.
+without a model. Its success rate follows from random numbers alone, and is not an estimate for a
+model.
 """
 
 from __future__ import annotations

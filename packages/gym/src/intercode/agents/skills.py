@@ -65,7 +65,7 @@ class Skill:
     def layer(self, home: str = HOME) -> Path:
         """Return an image layer that holds the skill, for ``IMAGE+LAYER``.
 
-        The layer's files and folders have no write permission. As a part of the image, they are no
+        The layer's files and folders have no write permission. As a part of the image, they are not
         changes of the agent, and do not count in a score.
 
         Args:
@@ -81,8 +81,8 @@ def read(folder: str | Path) -> Skill:
     """Read and validate a skill.
 
     Raises:
-        UsageError: The folder is no skill, or breaks a rule of the format; the message names file
-            and rule.
+        UsageError: The folder is not a skill, or breaks a rule of the format; the message names
+            file and rule.
     """
     home = Path(folder).expanduser().absolute()
     if not home.is_dir():

@@ -176,7 +176,7 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     except SystemExit as error:
         if debug or error.code:
             raise
-        # User code called exit(0), which is no success: only the command sets the exit code.
+        # User code called exit(0), which is not a success: only the command sets the exit code.
         print(f"intercode: error: not finished: {describe_error(error)}", file=sys.stderr)
         return FAILURE
     sys.stdout.flush()

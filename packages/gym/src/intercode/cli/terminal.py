@@ -238,7 +238,7 @@ def _fold_columns(widths: Sequence[int], room: int | None) -> list[list[int]]:
 
 
 def terminal_width() -> int | None:
-    """Return the terminal's width in characters; None if standard output is no terminal."""
+    """Return the terminal's width in characters; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

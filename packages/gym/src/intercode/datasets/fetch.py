@@ -162,8 +162,8 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
         limit: The maximum number of bytes of all files together.
 
     Raises:
-        FetchError: The file is no ZIP or TAR archive, is damaged or refused. All unpacked files are
-            removed.
+        FetchError: The file is not a ZIP or TAR archive, is damaged or refused. All unpacked files
+            are removed.
     """
     try:
         folder.mkdir(parents=True)

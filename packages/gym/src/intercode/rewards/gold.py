@@ -40,7 +40,7 @@ TROUBLES = {
     "gone": "left no shell",
     "truncated": "printed more than the limit 'output' keeps, which can be raised",
 }
-"""Reasons why a result of gold is no measure, by the interpreter's key in `info`."""
+"""Reasons why a result of gold is not a measure, by the interpreter's key in `info`."""
 
 
 class LateError(RewardError):
@@ -203,7 +203,7 @@ class GoldRunner:
         """Return the effect of a solution of the task.
 
         Raises:
-            RewardError: The result is no measure: gold reached a limit, or ended the shell for
+            RewardError: The result is not a measure: gold reached a limit, or ended the shell for
                 good.
             SandboxError: The sandbox failed.
         """
@@ -259,7 +259,7 @@ def differing_paths(
 
 
 def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
-    """Return a digest of an archive's members; empty if the file is no readable archive.
+    """Return a digest of an archive's members; empty if the file is not a readable archive.
 
     Args:
         sandbox: The sandbox that holds the archive.

@@ -99,7 +99,7 @@ class Quantity:
 
     @classmethod
     def parse(cls, token: str) -> Quantity | None:
-        """Return the quantity that a word denotes; None if the word is no quantity."""
+        """Return the quantity that a word denotes; None if the word is not a quantity."""
         match = _NUMBER.fullmatch(token)
         if match is None or (match[2] and match[2].casefold() not in _UNITS):
             return None

@@ -40,7 +40,7 @@ class Facts:
 
     changes: bool
     """Whether gold is graded by the tables that it leaves, not by an answer. A new temporary table
-    is no change.
+    is not a change.
     """
     ordered: bool
     """Whether the outermost query orders its rows."""

@@ -2,7 +2,7 @@
 
 The text is split as the server and its client read it. The syntax has quotes with backslash escapes
 and doubled quotes, three kinds of comments, and the client's ``DELIMITER``. Versioned comments
-(``/*!40101 … */``) are no comments. sqlglot's parser would need 8 times as long for the definition
+(``/*!40101 … */``) are not comments. sqlglot's parser would need 8 times as long for the definition
 of a table and 10 times as long for rows.
 """
 

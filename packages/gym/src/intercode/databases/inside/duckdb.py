@@ -166,7 +166,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
         return [results, collector.timeout_failure() if late else failure, late, self.writable]
 
     def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
-        """Run one statement; on a copy, if it is no query or if it writes."""
+        """Run one statement; on a copy, if it is not a query or if it writes."""
         if not self.writable:
             if statement.type == duckdb.StatementType.SELECT:
                 try:

@@ -48,7 +48,7 @@ def decode(data: bytes | bytearray) -> Any:
     """Return the argument of `encode`, with lists for tuples.
 
     Raises:
-        ValueError: The data is no result of `encode`.
+        ValueError: The data is not a result of `encode`.
     """
     try:
         return _DECODER.decode(data.decode("utf-8", "surrogatepass"))

@@ -173,7 +173,7 @@ class MySQLConnection(Connection):
         except ServerError as error:
             if error.code in _LOSS_CODES:
                 raise ConnectionLoss(error.message) from None
-            # The rest of the text may be a comment, which is no error.
+            # The rest of the text may be a comment, which is not an error.
             if error.code != _EMPTY_QUERY_CODE or _GAP.search(text):
                 failure = Failure(error.message, f"{error.code} ({error.state})")
                 timed_out = error.code in _TIMEOUT_CODES
