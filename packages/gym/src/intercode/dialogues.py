@@ -87,21 +87,23 @@ class Talk(TypedDict, total=False):
     tools: list[dict[str, Any]]
 
 
-def parse_talk(data: object) -> Talk | None:
+def parse_talk(document: object) -> Talk | None:
     """Return recorded data if it is a valid dialogue of InterCode, else None."""
     import msgspec
 
-    if not isinstance(data, Mapping):
+    if not isinstance(document, Mapping):
         return None
     try:
-        msgspec.convert(data, Talk)
+        msgspec.convert(document, Talk)
     except msgspec.ValidationError:
         return None
-    talk = cast("Talk", data)
+    talk = cast("Talk", document)
     valid_numbers = range(len(talk.get("messages", ())))
     calls = talk.get("calls", ())
-    numbers = chain.from_iterable([*c.get("sent", ()), *_reply(c)] for c in calls)
-    return talk if all(number in valid_numbers for number in numbers) else None
+    message_numbers = chain.from_iterable([*call.get("sent", ()), *_reply(call)] for call in calls)
+    return (
+        talk if all(message_number in valid_numbers for message_number in message_numbers) else None
+    )
 
 
 def agent_talk(episode: Episode) -> Talk | None:
@@ -203,5 +205,5 @@ def _has_reply(talks: Iterable[Talk]) -> bool:
     return not calls or any("reply" in call for call in calls)
 
 
-def _talks(items: Iterable[object]) -> list[Talk]:
-    return [talk for talk in map(parse_talk, items) if talk is not None]
+def _talks(documents: Iterable[object]) -> list[Talk]:
+    return [talk for talk in map(parse_talk, documents) if talk is not None]

@@ -26,7 +26,7 @@ _TENTHS = 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def tenth_progress(say: Callable[[str], None]) -> Progress:
+def tenth_progress(report_line: Callable[[str], None]) -> Progress:
     """Return a callback that reports a line at each tenth of a download of known size."""
     last_tenth = 0
 
@@ -34,7 +34,7 @@ def tenth_progress(say: Callable[[str], None]) -> Progress:
         nonlocal last_tenth
         tenth = received_bytes * _TENTHS // total if total else 0
         if total and tenth > last_tenth:
-            say(
+            report_line(
                 f"{received_bytes / 1e6:,.0f} of {total / 1e6:,.0f} MB "
                 f"({100 * received_bytes // total} %)"
             )
@@ -81,37 +81,41 @@ def download(
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"{url}: only http:// and https:// can be downloaded")
-    part = target.with_name(f".{target.name}.new")
-    keeps = resumable and bool(sha256)
+    partial_file = target.with_name(f".{target.name}.new")
+    is_resumable = resumable and bool(sha256)
     try:
         for attempt in range(attempts):
             try:
-                start = _size(part) if sha256 and (keeps or attempt) else 0
+                start = _size(partial_file) if sha256 and (is_resumable or attempt) else 0
                 _receive(
-                    url, part, start, progress or (lambda received_bytes, total: None), timeout
+                    url,
+                    partial_file,
+                    start,
+                    progress or (lambda received_bytes, total: None),
+                    timeout,
                 )
                 break
             except _BrokenOffError as error:
                 if attempt + 1 == attempts:
                     raise FetchError(f"{url}: {error}") from error
                 time.sleep(pause * 2**attempt)
-        if sha256 and (actual_digest := digest(part)) != sha256.lower():
-            keeps = False
+        if sha256 and (actual_digest := digest(partial_file)) != sha256.lower():
+            is_resumable = False
             raise FetchError(
                 f"{url}: is not what it was: SHA-256 is {actual_digest}, not {sha256}; if the "
                 "authors have changed it and you trust that, say so by --checksum"
             )
-        part.replace(target)
+        partial_file.replace(target)
     finally:
-        if not keeps:
-            part.unlink(missing_ok=True)
+        if not is_resumable:
+            partial_file.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _receive(url: str, part: Path, start: int, progress: Progress, timeout: float) -> None:
+def _receive(url: str, partial_file: Path, start: int, progress: Progress, timeout: float) -> None:
     """Make one attempt to download a file, from a start byte if the server supports ranges."""
     headers = {"User-Agent": "intercode", "Accept-Encoding": "identity"}
     if start:
@@ -127,7 +131,7 @@ def _receive(url: str, part: Path, start: int, progress: Progress, timeout: floa
                 start = 0  # the server ignored the range, and sends the whole file
             length = response.headers.get("Content-Length") or ""
             total = start + int(length) if length.isdigit() else None
-            with part.open("ab" if start else "wb") as file:
+            with partial_file.open("ab" if start else "wb") as file:
                 progress(start, total)
                 while block := response.read(_BLOCK):
                     file.write(block)
@@ -147,6 +151,6 @@ def _receive(url: str, part: Path, start: int, progress: Progress, timeout: floa
         raise
     except (http.client.HTTPException, OSError) as error:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            raise FetchError(f"cannot write {part}: {error.strerror}") from error
+            raise FetchError(f"cannot write {partial_file}: {error.strerror}") from error
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise _BrokenOffError(str(reason)) from error

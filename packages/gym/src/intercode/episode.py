@@ -75,15 +75,17 @@ def _unescape_match(match: re.Match[str]) -> str:
     return chr(0xDC00 + int(byte, 16)) if byte else chr(int(code, 16)) if code else _MARK
 
 
-def _each_text(data: Any, change: Callable[[str], str]) -> Any:
+def _each_text(document: Any, change: Callable[[str], str]) -> Any:
     """Apply `change` to every non-ASCII text of some data, including the keys of objects."""
-    if isinstance(data, str):
-        return data if data.isascii() else change(data)
-    if isinstance(data, Mapping):
-        return {_each_text(key, change): _each_text(value, change) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return type(data)([_each_text(value, change) for value in data])
-    return data
+    if isinstance(document, str):
+        return document if document.isascii() else change(document)
+    if isinstance(document, Mapping):
+        return {
+            _each_text(key, change): _each_text(value, change) for key, value in document.items()
+        }
+    if isinstance(document, (list, tuple)):
+        return type(document)([_each_text(value, change) for value in document])
+    return document
 
 
 class NoAction(str):
@@ -239,7 +241,7 @@ class Episode:
     def id(self) -> str:
         """The identifier among all attempts: ``TASK#EPOCH``, with ``.N`` for each fork."""
         branch = () if self.fork is None else self.fork.branch
-        return f"{self.task_id}#{self.epoch}" + "".join(f".{number}" for number in branch)
+        return f"{self.task_id}#{self.epoch}" + "".join(f".{fork_number}" for fork_number in branch)
 
     @property
     def reward(self) -> float | None:
@@ -278,20 +280,20 @@ class Episode:
         return json.dumps(self, default=_shallow_dict, ensure_ascii=True, separators=(",", ":"))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Episode:
+    def from_dict(cls, record: Mapping[str, Any]) -> Episode:
         """Build an episode from the result of `to_dict`. The outcome is derived again, not read.
 
         Raises:
             RecordError: A field is missing, unknown, or of a wrong type.
         """
-        data = {name: value for name, value in data.items() if name != "outcome"}
-        field_names = {f.name for f in fields(cls)}
-        if unknown := sorted(set(data) - field_names):
+        record = {name: value for name, value in record.items() if name != "outcome"}
+        field_names = {episode_field.name for episode_field in fields(cls)}
+        if unknown := sorted(set(record) - field_names):
             raise RecordError(f"episode has unknown fields: {', '.join(unknown)}")
         import msgspec
 
         try:
-            return msgspec.convert(data, cls)
+            return msgspec.convert(record, cls)
         # msgspec also encodes text in fields of other types, which fails on half a surrogate pair.
         except (msgspec.ValidationError, UnicodeEncodeError) as error:
             raise RecordError(f"episode cannot be read: {error}") from error
@@ -304,12 +306,12 @@ class Episode:
             RecordError: The line is not JSON or not an episode.
         """
         try:
-            data = load_record(line)
+            record = load_record(line)
         except ValueError as error:
             raise RecordError(f"episode is not JSON: {error}") from error
-        if not isinstance(data, dict):
-            raise RecordError(f"episode is not a JSON object but {type(data).__name__}")
-        return cls.from_dict(data)
+        if not isinstance(record, dict):
+            raise RecordError(f"episode is not a JSON object but {type(record).__name__}")
+        return cls.from_dict(record)
 
 
 def not_json(data: Any) -> str:
@@ -325,18 +327,18 @@ def not_json(data: Any) -> str:
     except ValueError as error:
         return f" cannot be written: {error}"
     except TypeError:
-        items: Iterable[tuple[Any, Any]] = ()
+        members: Iterable[tuple[Any, Any]] = ()
         if is_dataclass(data):
-            items = (
+            members = (
                 (f".{attribute.name}", getattr(data, attribute.name)) for attribute in fields(data)
             )
         elif isinstance(data, Mapping):
-            items = ((f"[{name!r}]", value) for name, value in data.items())
+            members = ((f"[{name!r}]", value) for name, value in data.items())
         elif isinstance(data, list | tuple):
-            items = ((f"[{index}]", value) for index, value in enumerate(data))
-        for place, value in items:
+            members = ((f"[{index}]", value) for index, value in enumerate(data))
+        for field_path, value in members:
             if problem := not_json(value):
-                return f"{place}{problem}"
+                return f"{field_path}{problem}"
         return f" is {type(data).__name__}"
     return ""
 
@@ -352,6 +354,10 @@ def _shallow_dict(value: Any) -> dict[str, Any]:
     return _with_outcome(value, members) if isinstance(value, Episode) else members
 
 
-def _with_outcome(episode: Episode, data: dict[str, Any]) -> dict[str, Any]:
+def _with_outcome(episode: Episode, fields_by_name: dict[str, Any]) -> dict[str, Any]:
     """Add an episode's outcome, if it has one, to its plain data."""
-    return data if episode.outcome is None else {**data, "outcome": episode.outcome}
+    return (
+        fields_by_name
+        if episode.outcome is None
+        else {**fields_by_name, "outcome": episode.outcome}
+    )

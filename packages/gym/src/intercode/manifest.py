@@ -121,11 +121,11 @@ class Manifest(_Manifest, total=False):
     rescored: dict[str, Any]
 
 
-def check_manifest(data: object, path: Path) -> dict[str, Any]:
+def check_manifest(document: object, path: Path) -> dict[str, Any]:
     """Validate the content of a ``run.json``, and return it.
 
     Args:
-        data: The content.
+        document: The content.
         path: The file, for messages.
 
     Raises:
@@ -133,16 +133,16 @@ def check_manifest(data: object, path: Path) -> dict[str, Any]:
     """
     import msgspec
 
-    if not isinstance(data, dict):
+    if not isinstance(document, dict):
         raise RecordError(f"{path} is not a JSON object")
-    if isinstance(version := data.get("format"), int) and version != FORMAT:
+    if isinstance(version := document.get("format"), int) and version != FORMAT:
         raise RecordError(
             f"{path} was written by another version of intercode (format {version}, not {FORMAT})"
         )
     try:
-        msgspec.convert(data, Manifest)
+        msgspec.convert(document, Manifest)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         problem, _, field = str(error).replace("`", "").partition(" - at $.")
         location = f"field {field}: " if field else ""
         raise RecordError(f"{path} is damaged: {location}{problem}") from None
-    return data
+    return document

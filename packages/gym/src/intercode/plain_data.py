@@ -33,7 +33,7 @@ def check_plain(document: object, length: int) -> None:
             a number above 1,023 bits, a key that is not text, or a type that JSON lacks. The
             message names the problem.
     """
-    room = max(_MAX_DOCUMENT_BYTES, _VALUE * length)
+    max_bytes = max(_MAX_DOCUMENT_BYTES, _VALUE * length)
     stack = [(document, 0)]
     while stack:
         value, depth = stack.pop()
@@ -41,14 +41,14 @@ def check_plain(document: object, length: int) -> None:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested too deeply: more than {MAX_DEPTH} levels")
         if kind in (str, dict, list):
-            room -= len(value) * (1 if kind is str else _VALUE)  # type: ignore[arg-type]
-            if room < 0:
+            max_bytes -= len(value) * (1 if kind is str else _VALUE)  # type: ignore[arg-type]
+            if max_bytes < 0:
                 raise ValueError("its aliases, written out, take too much")
         if kind is dict:
             for key in value:  # type: ignore[attr-defined]
                 if type(key) is not str:
                     raise ValueError(f"the key {str(key)[:50]} is not a text: put it in quotes")
-                room -= len(key)
+                max_bytes -= len(key)
             stack += [(item, depth + 1) for item in value.values()]  # type: ignore[attr-defined]
         elif kind is list:
             stack += [(item, depth + 1) for item in value]  # type: ignore[attr-defined]

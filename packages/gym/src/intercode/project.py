@@ -205,9 +205,9 @@ def _make_environment(
     file = getattr(inspect.getmodule(cls), "__file__", None) or ""
     arguments = dict(options)
     # Positional: a user's class may give the parameter another name.
-    data = [arguments.pop("data")] if "data" in arguments else []
+    data_arguments = [arguments.pop("data")] if "data" in arguments else []
     try:
-        env = cls(*data, **arguments)
+        env = cls(*data_arguments, **arguments)
     except InterCodeError:
         raise
     except (Exception, SystemExit) as error:
@@ -335,11 +335,11 @@ def _load(path: Path) -> dict[str, Any]:
         ValueError: The file is too large, not UTF-8, or not TOML.
     """
     with open_regular(path) as file:
-        data = file.read(_MAX_FILE_BYTES + 1)
-    if len(data) > _MAX_FILE_BYTES:
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
         raise ValueError(f"it has more than {_MAX_FILE_BYTES:,} bytes")
     try:
-        return dict(tomllib.loads(data.decode()))
+        return dict(tomllib.loads(content.decode()))
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
 

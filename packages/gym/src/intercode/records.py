@@ -60,23 +60,27 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         RecordError: The folder is not a run's, or its ``run.json`` cannot be read.
     """
     path = folder / MANIFEST
-    data = _json(path, f"{folder} is not the folder of a run: {path.name}")
-    manifest = check_manifest(data, path)
+    document = _json(path, f"{folder} is not the folder of a run: {path.name}")
+    manifest = check_manifest(document, path)
     env = manifest["env"]
     if env.get("env") == "swe" and "protocol" in env:
         env.setdefault("history", "full")  # older records: the history was always full
     return manifest
 
 
-def run_folders(places: Iterable[Path]) -> list[Path]:
+def run_folders(root_paths: Iterable[Path]) -> list[Path]:
     """Return the folders of runs: each path that is a run, else the runs directly below it.
 
     A path without any run is returned unchanged.
     """
     folders: list[Path] = []
-    for place in places:
-        subfolders = [] if (place / MANIFEST).is_file() or not place.is_dir() else place.iterdir()
-        folders += sorted(path for path in subfolders if (path / MANIFEST).is_file()) or [place]
+    for root_path in root_paths:
+        subfolders = (
+            []
+            if (root_path / MANIFEST).is_file() or not root_path.is_dir()
+            else root_path.iterdir()
+        )
+        folders += sorted(path for path in subfolders if (path / MANIFEST).is_file()) or [root_path]
     return folders
 
 
@@ -205,13 +209,13 @@ def _read_with_offsets(path: Path) -> Iterator[tuple[int, Episode]]:
     try:
         size = _finished_size(path)
         with open_record(path) as file:
-            number = 0
+            line_number = 0
             while (offset := file.tell()) < size:
-                number += 1
+                line_number += 1
                 try:
                     yield offset, Episode.from_json(record_line(file))
                 except RecordError as error:
-                    raise RecordError(f"{path}:{number}: {error}") from error
+                    raise RecordError(f"{path}:{line_number}: {error}") from error
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
@@ -539,9 +543,9 @@ class Outcome:
 def _find_solved_turn(episode: Episode) -> int | None:
     if not episode.success:
         return None
-    for number, turn in enumerate(episode.turns, 1):
+    for turn_number, turn in enumerate(episode.turns, 1):
         if turn.reward == 1.0:
-            return number
+            return turn_number
     return len(episode.turns)
 
 
@@ -576,12 +580,14 @@ def load_actions(path: Path) -> dict[str, list[str]]:
         return _recorded_actions(path / EPISODES)
     if path.suffix == ".jsonl":
         return _recorded_actions(path.resolve())  # the caller may name a link
-    data = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
-    if isinstance(data, dict) and isinstance(data.get("logs"), dict):
-        data = data["logs"]
-    if not isinstance(data, dict) or not data:
+    document = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
+    if isinstance(document, dict) and isinstance(document.get("logs"), dict):
+        document = document["logs"]
+    if not isinstance(document, dict) or not document:
         raise RecordError(f"{path}: expected a JSON object, task id → actions")
-    return {task: _listed_actions(value, f"{path}, task {task}") for task, value in data.items()}
+    return {
+        task: _listed_actions(value, f"{path}, task {task}") for task, value in document.items()
+    }
 
 
 def _recorded_actions(path: Path) -> dict[str, list[str]]:

@@ -76,10 +76,10 @@ class Redactor:
             text = pattern.sub(rf"\g<1>{REDACTED}" if pattern.groups else REDACTED, text)
         return text
 
-    def dialogue(self, part: Mapping[str, Any]) -> dict[str, Any]:
+    def dialogue(self, dialogue_part: Mapping[str, Any]) -> dict[str, Any]:
         """Redact a part of a dialogue, given as JSON data."""
         redacted_part: dict[str, Any] = _map_texts(
-            part, self.text if self._includes_dialogues else self.values
+            dialogue_part, self.text if self._includes_dialogues else self.values
         )
         return redacted_part
 
@@ -130,7 +130,7 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: _map_texts(item, change) for name, item in value.items()}
+        return {name: _map_texts(member, change) for name, member in value.items()}
     if isinstance(value, Sequence):
-        return [_map_texts(item, change) for item in value]
+        return [_map_texts(member, change) for member in value]
     return value

@@ -70,14 +70,14 @@ class Guard:
         self._names = {"localhost", socket.gethostname().lower(), *(map(str.lower, names))}
 
     def refusal(
-        self, headers: Headers, *, free: bool = False, linked: bool = False
+        self, headers: Headers, *, is_token_free: bool = False, allows_links: bool = False
     ) -> tuple[HTTPStatus, str] | None:
         """Return status and message for a request to refuse; None to accept the request.
 
         Args:
             headers: The request's headers.
-            free: Whether the request needs no token.
-            linked: Whether a link on another site may open the resource as a page.
+            is_token_free: Whether the request needs no token.
+            allows_links: Whether a link on another site may open the resource as a page.
         """
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
@@ -86,10 +86,10 @@ class Guard:
         if {origin.partition("://")[2].lower() for origin in origins} - allowed_origins:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
         mode, dest = (headers.get_all(f"Sec-Fetch-{name}") for name in ("Mode", "Dest"))
-        follows = linked and (mode, dest) == (["navigate"], ["document"])
-        if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and not follows:
+        follows_link = allows_links and (mode, dest) == (["navigate"], ["document"])
+        if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and not follows_link:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
-        if not free and self._token is not None:
+        if not is_token_free and self._token is not None:
             return token_refusal(headers.get_all("Authorization"), self._token)
         return None
 

@@ -80,14 +80,14 @@ def hide(text: str, *secrets: str) -> str:
     return text
 
 
-def hide_in(data: Any, secret: str) -> Any:
+def hide_in(document: Any, secret: str) -> Any:
     """Replace a secret in a server's response, given as JSON data."""
     if len(secret) < MIN_SECRET_LENGTH:
-        return data
-    if isinstance(data, str):
-        return data.replace(secret, "[key]")
-    if isinstance(data, list):
-        return [hide_in(value, secret) for value in data]
-    if isinstance(data, dict):
-        return {name: hide_in(value, secret) for name, value in data.items()}
-    return data
+        return document
+    if isinstance(document, str):
+        return document.replace(secret, "[key]")
+    if isinstance(document, list):
+        return [hide_in(value, secret) for value in document]
+    if isinstance(document, dict):
+        return {name: hide_in(value, secret) for name, value in document.items()}
+    return document

@@ -448,17 +448,19 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             for layer in layers:
                 _refuse_twice(layer, values)
             flat |= values
-        parts: dict[str, Any] = {part: {} for part in PARTS}
+        sections: dict[str, Any] = {section: {} for section in SECTIONS}
         env_options: dict[str, Any] = {}
         for option, value in _drop_none(flat).items():
             value = str(value) if isinstance(value, Path) else value
             if option in LIMITS:
                 value = _limit(option, value)
-            part = _parts_by_option().get(option)
-            (env_options if part is None else parts[part] if part else parts)[option] = value
-        parts["env"]["options"] = env_options
+            section = _section_by_option().get(option)
+            (env_options if section is None else sections[section] if section else sections)[
+                option
+            ] = value
+        sections["env"]["options"] = env_options
         try:
-            return msgspec.convert(parts, cls)
+            return msgspec.convert(sections, cls)
         except msgspec.ValidationError as error:
             text, _, path = str(error).partition(" - at `$.")
             name = path.rpartition(".")[2].rstrip("`")
@@ -489,7 +491,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         overrides: Options | None = None,
         *,
         trust: bool = False,
-        resumes: bool = False,
+        is_resume: bool = False,
         record: object = MANIFEST,
     ) -> RunSpec:
         """Make the spec of a recorded run, overridden by the caller's options.
@@ -505,7 +507,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             overrides: The caller's options. Options that change agent, seed or exclusion are added
                 to the differences that the run accepts.
             trust: Whether recorded options that act are accepted, too.
-            resumes: Whether the spec resumes the run: with the execution options of its last
+            is_resume: Whether the spec resumes the run: with the execution options of its last
                 session, and no accepted differences.
             record: The record's location, for messages.
 
@@ -514,7 +516,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             UsageError: The record omits a password, and the caller did not give it.
         """
         overrides = _add_folder(manifest, _read_given(overrides or {}, manifest, trust=trust))
-        record_values = inherited_options(manifest, overrides, resumes=resumes)
+        record_values = inherited_options(manifest, overrides, is_resume=is_resume)
         repeated_names = _repeated_names(record_values, overrides)
         check(
             record,
@@ -530,15 +532,15 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             ):
                 flag = name.replace("_", "-")
                 raise UsageError(f"the record has no password or key: give --{flag} again")
-        differs = {
+        differing_names = {
             fact
             for option in overrides
-            if (fact := _fact(option)) and option not in repeated_names and not resumes
+            if (fact := _changed_fact(option)) and option not in repeated_names and not is_resume
         }
-        accept = [*overrides.get("accept", ()), *sorted(differs)]
+        accepted_names = [*overrides.get("accept", ()), *sorted(differing_names)]
         if {"env", "data"} <= repeated_names:  # a folder's file may have changed since
             overrides = {name: value for name, value in overrides.items() if name != "env"}
-        return cls.of(record_values, overrides, {"accept": accept})
+        return cls.of(record_values, overrides, {"accept": accepted_names})
 
     def merge(self, **changes: Any) -> RunSpec:
         """Return a copy with other options; None removes an option."""
@@ -548,10 +550,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         """Return the options, option → value, without those that have no value from the caller."""
         options: dict[str, Any] = msgspec.to_builtins(self)
         env_options: dict[str, Any] = options["env"].pop("options")
-        for part in PARTS:
-            options |= options.pop(part)
+        for section in SECTIONS:
+            options |= options.pop(section)
         options = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
-        flags = _flags()
+        flags = _flag_options()
         return env_options | {
             k: v for k, v in options.items() if v is not None and v != [] and (v or k not in flags)
         }
@@ -565,7 +567,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return {
             name: _PORTABLE.get(name, portable)(value)
             for name, value in sorted(self.flat().items())
-            if _parts_by_option().get(name) != "how" and name != "exclude"
+            if _section_by_option().get(name) != "how" and name != "exclude"
         }
 
     def identity(self) -> dict[str, Any]:
@@ -586,7 +588,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return self.env.options.get("reward")
 
 
-PARTS: Mapping[str, type[_Part]] = {
+SECTIONS: Mapping[str, type[_Part]] = {
     "env": EnvSpec,
     "agent": AgentSpec,
     "model": ModelSpec,
@@ -615,7 +617,7 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
     return {**_drop_none(facts), **benchmark.options, **benchmark.limits}
 
 
-def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> dict[str, Any]:
+def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) -> dict[str, Any]:
     """Return the options of a record's last session, including records of version 0.1.0.
 
     Version 0.1.0 had another name for ``sandbox``, and kept environment-specific options under
@@ -623,7 +625,7 @@ def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> d
 
     Args:
         manifest: The run's ``run.json``.
-        resumes: Whether to add the session's execution options, as far as records hold them.
+        is_resume: Whether to add the session's execution options, as far as records hold them.
     """
     last_session: Mapping[str, Any] = (manifest.get("sessions") or [{}])[-1]
     options: dict[str, Any] = dict(last_session.get("options", {}))
@@ -633,9 +635,9 @@ def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> d
     if manifest.get("env", {}).get("history") == "full":  # set for records older than the option
         options.setdefault("history", "full")
     options = {_OLD_NAMES.get(name, name): value for name, value in options.items()}
-    for name in (*list_part_options(How), "exclude"):
+    for name in (*list_section_options(How), "exclude"):
         options.pop(name, None)
-    if resumes:
+    if is_resume:
         settings = last_session.get("settings", {})
         options |= {name: settings.get(_SETTINGS.get(name, name)) for name in _CARRIED_OUT}
     return _drop_none(options)
@@ -653,9 +655,9 @@ def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     declared_options: dict[str, Option] = {}
     for kind in environment_kinds():
         declared_options |= list_class_options(kind)
-    parts = _parts_by_option()
+    section_by_option = _section_by_option()
     options = recorded_options(manifest)
-    env_options = {name: value for name, value in options.items() if name not in parts}
+    env_options = {name: value for name, value in options.items() if name not in section_by_option}
     identity = _identity(env_options, declared_options)
     facts = {name: fact for name, fact in env.items() if name not in identity}
     return {**manifest, "env": {**facts, "options": identity}}
@@ -678,30 +680,30 @@ _SETTINGS = {"retries": "max_retries"}
 
 
 def inherited_options(
-    manifest: Mapping[str, Any], overrides: Options, *, resumes: bool = False
+    manifest: Mapping[str, Any], overrides: Options, *, is_resume: bool = False
 ) -> dict[str, Any]:
     """Return the recorded options that the caller's options do not replace.
 
     See `RunSpec.from_record`.
     """
-    record_values = recorded_options(manifest, resumes=resumes)
+    record_values = recorded_options(manifest, is_resume=is_resume)
     repeated_names = _repeated_names(record_values, overrides)
     replaced_names = {name for name in overrides if name not in repeated_names}
     for group in _EXCLUSIVE_GROUPS:
         replaced_names |= group if replaced_names & group else set()
     if replaced_names & {"agent", "preset"}:
         replaced_names |= {
-            name for name, part in _parts_by_option().items() if part in ("agent", "model")
+            name for name, section in _section_by_option().items() if section in ("agent", "model")
         }
     return {name: value for name, value in record_values.items() if name not in replaced_names}
 
 
 def list_record_effects(
-    manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, resumes: bool = False
+    manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, is_resume: bool = False
 ) -> list[Effect]:
     """List the recorded effects that the caller did not repeat: see `RunSpec.from_record`."""
     overrides = _add_folder(manifest, _read_given(overrides, manifest, trust=trust))
-    record_values = inherited_options(manifest, overrides, resumes=resumes)
+    record_values = inherited_options(manifest, overrides, is_resume=is_resume)
     return effects(record_values, _repeated_names(record_values, overrides))
 
 
@@ -735,12 +737,15 @@ def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
     A folder with an ``intercode.toml`` repeats all options of its file.
     """
     spec = RunSpec.of(overrides)
-    forms = [json.loads(json.dumps(form)) for form in (spec.flat(), spec.recorded())]
+    option_sets = [
+        json.loads(json.dumps(option_set)) for option_set in (spec.flat(), spec.recorded())
+    ]
     is_source = "env" in overrides and overrides["env"] not in ENVS
     return {
         name
         for name, value in record_values.items()
-        if any(form.get(name) == value for form in forms) and (name in overrides or is_source)
+        if any(option_set.get(name) == value for option_set in option_sets)
+        and (name in overrides or is_source)
     }
 
 
@@ -772,7 +777,7 @@ def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> d
             raise UsageError(
                 f"environment {env!r} has no option {name!r}{hint_text(name, declared_options)}"
             )
-        if name in _parts_by_option() and not any(
+        if name in _section_by_option() and not any(
             name in list_class_options(kind) for kind in environment_kinds()
         ):
             raise UsageError(f"-o {name}: every run has an option of this name, --{name}")
@@ -833,13 +838,13 @@ def _drop_none(options: Options) -> dict[str, Any]:
 
 
 @cache
-def list_part_options(part: type[msgspec.Struct]) -> dict[str, Option]:
+def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
     """List a part's options by name."""
-    encoded_names = {field.name: field.encode_name for field in msgspec.structs.fields(part)}
+    encoded_names = {field.name: field.encode_name for field in msgspec.structs.fields(section)}
     return {
         encoded_names[name]: msgspec.structs.replace(option, name=encoded_names[name])
-        for name, option in list_class_options(part).items()
-        if name not in PARTS
+        for name, option in list_class_options(section).items()
+        if name not in SECTIONS
     }
 
 
@@ -887,31 +892,31 @@ def group_by_environment() -> dict[str, dict[str, Option]]:
 
 
 @cache
-def _parts_by_option() -> dict[str, str]:
+def _section_by_option() -> dict[str, str]:
     """Return option → name of its part; "" for the fields of `RunSpec` itself."""
-    parts = dict.fromkeys(list_part_options(RunSpec), "")
-    for part, kind in PARTS.items():
-        parts |= dict.fromkeys(list_part_options(kind), part)
-    del parts["options"]
-    return parts
+    section_by_option = dict.fromkeys(list_section_options(RunSpec), "")
+    for section, kind in SECTIONS.items():
+        section_by_option |= dict.fromkeys(list_section_options(kind), section)
+    del section_by_option["options"]
+    return section_by_option
 
 
-def _fact(option: str) -> str:
+def _changed_fact(option: str) -> str:
     """Return the recorded fact that an option is meant to change; "" for none."""
-    part = _parts_by_option().get(option)
-    if part in ("agent", "model"):
+    section = _section_by_option().get(option)
+    if section in ("agent", "model"):
         return "agent"
-    return list_part_options(RunSpec)[option].fact if part == "" else ""
+    return list_section_options(RunSpec)[option].fact if section == "" else ""
 
 
 @cache
-def _flags() -> set[str]:
+def _flag_options() -> set[str]:
     """Return the options for which False stands for no value from the caller."""
-    parts = (*PARTS.values(), RunSpec)
+    section_types = (*SECTIONS.values(), RunSpec)
     return {
         k
-        for part in parts
-        for k, option in list_part_options(part).items()
+        for section in section_types
+        for k, option in list_section_options(section).items()
         if option.default is False
     }
 
@@ -922,7 +927,7 @@ def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: The preset is unknown or of another environment, or two environments are named.
     """
-    names = _parts_by_option().keys() | environment_options().keys() | {"options"}
+    names = _section_by_option().keys() | environment_options().keys() | {"options"}
     options = _drop_none({name: value for name, value in vars(args).items() if name in names})
     env_option = getattr(args, "env_option", None)
     network = options.get("network")
@@ -998,7 +1003,9 @@ def add_options(
         option = options[name]
         if option.has_flag and name not in excluded_names.split():
             flag = _REPEATABLE_FLAGS.get(name, option.flag)
-            action = parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
+            action = parser.add_argument(
+                flag, dest=name, help=_help(option), **_argparse_keywords(option)
+            )
             vars(action)["is_rare"] = not option.is_daily  # for `intercode.cli.parser`
 
 
@@ -1028,11 +1035,13 @@ _REPEATABLE_FLAGS = {"tasks": "--task", "accept": "--accept", "skill": "--skill"
 
 def _help(option: Option) -> str:
     shows_default = option.default not in (None, False, (), "") and "default" not in option.help
-    says = shows_default and option.name in _parts_by_option() and not option.choices
-    return f"{option.help} (default: {option.default})" if says else option.help
+    shows_default_value = (
+        shows_default and option.name in _section_by_option() and not option.choices
+    )
+    return f"{option.help} (default: {option.default})" if shows_default_value else option.help
 
 
-def _takes(option: Option) -> dict[str, Any]:
+def _argparse_keywords(option: Option) -> dict[str, Any]:
     """Return argparse's keywords for an option's value."""
     if option.kinds == (bool,):
         has_negation = option.default is None
@@ -1091,21 +1100,21 @@ seconds = _reader(units.seconds)
 size = _reader(units.size)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Parse a finite number, 0 or above."""
-    if not 0 <= (value := _float(text)) < float("inf"):
+    if not 0 <= (value := _parse_float(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number, 0 or above, not {text!r}")
     return value
 
 
-def _amount(text: str) -> float:
+def _parse_amount(text: str) -> float:
     """Parse a finite number above 0."""
-    if (value := _number(text)) == 0:
+    if (value := _parse_number(text)) == 0:
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
     return value
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -1113,8 +1122,8 @@ def _float(text: str) -> float:
 
 
 _READERS: dict[str | None, Callable[[str], Any]] = {
-    **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _amount, "P": _amount},
-    "T": _number,
+    **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _parse_amount, "P": _parse_amount},
+    "T": _parse_number,
 }
 """Placeholder in ``--help`` → parser of the value; other values are texts or whole numbers."""
 
@@ -1130,41 +1139,41 @@ def portable(value: Any) -> Any:
     return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
 
 
-def _path(value: str) -> str:
+def _absolute_path(value: str) -> str:
     return str(Path(value).absolute())
 
 
-def _place(value: str) -> str:
+def _absolute_if_existing(value: str) -> str:
     """Make an existing path absolute; a name or a URL stays, without its password."""
     if scheme := parse_scheme(value):
-        return f"{scheme}:{_place(value.partition(':')[2])}"
+        return f"{scheme}:{_absolute_if_existing(value.partition(':')[2])}"
     path = Path(value).expanduser()
     looks_like_a_path = "/" in value or bool(path.suffix)
     is_existing_path = looks_like_a_path and path.exists()
     return str(path.absolute()) if is_existing_path else str(portable(value))
 
 
-def _data(value: str) -> str:
+def _portable_dataset(value: str) -> str:
     is_code = is_reference(value) and is_reference(loader_name(value) or "")
-    return absolute(value) if is_code else _place(value)
+    return absolute(value) if is_code else _absolute_if_existing(value)
 
 
-def _code(value: str) -> str:
+def _portable_code(value: str) -> str:
     """Make the path in ``file.py:name`` absolute."""
     if value.endswith(".toml") and not value.startswith("cli:"):  # an agent's profile
-        return _place(value)
+        return _absolute_if_existing(value)
     return absolute(value)
 
 
-def _model(value: str) -> str:
+def _portable_model(value: str) -> str:
     return value if value.partition("/")[0] in MODELS else absolute(value)
 
 
-def _engine(value: str) -> str:
+def _portable_engine(value: str) -> str:
     return str(portable(value)) if "://" in value else absolute(value)
 
 
-def _image(value: str) -> str:
+def _portable_image(value: str) -> str:
     from intercode_sandbox.images.base import parse  # a slow import, which help does not need
 
     try:
@@ -1189,20 +1198,20 @@ def _resolve_value(name: str, value: Any) -> Any:
     if not isinstance(value, str) or "://" in value:  # `portable` treats URLs
         return value
     if name in ("out", "cache", "prices", "prompt"):
-        return _path(value)
+        return _absolute_path(value)
     if name in CODE:
         return absolute(value)
-    return _place(value) if name in ("databases", "repositories") else value
+    return _absolute_if_existing(value) if name in ("databases", "repositories") else value
 
 
 _PORTABLE: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
-    "skill": lambda folders: [_path(folder) for folder in folders],
-    "data": _data,
-    "env": lambda name: ENVS.file_reference(name) or _place(name),
-    **dict.fromkeys(("databases", "repositories"), _place),
-    **dict.fromkeys(("agent", "protocol", "reward", "sandbox"), _code),
-    **dict.fromkeys(("judge_model", "model"), _model),
-    "engine": _engine,
-    **dict.fromkeys(("image", "default_image"), _image),
+    **dict.fromkeys(("cache", "prices", "prompt", "recording"), _absolute_path),
+    "skill": lambda folders: [_absolute_path(folder) for folder in folders],
+    "data": _portable_dataset,
+    "env": lambda name: ENVS.file_reference(name) or _absolute_if_existing(name),
+    **dict.fromkeys(("databases", "repositories"), _absolute_if_existing),
+    **dict.fromkeys(("agent", "protocol", "reward", "sandbox"), _portable_code),
+    **dict.fromkeys(("judge_model", "model"), _portable_model),
+    "engine": _portable_engine,
+    **dict.fromkeys(("image", "default_image"), _portable_image),
 }

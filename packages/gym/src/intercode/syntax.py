@@ -23,6 +23,6 @@ def parse(source: str) -> ast.Module:
         return ast.parse(source)
 
 
-def quoted(name: str, mark: str = '"') -> str:
+def quoted(name: str, quote: str = '"') -> str:
     """Quote a name for SQL with the standard's ``"`` or MySQL's backtick, or a text with ``'``."""
-    return f"{mark}{name.replace(mark, mark * 2)}{mark}"
+    return f"{quote}{name.replace(quote, quote * 2)}{quote}"

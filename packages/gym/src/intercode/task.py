@@ -122,15 +122,19 @@ class Task:
         fields = {key: value for key, value in row.items() if value is not None}
         if "query" not in fields:
             other_keys = [str(key) for key in fields if key not in FIELDS]
-            meaning = nearest_word("query", other_keys) or next(
+            likely_name = nearest_word("query", other_keys) or next(
                 (k for k in other_keys if k in _QUERIES), None
             )
-            advice = f": rename {meaning!r}" if meaning else ""
+            advice = f": rename {likely_name!r}" if likely_name else ""
             raise TaskError(f"field 'query' is missing{advice}")
         if "task_id" not in fields:
             fields["task_id"] = index
             gold = fields.get("gold")
-            if isinstance(gold, list) and gold and all(isinstance(part, str) for part in gold):
+            if (
+                isinstance(gold, list)
+                and gold
+                and all(isinstance(gold_action, str) for gold_action in gold)
+            ):
                 fields["gold"] = ";".join(gold)
         unknown = {key: fields.pop(key) for key in list(fields) if key not in FIELDS}
         for key in unknown:
@@ -141,7 +145,7 @@ class Task:
                 )
         metadata = fields.pop("metadata", {})
         if not isinstance(metadata, Mapping):
-            raise TaskError(f"field 'metadata' must be an object, not {_kind(metadata)}")
+            raise TaskError(f"field 'metadata' must be an object, not {_json_type(metadata)}")
         if duplicates := sorted(set(metadata) & set(unknown)):
             raise TaskError(f"field {duplicates[0]!r} is given twice: beside and within 'metadata'")
         return cls(**fields, metadata={**metadata, **unknown}, folder=folder)
@@ -182,8 +186,14 @@ class Task:
 
     def expects(self, path: str) -> bool:
         """Whether `may_change` names a path, or a folder above it."""
-        places = (PurePosixPath(path), *PurePosixPath(path).parents) if self.may_change else ()
-        return any(place.match(glob) for place in places for glob in self.may_change)
+        expected_paths = (
+            (PurePosixPath(path), *PurePosixPath(path).parents) if self.may_change else ()
+        )
+        return any(
+            expected_path.match(glob)
+            for expected_path in expected_paths
+            for glob in self.may_change
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task in plain JSON types, without empty fields; `from_dict` inverts it."""
@@ -346,7 +356,7 @@ class Dataset(Sequence[Task]):
 
     def where(self, task: Task) -> str:
         """Return a task's location for messages: ``tasks.jsonl: row 3 (line 7), task 'a'``."""
-        return f"{self._place(task)}task {task.task_id!r}"
+        return f"{self._row_location(task)}task {task.task_id!r}"
 
     @contextmanager
     def locate_errors(self, task: Task) -> Iterator[None]:
@@ -354,9 +364,9 @@ class Dataset(Sequence[Task]):
         try:
             yield
         except TaskError as error:
-            raise TaskError(f"{self._place(task)}{error}") from error
+            raise TaskError(f"{self._row_location(task)}{error}") from error
 
-    def _place(self, task: Task) -> str:
+    def _row_location(self, task: Task) -> str:
         row = f"{self.rows[task.task_id]}, " if task.task_id in self.rows else ""
         return f"{self.source or self.name}: {row}"
 
@@ -409,7 +419,7 @@ def _validate(name: str, check: Callable[[object], Any], value: object) -> Any:
         raise TaskError(f"field {name!r} {error}") from None
 
 
-def _kind(value: object) -> str:
+def _json_type(value: object) -> str:
     """Return a value's type in the words of JSON, for messages."""
     names = {str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number"}
     return names.get(type(value), type(value).__name__)
@@ -417,7 +427,7 @@ def _kind(value: object) -> str:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"must be text, not {_kind(value)}")
+        raise ValueError(f"must be text, not {_json_type(value)}")
     if "\0" in value:
         raise ValueError("holds a NUL, which no command or file name can hold")
     try:
@@ -453,8 +463,8 @@ def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (_nonempty_text(value),)
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"must be text or a list of texts, not {_kind(value)}")
-    return tuple(_nonempty_text(item) for item in value)
+        raise ValueError(f"must be text or a list of texts, not {_json_type(value)}")
+    return tuple(_nonempty_text(text) for text in value)
 
 
 def _globs(value: object) -> tuple[str, ...]:
@@ -471,13 +481,13 @@ def _limit(name: str) -> Callable[[object], Any]:
 
 def _files(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"must be an object of path → text, not {_kind(value)}")
+        raise ValueError(f"must be an object of path → text, not {_json_type(value)}")
     return _FixedDict((_nonempty_text(path), _text(content)) for path, content in value.items())
 
 
 def _metadata(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"must be an object, not {_kind(value)}")
+        raise ValueError(f"must be an object, not {_json_type(value)}")
     mapping: dict[str, Any] = freeze(value)
     return mapping
 

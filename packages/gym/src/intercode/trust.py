@@ -98,8 +98,8 @@ class Effect:
         if self.option not in _READ or not isinstance(self.value, str):
             return False
         scheme = parse_scheme(self.value)
-        place = self.value if scheme is None else self.value.partition(":")[2]
-        file, ending, _ = place.partition(".py:")
+        path = self.value if scheme is None else self.value.partition(":")[2]
+        file, ending, _ = path.partition(".py:")
         return file.startswith("/") and not Path(f"{file}.py" if ending else file).exists()
 
     @property
@@ -217,16 +217,18 @@ def _has_effect(name: str, value: Any, options: Mapping[str, Any]) -> bool:
     if value is None or value is False or value in ([], ""):
         return False
     if name in DATA_OPTIONS:
-        parts = value if isinstance(value, list) else [value]
-        return not all(isinstance(part, str | int | float) for part in parts)
+        values = value if isinstance(value, list) else [value]
+        return not all(isinstance(item, str | int | float) for item in values)
     is_harmless = _HARMLESS_TESTS.get(name)
     return not (is_harmless and isinstance(value, str) and is_harmless(value, options))
 
 
 def _is_dataset(value: str, options: Mapping[str, Any]) -> bool:
     name, _, parameters = value.partition(":")
-    parts = [part.partition("=") for part in parameters.split(",")] if parameters else []
-    has_known_names = all(k in _GENERATED and _WORD.fullmatch(v) for k, _, v in parts)
+    assignments = (
+        [assignment.partition("=") for assignment in parameters.split(",")] if parameters else []
+    )
+    has_known_names = all(k in _GENERATED and _WORD.fullmatch(v) for k, _, v in assignments)
     return DATASETS.is_trusted(name) and has_known_names
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.spec import RunSpec, add_options, list_part_options, positive
+from intercode.spec import RunSpec, add_options, list_section_options, positive
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--databases", type=Path, metavar="PATH", help="for SQL, with --data: their folder or dump"
     )
-    add_options(parser, list_part_options(RunSpec), "limit", "tasks")
+    add_options(parser, list_section_options(RunSpec), "limit", "tasks")
     parser.add_argument(
         "--workers",
         type=positive,

@@ -15,9 +15,9 @@ from intercode.cli.terminal import (
     duration,
     percent,
     print_json,
+    print_message,
     safe,
     table,
-    tell,
 )
 from intercode.errors import TaskNotFoundError, UsageError
 from intercode.evaluate.run_setup import find_provider
@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     tasks = _tasks(args)
     recorded_run, reworded_ids = update_queries(tasks, recorded_run)
     if reworded_ids:
-        tell(
+        print_message(
             f"intercode: {_ids(reworded_ids)} of the data: reworded since the run, and found by id"
         )
     selected_run = _select_episodes(recorded_run, args)
@@ -112,7 +112,7 @@ def _bash(
             task: image_for(args.upstream.resolve(), suite)
             for task, suite in suites_by_episode(recorded_run).items()
         }
-    provider = find_provider("bash", say=tell)
+    provider = find_provider("bash", report_line=print_message)
     for name in dict.fromkeys([image, *task_images.values()]):
         provider.digest(name)  # found or built before the workers start, and the clock
     report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
@@ -134,7 +134,7 @@ def _sql(
     if place is None:
         raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
-    engine, say = args.engine or usual_engine(), None if args.quiet else tell
+    engine, say = args.engine or usual_engine(), None if args.quiet else print_message
     with closing(open_databases(engine, Path(place), dialect, say)) as databases:
         report = replay_sql(tasks, recorded_run, databases, progress)
     return report, {}, _rates(report)
@@ -145,7 +145,7 @@ def _python(
 ) -> ReplayOutput:
     from intercode_paper.python import replay_python
 
-    provider = find_provider("python", say=tell)
+    provider = find_provider("python", report_line=print_message)
     report: PythonReplayReport = replay_python(
         tasks, recorded_run, provider, args.image, args.workers, progress
     )
@@ -157,7 +157,7 @@ def _ctf(
 ) -> ReplayOutput:
     from intercode_paper.ctf import replay_ctf
 
-    provider = find_provider("bash", say=tell)
+    provider = find_provider("bash", report_line=print_message)
     if args.image is not None:
         provider.digest(args.image)  # found or built before the workers start, and the clock
     report: CtfReplayReport = replay_ctf(
@@ -200,9 +200,9 @@ def _progress() -> Progress:
     def show(count: int, total: int) -> None:
         text = f"{count}/{format_count(total, 'episode')}"
         if count == total:
-            line.say(text)
+            line.announce(text)
         elif line.is_due():
-            (line.show if line.live else line.say)(text)
+            (line.show if line.live else line.announce)(text)
 
     return show
 

@@ -173,12 +173,12 @@ class Surroundings:
             max_turns=int(getattr(env, "max_turns", 10)),
             reward_every_turn=bool(getattr(env, "reward_every_turn", False)),
             episode=env.episode,
-            setting=_method(env, "setting", lambda: traits.setting or traits.language),
-            overview=_method(env, "overview", _no_overview),
+            setting=_bound_method(env, "setting", lambda: traits.setting or traits.language),
+            overview=_bound_method(env, "overview", _no_overview),
         )
 
 
-def _method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str]:
+def _bound_method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str]:
     """Return an environment's method, or `default`: a user's attribute may not be callable."""
     method = getattr(env, name, None)
     return (lambda: str(method())) if callable(method) else default
@@ -219,33 +219,41 @@ def check_factory(factory: object) -> None:
         return
     if not callable(factory):
         raise UsageError(
-            f"an agent is made by a function or a class that takes a task: {_name(factory)} is "
+            f"an agent is made by a function or a class that takes a task: {_qualified_name(factory)} is "
             "neither"
         )
-    if not _takes(factory, 1):
+    if not _accepts_arguments(factory, 1):
         raise UsageError(
-            f"an agent is made for each task: {_name(factory)} has to take one argument, the task"
+            f"an agent is made for each task: {_qualified_name(factory)} has to take one argument, the task"
         )
     if inspect.iscoroutinefunction(factory):
-        raise UsageError(f"{_name(factory)} is async: an agent is made by a plain function")
+        raise UsageError(
+            f"{_qualified_name(factory)} is async: an agent is made by a plain function"
+        )
 
 
 def _check_methods(agent: object) -> None:
     """Refuse an agent without a usable `act` or `run`: each episode would end in the same error."""
     run, act = getattr(agent, "run", None), getattr(agent, "act", None)
-    method, count, form = (run, 1, "run(env)") if run else (act, 2, "act(observation, history)")
+    method, count, signature_text = (
+        (run, 1, "run(env)") if run else (act, 2, "act(observation, history)")
+    )
     if not callable(method):
         raise UsageError(
-            f"an agent has act() or run(): {_name(agent)} has neither; write "
+            f"an agent has act() or run(): {_qualified_name(agent)} has neither; write "
             "act(self, observation, history), which returns the next action"
         )
     if inspect.iscoroutinefunction(method):
-        raise UsageError(f"{_name(method)} is async: an agent has a plain {form}")
-    if not _takes(method, count):
-        raise UsageError(f"{_name(method)} takes other arguments: an agent has {form}")
+        raise UsageError(
+            f"{_qualified_name(method)} is async: an agent has a plain {signature_text}"
+        )
+    if not _accepts_arguments(method, count):
+        raise UsageError(
+            f"{_qualified_name(method)} takes other arguments: an agent has {signature_text}"
+        )
 
 
-def _takes(call: Callable[..., object], count: int) -> bool:
+def _accepts_arguments(call: Callable[..., object], count: int) -> bool:
     try:
         inspect.signature(call).bind(*[None] * count)
     except TypeError:
@@ -255,5 +263,5 @@ def _takes(call: Callable[..., object], count: int) -> bool:
     return True
 
 
-def _name(thing: object) -> str:
-    return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
+def _qualified_name(named_object: object) -> str:
+    return str(getattr(named_object, "__qualname__", None) or type(named_object).__qualname__)

@@ -200,33 +200,36 @@ def read_predictions(path: Path) -> dict[str, str]:
     except (OSError, UnicodeError) as error:
         raise RecordError(f"cannot read {path}: {error}") from error
     predictions: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        task_id, text = _prediction(line, f"{path}:{number}")
+        task_id, text = _parse_prediction(line, f"{path}:{line_number}")
         if task_id in predictions:
-            raise RecordError(f"{path}:{number}: task {task_id!r} has two predictions")
+            raise RecordError(f"{path}:{line_number}: task {task_id!r} has two predictions")
         predictions[task_id] = text
     if not predictions:
         raise RecordError(f"{path} holds no prediction")
     return predictions
 
 
-def _prediction(line: str, location: str) -> tuple[str, str]:
+def _parse_prediction(line: str, location: str) -> tuple[str, str]:
     try:
-        data = json.loads(line)
+        prediction = json.loads(line)
     except ValueError as error:
         raise RecordError(f"{location}: not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise RecordError(f"{location}: expected an object, not {type(data).__name__}")
-    task_id, text = _field(data, _IDS, location), _field(data, _TEXTS, location)
+    if not isinstance(prediction, dict):
+        raise RecordError(f"{location}: expected an object, not {type(prediction).__name__}")
+    task_id, text = (
+        _first_field(prediction, _IDS, location),
+        _first_field(prediction, _TEXTS, location),
+    )
     if not isinstance(text, str):
         raise RecordError(f"{location}: the prediction must be a text, not {type(text).__name__}")
     return str(task_id), text
 
 
-def _field(data: Mapping[str, Any], names: Sequence[str], location: str) -> Any:
+def _first_field(prediction: Mapping[str, Any], names: Sequence[str], location: str) -> Any:
     for name in names:
-        if name in data:
-            return data[name]
+        if name in prediction:
+            return prediction[name]
     raise RecordError(f"{location}: field {names[0]!r} is missing")

@@ -119,22 +119,26 @@ class Talk:
                 precede the task, as dialogues; None: no examples.
             **values: Further values for the templates.
         """
-        parts = [self._text("system", **values), self.scene.skills]
-        self.dialogue.say("system", "\n\n".join(filter(None, parts)))
+        system_texts = [self._text("system", **values), self.scene.skills]
+        self.dialogue.add_message("system", "\n\n".join(filter(None, system_texts)))
         if write is not None:
             for example in self.scene.examples:
-                self.dialogue.say("user", self._text("task", query=example.task, overview=""))
+                self.dialogue.add_message(
+                    "user", self._text("task", query=example.task, overview="")
+                )
                 for step in example.steps:
                     self._show(step, write(step), is_done=step is example.steps[-2])
-        self.dialogue.say("user", self._text("task", **values))
+        self.dialogue.add_message("user", self._text("task", **values))
 
     def _show(self, step: Step, reply: Reply, *, is_done: bool) -> None:
         self.dialogue.answer(reply)
         if step.observation is not None:
             turn = Turn(step.action, step.observation, ok=not step.failed, reward=float(is_done))
-            self.tell("observation", step.observation, **turn_values([turn]), overview="")
+            self.add_observation(
+                "observation", step.observation, **turn_values([turn]), overview=""
+            )
 
-    def tell(
+    def add_observation(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
     ) -> None:
         """Add a message from a block of the prompt, with an excerpt of an observation.
@@ -147,7 +151,7 @@ class Talk:
         """
         excerpt = None if observation is None else self.clip(observation.rstrip("\n"))
         text = self._text(block, observation=excerpt, **values)
-        self.dialogue.say("user" if call_id is None else "tool", text, call_id)
+        self.dialogue.add_message("user" if call_id is None else "tool", text, call_id)
 
     def ask_again(
         self, turns: Sequence[Turn], read: Callable[[str], str] | None = None
@@ -329,7 +333,7 @@ class Dialogue:
     messages: list[Message] = field(default_factory=list)
     _head: int | None = None
 
-    def say(self, role: Role, content: str, call_id: str | None = None) -> None:
+    def add_message(self, role: Role, content: str, call_id: str | None = None) -> None:
         """Add a message."""
         self.messages.append(Message(role, sendable(content), call_id=call_id))
 
@@ -342,7 +346,7 @@ class Dialogue:
         assert self._head is not None  # callers have received a reply
         previous_messages = self.messages
         self.messages = previous_messages[: self._head - 1]
-        self.say("user", content)
+        self.add_message("user", content)
         return previous_messages
 
     def answer(self, reply: Reply) -> None:
@@ -430,7 +434,7 @@ class Prompt:
     @cached_property
     def digest(self) -> str:
         """Digest of all prompt texts, for a run's record."""
-        return _digest(self._custom_path)
+        return _template_digest(self._custom_path)
 
     def render(self, block: str, **values: Any) -> str:
         """Render one block with these values.
@@ -483,7 +487,7 @@ def _environment() -> Environment:
     )
 
 
-def _digest(custom_path: Path | None) -> str:
+def _template_digest(custom_path: Path | None) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for path in [*sorted(FOLDER.glob("*.j2")), *([] if custom_path is None else [custom_path])]:
         digest.update(hashlib.blake2b(path.read_bytes()).digest())

@@ -42,15 +42,15 @@ class AttemptContext:
     failure: Exception | None = None
     """The first failure that the agent did not cause, even if the agent caught the exception."""
 
-    def perform(self, work: Callable[[], T]) -> T:
+    def perform(self, operation: Callable[[], T]) -> T:
         """Run a function of the environment within `working`, like `run_guarded`."""
         with self.working():
-            return self.run_guarded(work)
+            return self.run_guarded(operation)
 
-    def run_guarded(self, work: Callable[[], T]) -> T:
+    def run_guarded(self, operation: Callable[[], T]) -> T:
         """Run a function, and record a failure that the agent did not cause."""
         try:
-            return work()
+            return operation()
         except _AGENT_ERRORS:
             raise
         except Exception as error:
@@ -86,16 +86,16 @@ class HeldEnv:
 
     Args:
         env: The environment, whose episode is running.
-        terms: The shared state of the attempt, to which the handle adds itself.
+        attempt_context: The shared state of the attempt, to which the handle adds itself.
         observation: The agent's first observation.
     """
 
-    def __init__(self, env: Any, terms: AttemptContext, observation: str) -> None:
-        _environments[self] = env, terms
+    def __init__(self, env: Any, attempt_context: AttemptContext, observation: str) -> None:
+        _environments[self] = env, attempt_context
         self._observation = observation
         self._public_copy: tuple[Episode, Episode] | None = None
-        self._is_first = not terms.held
-        terms.held.append(self)
+        self._is_first = not attempt_context.held
+        attempt_context.held.append(self)
 
     @property
     def name(self) -> str:
@@ -126,7 +126,7 @@ class HeldEnv:
     def episode(self) -> Episode:
         """The episode so far; after its end, a copy without rewards and score."""
         episode: Episode = _env(self).episode
-        if episode.status == "running" or self._tells:
+        if episode.status == "running" or self._reports_rewards:
             return episode
         if self._public_copy is None or self._public_copy[0] is not episode:
             turns = [replace(turn, reward=0.0) for turn in episode.turns]
@@ -142,21 +142,21 @@ class HeldEnv:
     @property
     def sandbox(self) -> Any:
         """The sandbox or database session of the episode."""
-        return _attempt_context(self).perform(lambda: _env(self).place)
+        return _attempt_context(self).perform(lambda: _env(self).workspace)
 
     @property
     def directory(self) -> str:
         """The working directory of actions in the sandbox, relative to the image's directory."""
         return str(_env(self).directory)
 
-    def run_guarded(self, work: Callable[[Any], T]) -> T:
+    def run_guarded(self, operation: Callable[[Any], T]) -> T:
         """Call a function with the sandbox; a failure of the sandbox counts as the run's error.
 
         Unlike `step`, the call takes none of the run's permits for busy sandboxes: a program that
         acts by itself waits for its model most of the time.
         """
-        place = self.sandbox
-        return _attempt_context(self).run_guarded(lambda: work(place))
+        sandbox = self.sandbox
+        return _attempt_context(self).run_guarded(lambda: operation(sandbox))
 
     @property
     def tools(self) -> list[Tool]:
@@ -186,7 +186,7 @@ class HeldEnv:
         _attempt_context(self).on_action(action)
         step_result = _attempt_context(self).perform(lambda: _env(self).step(action))
         self._observation, reward, terminated, truncated, info = step_result
-        if not self._tells:
+        if not self._reports_rewards:
             info = {name: value for name, value in info.items() if name not in _REWARD_FACTS}
             reward = 0.0
         return self._observation, float(reward), terminated, truncated, info
@@ -231,7 +231,7 @@ class HeldEnv:
             _env(self).close()
 
     @property
-    def _tells(self) -> bool:
+    def _reports_rewards(self) -> bool:
         return bool(getattr(_env(self), "reward_every_turn", False))
 
 
@@ -280,13 +280,13 @@ def settle(held_env: HeldEnv) -> dict[str, Any]:
     return {"submissions": env.submissions} if env.submissions > branch_submissions else {}
 
 
-def free_forks(terms: AttemptContext) -> None:
+def free_forks(attempt_context: AttemptContext) -> None:
     """Close all forks of a finished attempt, and detach its handles from their environments."""
-    for fork in terms.held:
+    for fork in attempt_context.held:
         if not fork._is_first:
             _env(fork).close()
         _environments[fork] = _ClosedEnvironment(), AttemptContext()
-    terms.held.clear()
+    attempt_context.held.clear()
 
 
 class _ClosedEnvironment:

@@ -147,20 +147,20 @@ class Strategy:
     searches: ClassVar[bool] = False
     """Whether the strategy tries several replies in forks, instead of choosing one of them."""
 
-    def shows_examples(self, asked: bool | None, model: str) -> bool:
+    def shows_examples(self, option: bool | None, model: str) -> bool:
         """Return whether prompts include worked examples.
 
         Args:
-            asked: The option's value; None: no value.
+            option: The option's value; None: no value.
             model: ``PROVIDER/NAME``.
 
         Raises:
             UsageError: The option requests examples, and the strategy supports none.
         """
-        if self.examples == "cannot" and asked:
+        if self.examples == "cannot" and option:
             raise UsageError(f"agent {self.name} shows no worked examples: leave them out")
-        if asked is not None:
-            return asked
+        if option is not None:
+            return option
         return self.examples == "always" or (self.examples == "local" and is_local(model))
 
     def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | EpisodeAgent:
@@ -214,9 +214,11 @@ class LanguageAgents:
         self._strategy = strategy
         self._model = model
         examples = strategy.shows_examples(options.examples, model.name)
-        recap = options.recap if options.recap is not None else is_local(model.name)
-        recap = recap and strategy.recaps and not strategy.sees_reward  # as in 2023: no recaps
-        self._options = options = replace(options, examples=examples, recap=recap)
+        has_recap = options.recap if options.recap is not None else is_local(model.name)
+        has_recap = (
+            has_recap and strategy.recaps and not strategy.sees_reward
+        )  # as in 2023: no recaps
+        self._options = options = replace(options, examples=examples, recap=has_recap)
         self._permits: AbstractContextManager[float] | None = None
         self._prompt = Prompt(strategy.template, options.prompt)
 
@@ -427,10 +429,10 @@ class Sampler:
     ) -> Reply:
         """Return the chosen reply."""
         replies = []
-        for number in range(self._samples):
-            seed = None if settings.seed is None else settings.seed + number
+        for sample_index in range(self._samples):
+            seed = None if settings.seed is None else settings.seed + sample_index
             replies.append(self._model.complete(messages, replace(settings, seed=seed), tools))
-            self._model.note(sample=number)
+            self._model.note(sample=sample_index)
         choice_index = self._choose(replies, messages, settings)
         self._model.note(chosen=choice_index)
         return replies[choice_index]
@@ -480,8 +482,8 @@ class BestOfSampler(Sampler):
         verdict = self._model.complete(
             [*messages, Message("user", question)], replace(settings, temperature=0.0)
         )
-        number = re.search(r"\d+", verdict.text)
-        choice_index = int(number[0]) - 1 if number and len(number[0]) < 4 else 0
+        match = re.search(r"\d+", verdict.text)
+        choice_index = int(match[0]) - 1 if match and len(match[0]) < 4 else 0
         return choice_index if 0 <= choice_index < len(replies) else 0
 
 

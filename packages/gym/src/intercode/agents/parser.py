@@ -54,7 +54,7 @@ _PROMPTS = {"bash": ("$ ", "> "), "python": (">>> ", "... ")}
 
 def strip_thoughts(text: str) -> str:
     """Return a model's reply without the reasoning ``<think>…</think>`` before it."""
-    if ends := [thought.end() for thought in _THOUGHT.finditer(text)]:
+    if ends := [match.end() for match in _THOUGHT.finditer(text)]:
         return text[ends[-1] :]
     return "" if text.lstrip().startswith(("<think>", "<thinking>")) else text
 
@@ -84,8 +84,8 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
     if cut_off or not text or not all(block.closed for block in candidate_blocks):
         return None
     last_line = text.rsplit("\n", 1)[-1].strip()
-    if emphasis := _EMPHASIS.fullmatch(last_line):
-        last_line = emphasis["inner"]
+    if emphasis_match := _EMPHASIS.fullmatch(last_line):
+        last_line = emphasis_match["inner"]
     if _ENDING.fullmatch(last_line):
         return last_line
     code = None if candidate_blocks else _find_unfenced_code(text, language)
@@ -126,7 +126,11 @@ def _find_unfenced_code(text: str, language: str) -> str | None:
         labelled_code = text[label.end() :].strip()
         if labelled_code and is_code(labelled_code):
             return labelled_code
-    statements = [part for part in re.split(r"\n[ \t]*\n", text) if part.rstrip().endswith(";")]
+    statements = [
+        block_text
+        for block_text in re.split(r"\n[ \t]*\n", text)
+        if block_text.rstrip().endswith(";")
+    ]
     if language == "sql" and len(statements) == 1 and _is_sql(statements[0]):
         return statements[0].strip()
     inline_codes = [code for code in _INLINE_CODE.findall(text) if code.strip()]
@@ -209,13 +213,13 @@ def blocks(text: str, language: str = "") -> Iterator[Block]:
     lines = text.split("\n")
     row = 0
     while row < len(lines):
-        opening = _OPEN.match(lines[row])
+        opening_match = _OPEN.match(lines[row])
         row += 1
-        if opening is None:
+        if opening_match is None:
             for match in _ONE_LINE.finditer(lines[row - 1]):
                 yield _parse_inline_block(match)
             continue
-        block, row = _read_block(opening, lines, row, language)
+        block, row = _read_block(opening_match, lines, row, language)
         yield block
 
 
@@ -233,18 +237,18 @@ def leading_block(text: str, language: str = "") -> str | None:
     """Return a text's leading block with its fences; None without a closed leading block."""
     lines = text.split("\n")
     row = next((n for n, line in enumerate(lines) if line.strip()), 0)
-    if (opening := _OPEN.match(lines[row])) is None:
+    if (opening_match := _OPEN.match(lines[row])) is None:
         return None
-    block, end = _read_block(opening, lines, row + 1, language)
+    block, end = _read_block(opening_match, lines, row + 1, language)
     return "\n".join(lines[:end]) if block.closed else None
 
 
 def _read_block(
-    opening: re.Match[str], lines: Sequence[str], row: int, language: str
+    opening_match: re.Match[str], lines: Sequence[str], row: int, language: str
 ) -> tuple[Block, int]:
     """Parse the block whose code begins in a row; return the block and the row after it."""
-    fence, indent = opening["fence"], len(opening["indent"])
-    info = opening["info"].strip(INVISIBLE + " \t")
+    fence, indent = opening_match["fence"], len(opening_match["indent"])
+    info = opening_match["info"].strip(INVISIBLE + " \t")
     words = re.split(r"[\s:,]+", info, maxsplit=1)
     tag = words[0].strip("{}.").lower()
     block_language = next((name for name, tags in TAGS.items() if tag in tags), language)
@@ -268,18 +272,18 @@ def _find_block_end(
     """
     closing_pattern = re.compile(rf"(?P<code>.*?)(?<!{fence[0]}){fence[0]}{{{len(fence)},}}[ \t]*")
     first_end: tuple[int, list[str]] | None = None
-    tries = 0
-    for number in range(row, len(lines)):
-        match = closing_pattern.fullmatch(lines[number])
+    syntax_checks = 0
+    for index in range(row, len(lines)):
+        match = closing_pattern.fullmatch(lines[index])
         if match is None or (match["code"].strip() and fence in match["code"]):
             continue
         # The closing fence may follow the code on its last line.
-        block_end = number, [match["code"]] if match["code"].strip() else []
+        block_end = index, [match["code"]] if match["code"].strip() else []
         first_end = first_end or block_end
-        tries += 1
-        if is_open is None or tries > _TRIES:
+        syntax_checks += 1
+        if is_open is None or syntax_checks > _TRIES:
             break
-        if not is_open([*lines[row:number], *block_end[1]]):
+        if not is_open([*lines[row:index], *block_end[1]]):
             return block_end
     return first_end or (len(lines), [])
 

@@ -70,22 +70,22 @@ def get(name: str, **options: Any) -> AgentFactory:
     Raises:
         UsageError: The agent is unknown, or does not take these options.
     """
-    make: Callable[..., AgentFactory] = AGENTS.resolve(name)
+    factory: Callable[..., AgentFactory] = AGENTS.resolve(name)
     if AGENTS.is_foreign(name):
         if options:
             raise UsageError(f"agent {name} takes no option {', '.join(options)}")
-        return cast(AgentFactory, make)
-    signature = inspect.signature(make)
+        return cast(AgentFactory, factory)
+    signature = inspect.signature(factory)
     try:
         signature.bind(**options)
     except TypeError as error:
         if unknown := sorted(options.keys() - signature.parameters.keys()):
-            takers = ", ".join(list_agents_taking(unknown[0])) or "none"
+            agent_names = ", ".join(list_agents_taking(unknown[0])) or "none"
             raise UsageError(
-                f"agent {name} takes no option {unknown[0]!r}; agents that take it: {takers}"
+                f"agent {name} takes no option {unknown[0]!r}; agents that take it: {agent_names}"
             ) from None
         raise UsageError(f"agent {name}: {error}") from error
-    return make(**options)
+    return factory(**options)
 
 
 def list_agents_taking(option: str) -> list[str]:

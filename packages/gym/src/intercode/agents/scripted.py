@@ -51,7 +51,7 @@ class ScriptedAgents:
 
     def facts(self) -> dict[str, Any]:
         """Return the identity of these agents, for a run's record."""
-        return {**_agents([]).facts(), "knows": KNOW_RATE, "gives_up": GIVE_UP_RATE}
+        return {**_scripted_agents([]).facts(), "knows": KNOW_RATE, "gives_up": GIVE_UP_RATE}
 
     def __call__(self, task: Task) -> Agent:
         """Make the agent of one episode in a shell."""
@@ -62,7 +62,7 @@ class ScriptedAgents:
         scene = Scene.of(env, task)
         solution = getattr(env, "solution", lambda task: [*task.gold[:1], "submit"])(task)
         steps = plan(scene, solution, random.Random(scene.seed or 0))
-        return cast("Agent", _agents(replies(steps, scene.language)).within(env, task))
+        return cast("Agent", _scripted_agents(replies(steps, scene.language)).within(env, task))
 
 
 def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Step]:
@@ -73,8 +73,11 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
         solution: Actions that solve the task; the last action submits.
         dice: The random numbers for the choice of detours, knowing and giving up.
     """
-    looks = dice.sample(scene.traits.looks or SHELL.looks, dice.randint(1, 2))
-    detours = [(LOOK, look.format(place=_place(scene.query))) for look in looks]
+    look_templates = dice.sample(scene.traits.looks or SHELL.looks, dice.randint(1, 2))
+    detours = [
+        (LOOK, look_template.format(place=_first_path(scene.query)))
+        for look_template in look_templates
+    ]
     # The mistakes are reversed: each is a little closer to the solution than the previous one.
     detours += [(TRY, action) for action in reversed([*scene.traits.mistakes(solution, dice)])]
     steps: list[Step] = []
@@ -84,10 +87,16 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
         if steps and dice.random() < GIVE_UP_RATE:
             return [*steps, (DONE, "submit")]
         steps.append(detour)
-    return [*steps, *((DONE if a.startswith("submit") else FIX, a) for a in solution)]
+    return [
+        *steps,
+        *(
+            (DONE if solution_action.startswith("submit") else FIX, solution_action)
+            for solution_action in solution
+        ),
+    ]
 
 
-def _place(query: str) -> str:
+def _first_path(query: str) -> str:
     """Return the first path in a query; ``.`` without any."""
     match = _PATH.search(query)
     return match[0] if match else "."
@@ -98,12 +107,14 @@ def replies(steps: Iterable[Step], language: str) -> list[str]:
     return [f"{words}\n\n{fence_action(action, language)}" for words, action in steps]
 
 
-def _agents(reply_texts: Sequence[str]) -> LanguageAgents:
+def _scripted_agents(reply_texts: Sequence[str]) -> LanguageAgents:
     call_context = Around(price=Price(0.0, 0.0))
-    return TRY_AGAIN(RemoteModel(NAME, ScriptedClient(_script(reply_texts), NAME), call_context))
+    return TRY_AGAIN(
+        RemoteModel(NAME, ScriptedClient(_sequential_script(reply_texts), NAME), call_context)
+    )
 
 
-def _script(reply_texts: Sequence[str]) -> Script:
+def _sequential_script(reply_texts: Sequence[str]) -> Script:
     def say(messages: Sequence[Message]) -> Line:
         reply_count = sum(message.role == "assistant" for message in messages)
         return Line(reply_texts[min(reply_count, len(reply_texts) - 1)])

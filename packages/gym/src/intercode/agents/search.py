@@ -143,10 +143,10 @@ class Searcher:
     def _can_continue(self, node: Node) -> bool:
         """Return whether a state may be continued within all limits."""
         options = self._search_options
-        deep = options.depth is not None and node.turn >= options.depth
+        is_at_depth_limit = options.depth is not None and node.turn >= options.depth
         return not (
             node.done
-            or deep
+            or is_at_depth_limit
             or self._tree.action_count >= options.budget
             or self._allowance.is_used_up()
         )
@@ -186,9 +186,13 @@ class Searcher:
         acting_nodes = acting_nodes[: max(0, self._search_options.budget - self._tree.action_count)]
         ending_nodes = [child for child in children if child.ends]
         # The environment itself executes the last action.
-        spare = 0 if ending_nodes or not acting_nodes else 1
+        unused_nodes = 0 if ending_nodes or not acting_nodes else 1
         try:
-            forks = node.env.fork(len(acting_nodes) - spare) if len(acting_nodes) > spare else []
+            forks = (
+                node.env.fork(len(acting_nodes) - unused_nodes)
+                if len(acting_nodes) > unused_nodes
+                else []
+            )
         except ForkError as error:
             for child in children[1:]:
                 child.failure_reason = str(error)
@@ -247,8 +251,8 @@ class Searcher:
             return None
         node.tokens += transcript.usage.total - previous_tokens
         transcript.note(judges=node.number)
-        number = re.search(r"\d+(?:\.\d+)?", verdict.text)
-        return None if number is None else min(1.0, float(number[0]) / 10)
+        match = re.search(r"\d+(?:\.\d+)?", verdict.text)
+        return None if match is None else min(1.0, float(match[0]) / 10)
 
     def _close_others(self, retained_nodes: Iterable[Node]) -> None:
         """Close the forks of all states except these."""
@@ -258,7 +262,7 @@ class Searcher:
                 node.env.close()
 
 
-def _goodness(node: Node) -> tuple[float, bool, int]:
+def _quality_key(node: Node) -> tuple[float, bool, int]:
     """Return the sort key of a state: judgement, then finished states, then earlier states."""
     return node.judgement or 0.0, node.done, -node.number
 
@@ -271,7 +275,7 @@ class TreeSearch(Searcher):
     def _search(self, root: Node) -> Node:
         leaves = [root]
         while True:
-            leaves.sort(key=_goodness, reverse=True)
+            leaves.sort(key=_quality_key, reverse=True)
             if self._search_options.order == "beam":
                 leaves = leaves[: self._search_options.width]
                 self._close_others(leaves)
@@ -309,16 +313,16 @@ class BestOfN(Searcher):
         if not self._can_continue(root):
             return root
         ends = []
-        for number, env in enumerate(self._branches(root)):
-            leaf = replace(root, env=env) if number else root
+        for branch_index, env in enumerate(self._branches(root)):
+            leaf = replace(root, env=env) if branch_index else root
             while self._can_continue(leaf) and (next_node := self._advance(leaf)) is not leaf:
                 leaf = next_node
             if leaf.number != root.number:
                 self._judge(leaf)
                 ends.append(leaf)
-        best = max(ends, key=_goodness, default=root)
-        self._close_others([best])
-        return best
+        best_leaf = max(ends, key=_quality_key, default=root)
+        self._close_others([best_leaf])
+        return best_leaf
 
     def _branches(self, root: Node) -> list[HeldEnv]:
         try:

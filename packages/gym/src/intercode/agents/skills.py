@@ -87,10 +87,10 @@ def read(folder: str | Path) -> Skill:
     home = Path(folder).expanduser().absolute()
     if not home.is_dir():
         raise UsageError(f"skill {folder}: there is no such folder")
-    text = _text(home / FILE)
+    text = _read_text(home / FILE)
     try:
-        front = _front(text)
-        name, description = _read_name(front, home), _read_description(front)
+        front_matter = _front_matter(text)
+        name, description = _read_name(front_matter, home), _read_description(front_matter)
         body = _FRONT.sub("", text, count=1).strip()
         if not body:
             raise ValueError("there are no instructions below the front matter")
@@ -98,11 +98,11 @@ def read(folder: str | Path) -> Skill:
     except ValueError as error:
         raise UsageError(f"skill {home / FILE}: {error}") from None
     try:
-        digest = joint_digest("skill", *_parts(home))
+        digest = joint_digest("skill", *_digest_chunks(home))
     except (OSError, ValueError) as error:
         raise UsageError(f"skill {home}: {error}") from None
     other_fields = {
-        key: value for key, value in front.items() if key not in ("name", "description")
+        key: value for key, value in front_matter.items() if key not in ("name", "description")
     }
     return Skill(name, description, body, home, digest, other_fields)
 
@@ -152,7 +152,7 @@ def _line(text: str) -> str:
 # Validation of the format
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         size = path.stat().st_size
         if size > TEXT:
@@ -168,7 +168,7 @@ def _text(path: Path) -> str:
         raise UsageError(f"skill {path}: it cannot be read: {error}") from None
 
 
-def _front(text: str) -> dict[str, Any]:
+def _front_matter(text: str) -> dict[str, Any]:
     if (match := _FRONT.match(text)) is None:
         raise ValueError("it does not begin with front matter: YAML between two lines of ---")
     try:
@@ -190,8 +190,8 @@ def _front(text: str) -> dict[str, Any]:
     return front
 
 
-def _read_name(front: Mapping[str, Any], folder: Path) -> str:
-    name = front.get("name")
+def _read_name(front_matter: Mapping[str, Any], folder: Path) -> str:
+    name = front_matter.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None or len(name) > NAME:
         raise ValueError(
             f"field 'name' must be 1 to {NAME} small letters a-z and digits, with single hyphens "
@@ -202,8 +202,8 @@ def _read_name(front: Mapping[str, Any], folder: Path) -> str:
     return name
 
 
-def _read_description(front: Mapping[str, Any]) -> str:
-    description = front.get("description")
+def _read_description(front_matter: Mapping[str, Any]) -> str:
+    description = front_matter.get("description")
     if not isinstance(description, str) or not description.strip():
         raise ValueError(f"field 'description' must be a text, not {description!r}")
     if len(description) > DESCRIPTION:
@@ -231,7 +231,7 @@ def _is_within(path: Path, home: Path) -> bool:
     return path.resolve().is_relative_to(home.resolve())
 
 
-def _parts(home: Path) -> Iterator[bytes]:
+def _digest_chunks(home: Path) -> Iterator[bytes]:
     """Yield the parts of a skill's digest: for each path, its facts and its content.
 
     Raises:

@@ -84,7 +84,7 @@ class TryAgain:
         if not history:
             self._talk.begin(self._write_step)
         else:
-            self._talk.tell("observation", observation, **turn_values(history))
+            self._talk.add_observation("observation", observation, **turn_values(history))
         return next_action(self._talk, history, self._read)
 
     def _write_step(self, step: Step) -> Reply:
@@ -190,13 +190,13 @@ class PlanSolve:
             step = self._plan[self._completed_steps]
             self._completed_steps += 1
             values |= {"step": step, "number": self._completed_steps, "steps": len(self._plan)}
-            self._talk.tell("step", last_observation, **values)
+            self._talk.add_observation("step", last_observation, **values)
             action = self._talk.ask()
             self._talk.note(step=step)
             return action
         if not self._refine:
             return "submit"
-        self._talk.tell("refine", last_observation, **values)
+        self._talk.add_observation("refine", last_observation, **values)
         return self._talk.ask()
 
     def _make_plan(self) -> list[str]:
@@ -245,7 +245,9 @@ class ToolCalling:
         if not history:
             self._talk.begin()
         else:
-            self._talk.tell("observation", observation, call_id=self._open, **turn_values(history))
+            self._talk.add_observation(
+                "observation", observation, call_id=self._open, **turn_values(history)
+            )
         if not self._calls:
             reply = self._talk.reply()
             self._calls.extend(reply.tool_calls)

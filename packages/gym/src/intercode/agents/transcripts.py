@@ -55,10 +55,10 @@ def as_plain_messages(episode: Episode) -> Iterator[Message]:
 def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
     """Yield the messages of the agent ``try-again``, whose actions are fenced blocks."""
     prompt, language = Prompt("try_again"), scene.language
-    yield from _begin(prompt, scene)
-    for number, turn in enumerate(episode.turns, 1):
+    yield from _opening_messages(prompt, scene)
+    for turn_number, turn in enumerate(episode.turns, 1):
         yield Message("assistant", fence_action(turn.action, language))
-        yield Message("user", _render_observation(prompt, scene, episode.turns[:number]))
+        yield Message("user", _render_observation(prompt, scene, episode.turns[:turn_number]))
     if episode.status in _ENDED:
         yield Message("assistant", fence_action(ending_action(episode), language))
 
@@ -66,21 +66,25 @@ def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
 def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
     """Yield the messages of the agent ``tool-calling``, whose actions are tool calls."""
     prompt = Prompt("tool_calling")
-    yield from _begin(prompt, scene)
-    for number, turn in enumerate(episode.turns):
+    yield from _opening_messages(prompt, scene)
+    for turn_index, turn in enumerate(episode.turns):
         if turn.info.get("invalid"):
             yield Message("assistant", "")
-            yield Message("user", _render_observation(prompt, scene, episode.turns[: number + 1]))
+            yield Message(
+                "user", _render_observation(prompt, scene, episode.turns[: turn_index + 1])
+            )
             continue
-        observation = _render_observation(prompt, scene, episode.turns[: number + 1])
-        call = _call(scene, turn.action, number)
+        observation = _render_observation(prompt, scene, episode.turns[: turn_index + 1])
+        call = _tool_call(scene, turn.action, turn_index)
         yield Message("assistant", "", (call,))
         yield Message("tool", observation, call_id=call.call_id)
     if episode.status in _ENDED:
-        yield Message("assistant", "", (_call(scene, ending_action(episode), len(episode.turns)),))
+        yield Message(
+            "assistant", "", (_tool_call(scene, ending_action(episode), len(episode.turns)),)
+        )
 
 
-def _begin(prompt: Prompt, scene: Scene) -> Iterator[Message]:
+def _opening_messages(prompt: Prompt, scene: Scene) -> Iterator[Message]:
     values: dict[str, Any] = {**scene.values(), "show_reward": False}
     yield Message("system", sendable(prompt.render("system", **values)))
     yield Message("user", sendable(prompt.render("task", **values)))
@@ -93,6 +97,6 @@ def _render_observation(prompt: Prompt, scene: Scene, turns: Sequence[Turn]) -> 
     return sendable(prompt.render("observation", **{**values, "observation": observation}))
 
 
-def _call(scene: Scene, action: str, number: int) -> ToolCall:
+def _tool_call(scene: Scene, action: str, call_number: int) -> ToolCall:
     name, arguments = read_call(action, scene.traits)
-    return ToolCall(f"call_{number}", name, {key: sendable(v) for key, v in arguments.items()})
+    return ToolCall(f"call_{call_number}", name, {key: sendable(v) for key, v in arguments.items()})

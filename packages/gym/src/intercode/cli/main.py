@@ -197,9 +197,9 @@ def _executor(command: Any) -> Any:
 
 def _print_error(error: object) -> None:
     """Print an error with its control characters escaped, because an error may quote data."""
-    from intercode.cli.terminal import tell
+    from intercode.cli.terminal import print_message
 
-    tell(f"intercode: error: {error}")
+    print_message(f"intercode: error: {error}")
 
 
 _BROKEN_PIPE_MESSAGE = (
