@@ -1,9 +1,9 @@
-"""Check the files that GitHub and contributors' tools read: ``python tests/repository.py [ROOT]``.
+"""Checks of the files that GitHub and contributors' tools read: ``python tests/repository.py [ROOT]``.
 
 Four programs check their form: actionlint and zizmor the workflows, check-jsonschema all files with
-a published schema, pre-commit its own. The rules here check their content: a job calls a target of
-the Makefile and nothing else, has no more permissions than it needs, and names each action by its
-commit. No program asks a network.
+a published schema, pre-commit its own. The rules here check their content. A job calls a target of
+the Makefile and nothing else. A job has no more permissions than it needs, and names each action by
+its commit. No program asks a network.
 """
 
 from __future__ import annotations

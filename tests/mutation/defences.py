@@ -304,7 +304,7 @@ DEFENCES = [
     ),
     _one(
         "the_same_host_for_gold", "cheating", "intercode/envs/base.py",
-        "str(error)}\n        if self.stage.changed(task, place):\n",
+        "str(error)}\n        if self.stage.changed(task, workspace):\n",
         "str(error)}\n        if False:\n",
     ),
     _one(
@@ -518,7 +518,7 @@ DEFENCES = [
     ),
     _one(
         "what_is_in_the_way", "cheating", "intercode/rewards/leftovers.py",
-        "if is_within_any(path, places))", "if False)",
+        "if is_within_any(path, obstructed_paths))", "if False)",
     ),
     _one(
         "files_that_are_closed", "cheating", "intercode/rewards/leftovers.py",
@@ -591,7 +591,7 @@ DEFENCES = [
     ),
     _one(
         "decimals_of_a_number", "cheating", QUANTITIES,
-        "Decimal(5).scaleb(-min(decimals) - 1)", "Decimal(5).scaleb(-min(decimals))",
+        "Decimal(5).scaleb(-min(decimal_counts) - 1)", "Decimal(5).scaleb(-min(decimal_counts))",
     ),
     _one(
         "one_choice", "cheating", QUANTITIES,
@@ -604,7 +604,7 @@ DEFENCES = [
     _one(
         "folders_before_names", "cheating", READING,
         "any(\n            _ends_with(gold_path, path) or _ends_with(path, gold_path)\n          "
-        "  for gold_path in places[_base_name(path)]\n        )",
+        "  for gold_path in paths_by_name[_base_name(path)]\n        )",
         "True",
     ),
     _one(
@@ -613,7 +613,7 @@ DEFENCES = [
     ),
     _one(
         "numbers_before_lines", "cheating", READING,
-        "if number is not None and number <= last_numbers.get(name, 0):", "if False:",
+        "if line_number is not None and line_number <= last_number_by_name.get(name, 0):", "if False:",
     ),
     _one(
         "files_before_lines", "cheating", READING,
@@ -670,7 +670,7 @@ DEFENCES = [
     ),
     _one(
         "moved_clock", "clock", "intercode/evaluate/checks.py",
-        "    _at_other_times,\n    _tests", "    _tests",
+        "    _clock_effects,\n    _mislisted_tests", "    _tests",
     ),
     _one(
         "twins", "cheating", "intercode/rewards/mutated_tests.py",
@@ -719,7 +719,7 @@ DEFENCES = [
     ),
     _one(
         "marked_failures", "cheating", "intercode/rewards/swe_run.py",
-        " and (self._marked or not self._said)", "",
+        "and (\n                self._expects_failure or not self._has_expected_failure\n            )", "",
     ),
     _one(
         "reports_in_one_encoding", "cheating", "intercode/rewards/swe_run.py",
@@ -749,7 +749,7 @@ DEFENCES = [
     ),
     _one(
         "fixes_in_objects", "cheating", FIXES,
-        "self._report_place(path, self._search_pack(pack))", 'self._report_place(path, "")',
+        "self._report_location(path, self._search_pack(pack_content))", 'self._report_location(path, "")',
     ),
     _one(
         "fixes_in_archives", "cheating", FIXES,
@@ -758,7 +758,7 @@ DEFENCES = [
     _one("fixes_that_are_compiled", "cheating", FIXES, "in self._find_compiled_code():", "in ():"),
     _one(
         "tests_that_pass_before", "cheating", "intercode/evaluate/checks.py",
-        "    _tests_are_as_listed,\n", "",
+        "    _mislisted_tests,\n", "",
     ),
     _one(
         "golds_of_agents", "cheating", "intercode/agents/base.py",
@@ -1224,7 +1224,7 @@ DEFENCES = [
     _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
     _one(
         "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
-        "if path in gold.setup_changes or (path in gold.changed_paths and not is_its_own_way):",
+        "if path in gold.setup_changes or (path in gold.changed_paths and not is_unnamed_temporary):",
         "if False:",
     ),
     _one(
@@ -1304,7 +1304,7 @@ DEFENCES = [
     _one("size_of_manifests", "host DoS", RECORDS, "> _LARGEST_FILE:", "> 1 << 40:"),
     _one("lines_of_records", "host DoS", RECORDS, "readline(_LONGEST_LINE)", "readline()"),
     _one("levels_of_data", "host DoS", PLAIN, "        if depth > MAX_DEPTH:", "        if False:"),
-    _one("aliases_of_data", "host DoS", PLAIN, "            if room < 0:", "            if False:"),
+    _one("aliases_of_data", "host DoS", PLAIN, "            if max_bytes < 0:", "            if False:"),
     _one(
         "words_of_dockerfiles", "host DoS", DOCKERFILE,
         "        if self.remaining_length < 0:", "        if False:",
@@ -1372,7 +1372,7 @@ DEFENCES = [
     ),
     _one(
         "constraints_are_compared", "cheating", REWARDS + "sql_states.py",
-        "    yield from _rules(table)\n", "",
+        "    yield from _constraint_keys(table)\n", "",
     ),
     _one(
         "checks_are_compared", "cheating", REWARDS + "sql_programs.py",
@@ -1388,7 +1388,7 @@ DEFENCES = [
     ),
     _one(
         "views_are_asked_on_copies", "cheating", REWARDS + "sql_programs.py",
-        "(source, *_copies(grader, task, gold, source))", "(source,)",
+        "(source, *_mutated_copies(grader, task, gold, source))", "(source,)",
     ),
     _one(
         "explained_by_one_column", "cheating", REWARDS + "sql_explain.py",
@@ -1398,11 +1398,11 @@ DEFENCES = [
     ),
     _one(
         "no_star_explains", "cheating", REWARDS + "sql_explain.py",
-        " or any(column.is_star for column in top.expressions)", "",
+        "or any(\n        column.is_star for column in outer_select.expressions\n    )", "",
     ),
     _one(
         "file_has_one_database", "cheating", "intercode/databases/source.py",
-        'source.kind != "dump" and source.name != place.stem', "False",
+        'source.kind != "dump" and source.name != location.stem', "False",
     ),
     _one(
         "record_of_code", "host leak", TRUST,
@@ -1420,7 +1420,7 @@ DEFENCES = [
     ),
     _one(
         "record_of_another_value", "host leak", "intercode/spec.py",
-        "        if any(form.get(name) == value for form in forms) and (",
+        "if any(option_set.get(name) == value for option_set in option_sets)\n        and (",
         "        if given or (",
     ),
     _one(
@@ -1430,7 +1430,7 @@ DEFENCES = [
     ),
     _one(
         "record_of_a_folder_to_write", "host leak", "intercode/spec.py",
-        '    for name in (*list_part_options(How), "exclude"):', "    for name in ():",
+        '    for name in (*list_section_options(How), "exclude"):', "    for name in ():",
     ),
     _one(
         "record_of_a_packages_name", "host leak", "intercode_sandbox/lazy_imports.py",
@@ -1462,7 +1462,7 @@ DEFENCES = [
     ),
     _one(
         "benchmark_of_any_size", "host DoS", "intercode/project.py",
-        "    if len(data) > _MAX_FILE_BYTES:", "    if False:",
+        "    if len(content) > _MAX_FILE_BYTES:", "    if False:",
     ),
     _one(
         "task_with_an_image_of_code", "host leak", "intercode_sandbox/images/resolve.py",

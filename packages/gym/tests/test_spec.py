@@ -16,13 +16,13 @@ from intercode.evaluate import evaluate
 from intercode.manifest import Manifest
 from intercode.records import Difference, read_manifest
 from intercode.spec import (
-    PARTS,
+    SECTIONS,
     RunSpec,
     add_environment,
     add_options,
     environment_options,
     from_toml,
-    list_part_options,
+    list_section_options,
     read_arguments,
     recorded_options,
 )
@@ -35,8 +35,8 @@ def parsed(*arguments: str) -> argparse.Namespace:
     """What a parser with all options makes of a command line."""
     parser = argparse.ArgumentParser()
     add_environment(parser)
-    for part in (*PARTS.values(), RunSpec):
-        add_options(parser, list_part_options(part))
+    for part in (*SECTIONS.values(), RunSpec):
+        add_options(parser, list_section_options(part))
     add_options(parser, environment_options())
     return parser.parse_args(arguments)
 

@@ -92,11 +92,11 @@ def wrapped(env: Any) -> Any:
 
     def failing(action: str) -> Any:
         if action == "END":
-            env.place._control.send(b"no request")  # process 1 fails, as by what runs in it
-            assert env.place._process.wait(PATIENCE)
+            env.workspace._control.send(b"no request")  # process 1 fails, as by what runs in it
+            assert env.workspace._process.wait(PATIENCE)
             return step("true")
         if action.startswith("LOSE"):
-            env.place.close()
+            env.workspace.close()
             return step("submit" if action == "LOSE LATER" else "true")
         return step(action)
 

@@ -26,12 +26,12 @@ from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, re
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
 from intercode.report.live_runs import Library
 from intercode.spec import (
-    PARTS,
+    SECTIONS,
     How,
     RunSpec,
     environment_kinds,
-    list_part_options,
     list_record_effects,
+    list_section_options,
     recorded_options,
 )
 from intercode.trust import _DEEDS, DATA_OPTIONS, effects
@@ -377,23 +377,23 @@ def test_a_server_without_a_key_is_trusted(run: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_record_does_not_say_how_a_command_is_carried_out(run: Path, trap: Trap) -> None:
-    strange = dict.fromkeys(list_part_options(How), "ray://example.org:1")
+    strange = dict.fromkeys(list_section_options(How), "ray://example.org:1")
     say(run, **strange, exclude=str(trap.tasks))
-    assert not {*list_part_options(How), "exclude"} & recorded_options(read_manifest(run)).keys()
+    assert not {*list_section_options(How), "exclude"} & recorded_options(read_manifest(run)).keys()
     assert main(COMMANDS["locked"]) == 0
     assert read_manifest(Path("new"))["sessions"][0]["locked"]["accepted"] == []
     manifest = read_manifest(run)
     manifest["sessions"][-1]["settings"]["on"] = "ray://example.org:1"
     with pytest.raises(TrustError, match=r"--on ray://example\.org:1"):
-        RunSpec.from_record(manifest, resumes=True)
+        RunSpec.from_record(manifest, is_resume=True)
 
 
 def test_every_option_is_known_to_be_data_or_has_its_effect_in_words() -> None:
-    names = {name for part in (RunSpec, *PARTS.values()) for name in list_part_options(part)}
+    names = {name for part in (RunSpec, *SECTIONS.values()) for name in list_section_options(part)}
     names |= {name for kind in environment_kinds() for name in list_class_options(kind)}
     unflagged = {"options", "limits", "render_mode", "observations", "errors"}  # in no record
     assert (
-        names - list_part_options(How).keys() - {"exclude"}
+        names - list_section_options(How).keys() - {"exclude"}
         <= DATA_OPTIONS | _DEEDS.keys() | unflagged
     )
     assert not DATA_OPTIONS & _DEEDS.keys()
@@ -564,7 +564,7 @@ def test_no_privilege_comes_from_the_profile_in_a_record(
         asked.append(required_options["limits"])
         raise RecordError("seen")
 
-    monkeypatch.setattr("intercode.cli.rescore.setting", setting)
+    monkeypatch.setattr("intercode.cli.rescore.resolve_setting", setting)
     assert main(COMMANDS["rescore"]) != 0
     assert asked == [{"memory": "2G"}]
 

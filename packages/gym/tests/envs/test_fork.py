@@ -129,7 +129,7 @@ def test_a_fork_is_lazy_and_can_be_forked_before_it_begins() -> None:
     (deeper,) = fork.fork()
     assert len(place.made) == 1
     assert deeper.episode.fork == Fork("1#0.0", 1, (0, 0))
-    assert deeper.place.done == ("a",)
+    assert deeper.workspace.done == ("a",)
     assert len(place.made) == 2
     assert fork.fork()[0].episode.fork == Fork("1#0.0", 1, (0, 1))
 
@@ -278,7 +278,7 @@ def test_a_saved_state_is_freed_with_the_last_that_needs_it() -> None:
 def test_a_running_action_is_not_forked() -> None:
     with Gate() as gate:
         env = begun(Saving(), "a")
-        env.place.calls["wait"] = gate
+        env.workspace.calls["wait"] = gate
         thread = threading.Thread(target=env.step, args=("wait",))
         thread.start()
         assert gate.reached.wait(PATIENCE)

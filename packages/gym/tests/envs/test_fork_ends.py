@@ -115,7 +115,7 @@ def test_a_hostile_source_is_carried_or_refused(number: int) -> None:
         alive = "alive" in env.step("\\builtin echo alive")[0].splitlines()
         told = env.episode.turns[-1].info.keys() & {"gone", "restarted", "timed_out"}
         assert alive or told  # that its shell has ended, by its own doing
-        assert "/tmp/x" not in [change.path for change in env.place.changes()]
+        assert "/tmp/x" not in [change.path for change in env.workspace.changes()]
 
 
 def test_what_one_fork_does_no_other_sees() -> None:

@@ -113,7 +113,7 @@ def played(env: InterCodeEnv[Any], actions: list[str]) -> list[tuple[Any, ...]]:
 
 def ended(env: InterCodeEnv[Any]) -> tuple[Any, ...]:
     """End an episode; return what is left of it, and its score."""
-    changes = getattr(env.place, "changes", lambda: None)()
+    changes = getattr(env.workspace, "changes", lambda: None)()
     _, reward, *_ = env.step("submit")
     assert env.episode.score is not None
     return changes, reward, dict(env.episode.score.parts)

@@ -26,7 +26,7 @@ def env(request: pytest.FixtureRequest, tmp_path: Path) -> SqlEnv:
 
 
 def tables(env: SqlEnv) -> set[str]:
-    return set(env.place.state())
+    return set(env.workspace.state())
 
 
 @pytest.mark.parametrize("env", ["sqlite", "duckdb"], indirect=True)

@@ -143,7 +143,7 @@ def test_it_may_strike_at_any_moment_of_the_wait_for_a_database(module: str) -> 
     """Also where a session is used without an environment: the next answer is its own."""
     with closing(intercode.make("sql")) as env:
         env.reset(seed=0)
-        session = env.unwrapped.place  # type: ignore[attr-defined]
+        session = env.unwrapped.workspace  # type: ignore[attr-defined]
         for number in range(10_000):
             try:
                 with Moment(number, module):
@@ -164,7 +164,7 @@ def test_a_worker_that_owes_an_answer_serves_no_other_session(
 
     with closing(intercode.make("sql")) as env:
         env.reset(seed=0)
-        worker = env.unwrapped.place._worker  # type: ignore[attr-defined]
+        worker = env.unwrapped.workspace._worker  # type: ignore[attr-defined]
         process = worker.process
         with monkeypatch.context() as patch, pytest.raises(Struck):
             patch.setattr(wire, "receive", struck)

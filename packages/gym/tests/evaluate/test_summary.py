@@ -12,8 +12,8 @@ from intercode.episode import Episode, Score, Status, Turn
 from intercode.evaluate.statistics import pass_at_k, pass_hat_k, pass_of_attempts, wilson
 from intercode.evaluate.summary import (
     by_attempts,
+    by_image_or_database,
     by_level,
-    by_place,
     by_tag,
     by_turn,
     errors_by_type,
@@ -112,7 +112,7 @@ def test_databases_are_clusters() -> None:
     assert stats.clusters == 3 and stats.few_clusters
     assert stats.clustered_low is not None and stats.success_low is not None
     assert stats.clustered_low < stats.success_low
-    assert [s.episodes for s in by_place(outcomes).values()] == [10, 5, 5]
+    assert [s.episodes for s in by_image_or_database(outcomes).values()] == [10, 5, 5]
     # Nothing to tell: one for all, or one for each.
     assert summarize([replace(o, place="p") for o in outcomes]).clusters is None
     assert summarize([replace(o, place=o.task_id) for o in outcomes]).clusters is None

@@ -217,7 +217,7 @@ class AsyncEnv:
     async def score(
         self,
         task: Task,
-        place: Any,
+        workspace: Any,
         *,
         output: str | None = None,
         episode: Episode | None = None,
@@ -226,12 +226,12 @@ class AsyncEnv:
 
         Args:
             task: The task.
-            place: The workspace, or an `AsyncSandbox` without a running call.
+            workspace: The workspace, or an `AsyncSandbox` without a running call.
             output: The agent's answer.
             episode: The record of the attempt, in place of `output`.
         """
-        place = place.sandbox.backend if isinstance(place, AsyncSandbox) else place
-        score = partial(self._base_env.score, task, place, output=output, episode=episode)
+        workspace = workspace.sandbox.backend if isinstance(workspace, AsyncSandbox) else workspace
+        score = partial(self._base_env.score, task, workspace, output=output, episode=episode)
         return await self._calls(score)
 
     async def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:

@@ -1,8 +1,9 @@
-"""The files of 2023, from runs of ours, as the release's notebooks and `results` read them.
+"""The export of InterCode's runs to the files of 2023.
 
-A strategy had a form of its own: ReAct's episodes have ``thoughts``, write ``execute[…]`` around
-commands, and always end by an action, whose reward is the episode's; those of Plan & Solve have
-``steps``, and their file describes itself.
+The release's notebooks and `intercode_paper.results` read these files. Their form depends on the
+strategy. ReAct's episodes have ``thoughts`` and ``execute[…]`` around commands; they always end
+with an action, whose reward is the episode's. Episodes of Plan & Solve have ``steps``, in a file
+with metadata.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _TURNS = 10
 
 
 def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the file of 2023: task id → episode. Errors are left out, as they were then.
+    """Return the content of a file of 2023: task id → episode. Errors are omitted, as in 2023.
 
-    Where only the end was rewarded the last turn has the final reward, which is of its state.
-    An answer, or an end without any turn, makes a turn of its own.
+    If only the end was rewarded, the last turn has the final reward, since the reward scores the
+    state after it. An answer, or an end without any turn, makes an additional turn.
 
     Raises:
-        UsageError: There are several attempts at a task.
+        UsageError: A task has several attempts.
     """
     paper_episodes: dict[str, Any] = {}
     for episode in episodes:
@@ -58,7 +59,7 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
     record = {
         "environment": f"ic_{episode.env}",
         "dataset": dataset.get("source") or dataset.get("name"),
-        # A number where it is a row, as all of them were.
+        # A row's number stays a number: all ids of 2023 were rows.
         "task_id": int(task_id) if task_id.isascii() and task_id.isdigit() else task_id,
         "query": episode.query,
         "turn_history": {
@@ -71,7 +72,7 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
         "summary": {
             "max_reward": max(rewards),
             "max_reward_idx": rewards.index(max(rewards)),
-            # ReAct's submit after the last turn was none, then.
+            # In 2023 ReAct's submit after the last turn was not a turn.
             "turns_taken": len(turns) - (bool(thoughts) and episode.status == "truncated"),
             "turns_max": env.get("max_turns") or _TURNS,
         },
@@ -87,7 +88,7 @@ def _notes(episode: Episode, name: str) -> dict[int, str]:
 
 
 def _as_react(episode: Episode) -> list[Turn]:
-    # A turn without any code stays as it is: it was not executed.
+    # A turn without code was not executed, and gets no ``execute[…]``.
     turns = [
         replace(turn, action=f"execute[{turn.action}]") if turn.action else turn
         for turn in episode.turns

@@ -1,4 +1,4 @@
-"""Replay recorded runs of 2023, and print the comparison."""
+"""The command `intercode replay`: replays of recorded runs of 2023, and the printed comparison."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from intercode.cli.terminal import (
     duration,
     percent,
     print_json,
+    print_message,
     safe,
     table,
-    tell,
 )
 from intercode.errors import TaskNotFoundError, UsageError
 from intercode.evaluate.run_setup import find_provider
@@ -36,13 +36,20 @@ _SUITES = {
     "python": ("Python", "mbpp", "mbpp"),
     "ctf": ("CTF", "ic-ctf", "ic-ctf"),
 }
-"""Environment → its name, the only suite of which a run is known, and its dataset."""
+"""Environment → its name, the only suite with a recorded run, and its dataset."""
 _LEVELS = ("easy", "medium", "hard", "extra")
-"""The order of the columns, as in the paper's table."""
+"""The order of columns in the paper's table."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Replay, and print the report."""
+    """Replay a recorded run, print the report, and return the exit code.
+
+    Raises:
+        UsageError: The options are inconsistent.
+        TaskNotFoundError: The run has no such episode.
+        RecordError: The results cannot be read, or belong to other tasks.
+        SandboxError, ImageError, DatabaseError: The infrastructure failed.
+    """
     from intercode_paper.results import load_results, update_queries
 
     _check(args)
@@ -50,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     tasks = _tasks(args)
     recorded_run, reworded_ids = update_queries(tasks, recorded_run)
     if reworded_ids:
-        tell(
+        print_message(
             f"intercode: {_ids(reworded_ids)} of the data: reworded since the run, and found by id"
         )
     selected_run = _select_episodes(recorded_run, args)
@@ -89,7 +96,7 @@ def _tasks(args: argparse.Namespace) -> Dataset:
 
 
 ReplayOutput = tuple["ReplayReport", "dict[str, Any]", str]
-"""A report, what its JSON object has more, and what people read after the comparison."""
+"""A report, additional fields of its JSON object, and the text after the printed comparison."""
 
 
 def _bash(
@@ -105,7 +112,7 @@ def _bash(
             task: image_for(args.upstream.resolve(), suite)
             for task, suite in suites_by_episode(recorded_run).items()
         }
-    provider = find_provider("bash", say=tell)
+    provider = find_provider("bash", report_line=print_message)
     for name in dict.fromkeys([image, *task_images.values()]):
         provider.digest(name)  # found or built before the workers start, and the clock
     report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
@@ -127,7 +134,7 @@ def _sql(
     if place is None:
         raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
-    engine, say = args.engine or usual_engine(), None if args.quiet else tell
+    engine, say = args.engine or usual_engine(), None if args.quiet else print_message
     with closing(open_databases(engine, Path(place), dialect, say)) as databases:
         report = replay_sql(tasks, recorded_run, databases, progress)
     return report, {}, _rates(report)
@@ -138,7 +145,7 @@ def _python(
 ) -> ReplayOutput:
     from intercode_paper.python import replay_python
 
-    provider = find_provider("python", say=tell)
+    provider = find_provider("python", report_line=print_message)
     report: PythonReplayReport = replay_python(
         tasks, recorded_run, provider, args.image, args.workers, progress
     )
@@ -150,7 +157,7 @@ def _ctf(
 ) -> ReplayOutput:
     from intercode_paper.ctf import replay_ctf
 
-    provider = find_provider("bash", say=tell)
+    provider = find_provider("bash", report_line=print_message)
     if args.image is not None:
         provider.digest(args.image)  # found or built before the workers start, and the clock
     report: CtfReplayReport = replay_ctf(
@@ -161,7 +168,7 @@ def _ctf(
 
 
 def _ids(ids: Sequence[str]) -> str:
-    """Return tasks' ids for people: of consecutive numbers the first and the last."""
+    """Format tasks' ids for messages; consecutive numbers are a range."""
     runs: list[list[str]] = []
     for task_id in ids:
         if runs and task_id.isdecimal() and runs[-1][-1] == str(int(task_id) - 1):
@@ -175,7 +182,7 @@ def _ids(ids: Sequence[str]) -> str:
 
 
 def _select_episodes(recorded_run: RecordedRun, args: argparse.Namespace) -> RecordedRun:
-    """Keep only the episodes that were asked for, in their order."""
+    """Return the run with the requested episodes only, in their order."""
     episodes = recorded_run.episodes
     if args.tasks:
         task_ids = set(args.tasks)
@@ -193,15 +200,15 @@ def _progress() -> Progress:
     def show(count: int, total: int) -> None:
         text = f"{count}/{format_count(total, 'episode')}"
         if count == total:
-            line.say(text)
+            line.announce(text)
         elif line.is_due():
-            (line.show if line.live else line.say)(text)
+            (line.show if line.live else line.announce)(text)
 
     return show
 
 
 def _comparison_text(report: ReplayReport) -> str:
-    """Return what agrees, and how much does not."""
+    """Format the counts of agreements and mismatches."""
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),
@@ -226,7 +233,7 @@ def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
 
 
 def _default_success_text(report: RegradedReport) -> str:
-    """Return the success of the same episodes under the default protocol."""
+    """Format the success of the same episodes under the default protocol."""
     text = f"success under the default protocol: {report.success_default} of {report.episodes}"
     changes = (("lost", report.success_lost), ("gained", report.success_gained))
     for name, tasks in changes:
@@ -236,7 +243,7 @@ def _default_success_text(report: RegradedReport) -> str:
 
 
 def _rates(report: SqlReplayReport) -> str:
-    """Return success rates as the paper's table has them, and the reward's versions."""
+    """Format success rates like the paper's table, and the reward's versions."""
     standard_levels = [level for level in _LEVELS if level in report.by_hardness]
     levels = standard_levels + sorted(set(report.by_hardness) - set(standard_levels))
     rates = [report.by_hardness[level] for level in levels]

@@ -1,11 +1,11 @@
-"""``ONLY_FULL_GROUP_BY`` as MySQL 8, which the recorded runs had, enforces it.
+"""The rule ``ONLY_FULL_GROUP_BY`` of MySQL 8, the server of the recorded runs.
 
-A query is refused if it shows a column that its groups do not determine. 11 of the release's golds
-are refused, and so were many queries of agents. MariaDB's mode of that name knows no functional
-dependencies and would refuse right queries, and SQLite has no such mode. So the rule is decided
-here, from the query's text and the tables' keys. Dependencies are those that MySQL 8 finds: a key
-determines its table's columns; an equality in ``WHERE`` or ``ON`` determines one side by the other,
-or by a constant.
+MySQL refuses a query that shows a column which its groups do not determine. MySQL refused 11 of the
+release's golds, and many queries of agents. MariaDB's mode of the same name ignores functional
+dependencies, and would refuse valid queries; SQLite has no such mode. This module therefore decides
+from the query's text and the tables' keys. The dependencies are those of MySQL 8: a key determines
+its table's columns, and an equality in ``WHERE`` or ``ON`` determines one side by the other, or by
+a constant.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 Node = Any
-"""A node of a parsed statement: sqlglot's `Expression`, which newer versions call `Expr`."""
+"""A node of a parsed statement: sqlglot's ``Expression``, which newer versions call ``Expr``."""
 PARSE_ERRORS = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
-"""The exceptions that sqlglot raises for texts that it cannot parse; most are its own."""
+"""The exceptions that sqlglot raises for unparsable texts; most often, its `SqlglotError`."""
 Column = tuple[str, str]
 """A relation's alias and a column's name, both in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, or the result of a subquery, as a ``FROM`` clause has it."""
+    """A relation in a ``FROM`` clause: a table, or the result of a subquery."""
 
     display_name: str
-    """The prefix of its columns' names in messages: ``database.alias``."""
+    """The prefix of column names in messages: ``database.alias``."""
     columns: Mapping[str, str]
-    """Names in lower case → as they were declared."""
+    """Column name in lower case → declared name."""
     keys: tuple[frozenset[str], ...] = ()
-    """Sets of columns of which each determines the row."""
+    """Sets of columns, each of which determines the row."""
 
 
 Tables = Mapping[str, Relation]
-"""The tables of the current database by their names in lower case."""
+"""The tables of the current database: name in lower case → relation."""
 
 _EXEMPT_NODES = (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window)
 """Expressions whose columns need not be determined."""
@@ -54,12 +54,12 @@ _AGGREGATION = re.compile(
 
 
 def refusal(sql: str, tables: Tables, database: str) -> str | None:
-    """Return the message with which MySQL 8 refuses a query by that rule; None if it does not.
+    """Return MySQL 8's message if the rule refuses a query; None if the query is valid.
 
     Args:
-        sql: The statement. One that cannot be parsed is left to the engine.
+        sql: The statement. Unparsable statements are not refused: the engine reports the error.
         tables: The tables of the current database.
-        database: Its name.
+        database: The name of the current database.
     """
     if not _AGGREGATION.search(sql) or (tree := _parse_query(sql)) is None:
         return None
@@ -83,7 +83,7 @@ def _parse_query(sql: str) -> Node:
 
 
 class _Check:
-    """The rule for one ``SELECT``, without its subqueries."""
+    """The check of one ``SELECT``, without its subqueries."""
 
     def __init__(self, select: exp.Select, scope: Scope) -> None:
         self._select = select
@@ -113,7 +113,7 @@ class _Check:
             ):
                 if violation := self._find_undetermined(items, determined_columns, texts):
                     return _ungrouped(clause, *violation, grouped=group is not None)
-        elif select.args.get("distinct"):  # only columns that it shows can be the order
+        elif select.args.get("distinct"):  # ORDER BY may use only output columns
             texts = frozenset(item.sql().lower() for item in output_items)
             candidate_items = [
                 None if item is None or item.sql().lower() in texts else item
@@ -130,7 +130,7 @@ class _Check:
         return None
 
     def _output_items(self) -> Iterator[Node]:
-        """Yield the items that the query shows; for a star, its columns."""
+        """Yield the output items of the query; for a star, its columns."""
         for item in self._select.expressions:
             if not item.is_star:
                 yield item.unalias()
@@ -141,7 +141,7 @@ class _Check:
                     yield from (exp.column(name, table=alias) for name in relation.columns)
 
     def _resolve_group_item(self, item: Node) -> Node:
-        """Return the meaning of a ``GROUP BY`` item: a position, a column, or else an alias."""
+        """Resolve a ``GROUP BY`` item: a position, a column, or else an alias."""
         if isinstance(item, exp.Literal) and item.is_int:
             place = int(item.this)
             if 1 <= place <= len(self._select.expressions):
@@ -156,7 +156,7 @@ class _Check:
         )
 
     def _columns(self, items: Sequence[Node]) -> Iterator[Column]:
-        """Yield those of the items that are columns."""
+        """Yield the columns among the items."""
         for item in items:
             if isinstance(item, exp.Column) and (column := self._scope.resolve(item)) is not None:
                 yield column
@@ -167,12 +167,12 @@ class _Check:
         determined_columns: set[Column],
         texts: frozenset[str] = frozenset(),
     ) -> tuple[int, str] | None:
-        """Return position and name of the first column that is not known.
+        """Return position and name of the first column that is not determined.
 
         Args:
-            items: The expressions to check; None is passed over.
-            determined_columns: The columns that are determined.
-            texts: Expressions that are determined as a whole.
+            items: The expressions to check; None is skipped.
+            determined_columns: The determined columns.
+            texts: Expressions that are determined as a whole, as SQL in lower case.
         """
 
         def settled(node: Node) -> bool:
@@ -214,7 +214,7 @@ def _own_nodes(root: Node) -> Iterator[Node]:
 
 def _from_clause(select: exp.Select) -> Node | None:
     """Return the first source after ``FROM``."""
-    clause = select.args.get("from_") or select.args.get("from")  # named so before sqlglot 28
+    clause = select.args.get("from_") or select.args.get("from")  # "from" before sqlglot 28
     return clause.this if isinstance(clause, exp.From) else None
 
 
@@ -227,7 +227,7 @@ class Scope:
         database: The current database, for messages.
 
     Raises:
-        LookupError: It reads from an unknown source.
+        LookupError: The query reads from an unknown source.
     """
 
     def __init__(self, select: exp.Select, tables: Tables, database: str) -> None:
@@ -251,7 +251,7 @@ class Scope:
                 self._rules += [(key_columns, (alias, name)) for name in relation.columns]
 
     def resolve(self, column: exp.Column) -> Column | None:
-        """Return the column that a name means; None for an alias or a column of an outer query."""
+        """Resolve a column's name; None for an alias or a column of an outer query."""
         name, table = column.name.lower(), column.table.lower()
         for alias, relation in self.relations.items():
             if name in relation.columns and table in ("", alias):
@@ -264,7 +264,7 @@ class Scope:
         return f"{relation.display_name}.{relation.columns[column[1]]}"
 
     def closure(self, columns: Iterable[Column]) -> set[Column]:
-        """Return the columns that are determined by those of `columns`."""
+        """Return all columns that some columns determine, including themselves."""
         determined_columns = set(columns)
         while (
             derived_columns := {
@@ -314,7 +314,7 @@ class Scope:
 
         Args:
             condition: The condition.
-            target_alias: Only the columns of this relation are determined by it (an outer join's).
+            target_alias: The only relation whose columns it determines (for outer joins).
             constants: Whether a constant determines a column.
         """
         condition = condition.unnest()

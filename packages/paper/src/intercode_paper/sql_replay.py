@@ -1,7 +1,7 @@
-"""The replay of SQL runs: in their order, on one connection, with everything that leaks.
+"""The replay of SQL runs: in recorded order, on one connection, including all leaks of state.
 
-A file may be put together from several runs: wherever the order of its tasks breaks, another
-process of 2023 begins, with a connection of its own and, it may be, another version of the reward.
+A file may be a combination of several runs. Wherever the order of its tasks breaks, another process
+of 2023 begins, with a new connection and possibly another version of the reward.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from intercode_paper.sql_databases import Answer, Connection, Databases
 from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
 
 _MIN_PART_EPISODES = 4
-"""Episodes that a part must have on average, or the order of the tasks was random."""
+"""The minimum average of a part's episodes; below it, the order of the tasks counts as random."""
 _EVIDENCE = 2
-"""Turns by which a version must agree better than the file's to be taken for a part of it."""
+"""The lead in agreeing turns that another version than the file's needs to be a part's version."""
 
 
 @dataclass(slots=True)
 class Part:
-    """Episodes that follow each other in the data file: of one process of 2023."""
+    """Consecutive episodes in the order of the data file, from one process of 2023."""
 
     first: str
-    """The task of its first episode."""
+    """The id of the first episode's task."""
     episodes: int = 0
     turns: int = 0
     version: Version = "released"
-    """The version of the reward that agrees with most of its turns."""
+    """The version of the reward that agrees with most of the turns."""
     agree: dict[Version, int] = field(default_factory=dict)
-    """Turns that agree under each version."""
+    """Version → number of agreeing turns."""
 
 
 @dataclass(slots=True)
 class Hardness:
-    """The counts of one level of hardness."""
+    """The counts of one difficulty."""
 
     episodes: int = 0
     success_recorded: int = 0
@@ -77,15 +77,15 @@ def replay_sql(
     """Execute recorded actions again, and compare the results with the record.
 
     Args:
-        tasks: The data file that was run, in its order.
-        recorded_run: The results.
-        databases: The databases, pristine.
+        tasks: The tasks of the run's data file, in order.
+        recorded_run: The recorded results.
+        databases: The databases, in pristine state.
         progress: Called after each finished episode.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
         TaskError: A task has no gold or no database.
-        DatabaseError: The engine failed: nothing is reported of a part of a run.
+        DatabaseError: The engine failed. A partial run gives no report.
     """
     start_time = time.monotonic()
     jobs = [(episode, find_task(tasks, episode)) for episode in recorded_run.episodes]
@@ -104,7 +104,7 @@ def replay_sql(
 
 
 def _parts(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
-    """Cut the episodes where the next one's task does not follow in the data file."""
+    """Split the episodes wherever the next episode's task does not follow in the data file."""
     next_rows = dict(pairwise(sorted(rows)))
     parts: list[list[_Job]] = []
     previous_row = None
@@ -113,7 +113,7 @@ def _parts(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
             parts.append([])
         parts[-1].append(job)
         previous_row = row
-    # A run that took its tasks in a random order is one nevertheless.
+    # A run in random order has many breaks, but is a single part.
     return (
         parts
         if len(parts) * _MIN_PART_EPISODES < len(jobs) or len(jobs) < _MIN_PART_EPISODES
@@ -132,7 +132,7 @@ def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> li
             continue
         submits = turn.command.startswith(("submit", "skip"))
         if not submits:
-            # ReAct's parser of 2023 took the first statement alone.
+            # ReAct's parser of 2023 took only the first statement.
             statement = turn.command.partition(";")[0] if episode.react else turn.command
             answer = connection.execute(statement)
         worth = Rewards()
@@ -178,16 +178,16 @@ def _agreements(part: Sequence[_EpisodeReplay]) -> dict[Version, int]:
 
 
 def _best(agree: Mapping[Version, int], default_version: Version, evidence: int) -> Version:
-    """Return the version that most turns agree with; the usual one unless there is evidence."""
+    """Return the version with most agreeing turns; the default unless its lead is large enough."""
     best = max(VERSIONS, key=lambda version: agree[version])
     return best if agree[best] - agree[default_version] >= evidence else default_version
 
 
-# Observations are compared as texts. Two servers word the same thing differently; such differences
-# are put aside here, and never in rewards.
+# Observations are compared as texts. Servers differ in their wording of the same message; the
+# comparison ignores such differences, but rewards never do.
 
 _SHOWN_ROWS = (25, 30, 10)
-"""The numbers of rows that ReAct's runs kept of an observation: most of them the first number."""
+"""The numbers of rows of an observation that ReAct's runs recorded; most runs: the first number."""
 _CLAUSES = {
     "field list": "SELECT",
     "from clause": "FROM",
@@ -209,12 +209,12 @@ _ROW_SEPARATOR = re.compile(r"(?<=\)), (?=\()")
 
 
 def same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool:
-    """Whether an answer is the recorded observation, but for its wording.
+    """Return whether an answer equals the recorded observation, except for a server's wording.
 
     Args:
-        recorded_text: The observation.
-        answer: The answer of the replay.
-        react: Whether it is of ReAct's runs, which cut long ones.
+        recorded_text: The recorded observation.
+        answer: The answer in the replay.
+        react: Whether the run is ReAct's, which recorded excerpts of long observations.
     """
     plain_text = _normalise(recorded_text)
     if plain_text in (_normalise(_excerpt(answer, react)), _normalise(str(answer))):
@@ -223,19 +223,19 @@ def same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool
         return any(plain_text == _normalise(str(answer[:count])) for count in _SHOWN_ROWS[1:])
     if react and len(recorded_text) == CUT:
         return _normalise(str(answer)).startswith(plain_text)
-    # Some files hold the rows as lists.
+    # Some files hold rows as lists instead of tuples.
     return isinstance(answer, list) and recorded_text == str([list(row) for row in answer])
 
 
 def _excerpt(answer: Answer, react: bool) -> str:
-    """Return as much of an answer as a run kept."""
+    """Return the part of an answer that a run recorded."""
     if react and isinstance(answer, list):
         return str(answer[: _SHOWN_ROWS[0]])
     return str(answer)[:CUT] if react else str(answer)
 
 
 def _normalise(text: str) -> str:
-    """Return an observation without the differences in wording between servers."""
+    """Remove differences in wording between servers from an observation."""
     for pattern, replacement in _WORDINGS:
         text = pattern.sub(replacement, text)
     return _CLAUSE.sub(lambda match: f" in {_CLAUSES.get(match[1], match[1])}", text)

@@ -1,10 +1,10 @@
-"""The tables of 2023, computed from the recorded files.
+"""The tables of 2023: success rates computed from the recorded files.
 
-The release has them as ``results/ENV/FOLDER/FILE``, where the file's name tells the experiment:
-``ic_ENV_STRATEGY_MODEL_N_turns_fs_N_handicap``, of which each part may be missing. The folder names
-the model only if the file does not. For Bash there is one file for each file system. The success
-rate is that of the paper: an episode succeeded if some turn reached the full reward, and the rate
-is over the episodes that are there.
+The release has the files ``results/ENV/FOLDER/FILE``. A file's name identifies the experiment:
+``ic_ENV_STRATEGY_MODEL_N_turns_fs_N_handicap``, in which each part may be missing. The folder names
+the model only if the file does not. Bash has one file per file system. The success rate is the
+paper's: an episode is a success if some turn reached the full reward, and the denominator counts
+the recorded episodes only.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _STRATEGIES = {
     "plan_solve_refine": "Plan & Solve, refined",
     "plan_solve": "Plan & Solve",
 }
-"""The beginning of a name → its strategy; the longer of two that fit comes first."""
+"""Prefix of a name → its strategy; of two matching prefixes, the longer one comes first."""
 _ORDER = [_SINGLE, _TRIES, "ReAct", "Plan & Solve", "Plan & Solve, refined"]
 _LEVELS = ("easy", "medium", "hard", "extra")
 EPISODE_COUNTS = {"bash": 200, "sql": 1034}
-"""Episodes of a complete run; in the other environments not every task was recorded."""
+"""Environment → episodes of a complete run; the runs of other environments lack some tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Rate:
     strategy: str
     """The experiment, such as ``try again, handicap``."""
     group: str
-    """A hardness, a file system, or ``all``."""
+    """A difficulty, a file system, or ``all``."""
     successes: int
     episodes: int
     low: float
-    """Lower end of the 95 % interval (Wilson)."""
+    """The lower end of the 95 % interval (Wilson)."""
     high: float
 
     @property
@@ -64,13 +64,13 @@ class Rate:
         return self.successes / self.episodes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rate as plain JSON types."""
+        """Return the rate in plain JSON types."""
         return {**asdict(self), "success_rate": self.value}
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file that is in no table."""
+    """A file that no table includes."""
 
     path: Path
     reason: str
@@ -78,18 +78,18 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class _Experiment:
-    """Facts that a file's name tells. Files that differ in any of them are never pooled."""
+    """The facts in a file's name. Files with different facts are never pooled."""
 
     env: str
     model: str
     strategy: str
     handicap: bool
-    """Whether the prompt held the databases' schema."""
+    """Whether the prompt contained the databases' schema."""
     turns: int
-    """The most turns of an episode; 0 if the name does not tell."""
+    """The limit of turns; 0: not in the name."""
 
     def label(self, experiments: Iterable[_Experiment]) -> str:
-        """Return its name; with its turns, if only they tell it from another."""
+        """Return the experiment's label, with its turns if no other fact distinguishes it."""
         text = f"{self.strategy}, handicap" if self.handicap else self.strategy
         alike = any(
             experiment != self and replace(experiment, turns=self.turns) == self
@@ -106,16 +106,16 @@ class _File:
 
     @property
     def keys(self) -> set[tuple[str, str]]:
-        """The file system and the id of each of its tasks."""
+        """The file system and the id of each of the file's tasks."""
         return {(self.system, episode.task_id) for episode in self.run.episodes}
 
 
 def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None) -> list[Rate]:
-    """Compute the success rates of every recorded file in a folder and below.
+    """Compute the success rates of all recorded files in a folder, recursively.
 
     Args:
         folder: A checkout of the release, or a part of it.
-        skip: Called with each file that cannot be read, or whose experiment cannot be told.
+        skip: Called with each file that cannot be read, or whose name gives no experiment.
 
     Raises:
         RecordError: No file can be read.
@@ -145,7 +145,7 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
 
 
 def tables(all_rates: Sequence[Rate]) -> list[Table]:
-    """Make a table for each environment: models and strategies down, groups across."""
+    """Make a table for each environment: a row per model and strategy, a column per group."""
     result_tables = []
     for env in dict.fromkeys(entry.env for entry in all_rates):
         env_rates = [entry for entry in all_rates if entry.env == env]
@@ -192,7 +192,7 @@ def _place(group: str) -> tuple[int, str]:
 
 
 def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
-    """Read each results file; of two with the same episodes, only the one in its model's folder."""
+    """Read all results files; of two with the same episodes, the file in its model's folder."""
     candidates = [(path, _experiment(path)) for path in sorted(folder.rglob("*.json"))]
     candidates.sort(
         key=lambda entry: entry[1] is not None and entry[0].parent.name != entry[1].model
@@ -223,9 +223,9 @@ def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
 
 
 def _experiment(path: Path) -> _Experiment | None:
-    """Return the experiment that a file's name tells; None if a recorded run has no such name."""
+    """Parse the experiment from a file's name; None if the name is not that of a recorded run."""
     match = _NAME.fullmatch(path.stem.replace(_HANDICAP, ""))
-    if match is None or "_turns" in match["what"]:  # words come after it, which may mean anything
+    if match is None or "_turns" in match["what"]:  # followed by words of unknown meaning
         return None
     description, turns = match["what"], int(match["turns"] or 0)
     key = next((key for key in _STRATEGIES if f"{description}_".startswith(f"{key}_")), None)
@@ -243,11 +243,11 @@ def _experiment(path: Path) -> _Experiment | None:
 
 def _file(path: Path, experiment: _Experiment) -> _File:
     try:
-        open_record(path).close()  # the folder is named, and not what its links lead to
+        open_record(path).close()  # refuses links: the caller named only this folder
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
     run = load_results(path)
-    # The refinement of Bash has no file system in its name, but its data file has.
+    # Bash files of Plan & Solve, refined, name the file system only in the path of their data file.
     system = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)
     return _File(experiment, system[0] if system else "", run)
 
@@ -258,8 +258,9 @@ def _file(path: Path, experiment: _Experiment) -> _File:
 def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_File], bool]]:
     """List a model's experiments with their files, and whether only the first turn counts.
 
-    A single turn has a file of its own, or is the first turn of the longest of several, if that has
-    a reward; in other environments than those of the paper's table it is not reported.
+    The single-turn experiment has a separate file. Otherwise its results are the first turns of the
+    longest experiment with several turns, if all first turns have a reward. Environments outside
+    the paper's table get no such row.
     """
     experiment_rows = [
         (experiment, [file for file in files if file.experiment == experiment], False)

@@ -56,7 +56,7 @@ async def _run_on_thread(
         executor: The thread pool.
         call: The call.
         stop: Ends the call sooner.
-        discard: Frees a result that nobody awaits any more.
+        discard: Frees a result whose caller has gone.
     """
     future = asyncio.get_running_loop().run_in_executor(executor, call)
     try:

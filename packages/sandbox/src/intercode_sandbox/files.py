@@ -383,8 +383,8 @@ def _acquire(path: Path, shared: bool, wait: bool) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, operation)
-            # The last holder may have removed the file during the wait: then this lock excludes
-            # nobody.
+            # The last holder may have removed the file during the wait: then this lock has no
+            # effect.
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         except BlockingIOError:

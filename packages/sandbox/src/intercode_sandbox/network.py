@@ -27,7 +27,7 @@ endpoint, at the sandbox's own ``127.0.0.1:PORT``. Host names, in a list or sepa
 these hosts, by a proxy."""
 
 Resolve = Callable[..., list[tuple[Any, ...]]]
-"""Has the signature of `socket.getaddrinfo`."""
+"""A function with the signature of `socket.getaddrinfo`."""
 
 PROXY_PORT = 3128
 """The proxy's port on the sandbox's loopback; the next free port if an endpoint uses it."""

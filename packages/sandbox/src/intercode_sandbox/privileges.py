@@ -1,4 +1,4 @@
-"""This process's privileges over the machine, and the user that owns sandboxes' files.
+"""The privileges of the current process over the machine, and the user that owns sandboxes' files.
 
 This module imports the standard library only, because the spawner loads it.
 """

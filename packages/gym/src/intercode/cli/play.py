@@ -14,7 +14,7 @@ from intercode.envs.traits import resolve_traits
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
 from intercode.evaluate.episode_loop import EpisodeEnv
-from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, setting
+from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, resolve_setting
 from intercode.evaluate.task_selection import select_tasks
 from intercode.interpreters.base import IS_INTERACTIVE
 from intercode.spec import (
@@ -34,14 +34,14 @@ def execute(args: argparse.Namespace) -> int:
     environment(spec)
     dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit)
-    env = setting(Plan(spec, dataset, tasks), watcher).make()
+    env = resolve_setting(Plan(spec, dataset, tasks), watcher).make()
     with suppress(ImportError):  # line editing and history, if Python has readline
         import readline  # noqa: F401
     context_token = IS_INTERACTIVE.set(True)
     output_stream = sys.stderr if args.json else sys.stdout
     episodes: list[Episode] = []
     try:
-        for number, task in enumerate(tasks, 1):
+        for task_number, task in enumerate(tasks, 1):
             prompt = getattr(env, "prompt", "$ ")
             terminal = TaskConsole(
                 task.query,
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
                 continuation_test(resolve_traits(env).language),
                 read=_ask_aside if args.json else input,
             )
-            terminal.show(f"── {task.task_id} ({number} of {len(tasks)}) ── :help for help")
+            terminal.show(f"── {task.task_id} ({task_number} of {len(tasks)}) ── :help for help")
             episode = _play_task(env, task, terminal)
             if terminal.left:
                 break

@@ -23,7 +23,7 @@ def execute(args: argparse.Namespace) -> int:
     manifest = read_manifest(folder)
     session = _last_session(folder, manifest)
     options = {**read_arguments(args), "out": folder, "locked": folder}
-    spec = recorded_spec(folder, manifest, options, trust=args.trust, resumes=True)
+    spec = recorded_spec(folder, manifest, options, trust=args.trust, is_resume=True)
     if spec.epochs < (recorded_epochs := session["options"].get("epochs", 1)):
         raise UsageError(
             f"{folder} was to have {recorded_epochs} epochs: --epochs {spec.epochs} is fewer"

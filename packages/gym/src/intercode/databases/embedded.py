@@ -215,7 +215,7 @@ class EmbeddedSession:
         self._lock = threading.Lock()
         self._busy = False
         self._closed = False
-        self._stale = False
+        self._is_stale = False
         """Whether the process must be restarted before the next request."""
         self._written = False
         try:
@@ -243,7 +243,7 @@ class EmbeddedSession:
                 answer = worker.request(message, seconds + _GRACE_SECONDS, size)
             except WorkerEndedError as error:
                 with self._lock:
-                    is_killed = self._stale and not self._closed
+                    is_killed = self._is_stale and not self._closed
                 if is_killed:
                     return self._outcome_after_restart(Failure("interrupted"))
                 self._check_not_stopped()
@@ -259,7 +259,7 @@ class EmbeddedSession:
             raise DatabaseError(f"the database process answered nonsense: {error}") from error
         # The next statement would fail or wait for the memory that this statement has taken.
         if is_exhausted:
-            self._stale = True
+            self._is_stale = True
             return replace(outcome, restarted=True)
         return outcome
 
@@ -275,7 +275,7 @@ class EmbeddedSession:
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
             except (WorkerEndedError, WorkerLateError) as error:
                 self._check_not_stopped()
-                self._stale = True
+                self._is_stale = True
                 with self._lock:
                     self._restart()  # raises if this state did not cause the loss
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
@@ -298,7 +298,7 @@ class EmbeddedSession:
                     raise ForkError(f"the database cannot be saved: {error}") from error
                 except (WorkerEndedError, WorkerLateError, TypeError, ValueError) as error:
                     self._check_not_stopped()
-                    self._stale = True
+                    self._is_stale = True
                     raise DatabaseError(f"the database could not be saved: {error}") from error
             if omissions and not lossy:
                 raise ForkError(f"the session's state cannot be saved: {shorten_names(omissions)}")
@@ -332,7 +332,7 @@ class EmbeddedSession:
         with self._lock:
             if self._closed:
                 raise SandboxClosedError("the session is closed")
-            if self._stale or self._worker.has_pending_answer:
+            if self._is_stale or self._worker.has_pending_answer:
                 self._restart()
             if not self._worker.alive:
                 message = f"the database was lost: {self._worker.obituary()}"
@@ -370,7 +370,7 @@ class EmbeddedSession:
         with self._lock:
             if self._closed:
                 raise SandboxClosedError("the session was closed")
-            if self._stale:
+            if self._is_stale:
                 raise DatabaseError("interrupted from another thread")
 
     def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> Outcome:
@@ -380,10 +380,10 @@ class EmbeddedSession:
         return Outcome((), failure, timed_out=timed_out, restarted=True)
 
     def _restart(self) -> None:
-        self._stale = True
+        self._is_stale = True
         self._call_sandbox(self._worker.restart)
         self._call_sandbox(lambda: self._open(resume=True))
-        self._stale = False
+        self._is_stale = False
 
     def _call_sandbox(self, request: Callable[[], object]) -> None:
         """Make a request to the sandbox, and report its loss as a loss of the database.
@@ -405,7 +405,7 @@ class EmbeddedSession:
         """Interrupt a running action."""
         with self._lock:
             if self._busy and not self._closed:
-                self._stale = True
+                self._is_stale = True
                 with suppress(SandboxError):
                     self._worker.interrupt()
 
@@ -421,7 +421,7 @@ class EmbeddedSession:
                 self._worker.sandbox.close()
                 return
         try:
-            if self._written or self._stale or self._worker.has_pending_answer:
+            if self._written or self._is_stale or self._worker.has_pending_answer:
                 # A process that only read is pristine. After anything else, only a new process is.
                 self._worker.restart()
             self._worker.request(("close",), _CLOSE_SECONDS, 0)
@@ -531,12 +531,12 @@ class EmbeddedWorker:
         try:
             channel.settimeout(seconds)
             wire.send(channel, wire.encode([operation, limit, *arguments]), fds)
-            data, _ = wire.receive(
+            reply, _ = wire.receive(
                 channel,
                 limit,
                 lambda: channel.settimeout(max(deadline - time.monotonic(), 0.001)),
             )
-            is_accepted, value = wire.decode(data)
+            is_accepted, value = wire.decode(reply)
             self.has_pending_answer = False
         except (EOFError, OSError, TypeError, ValueError) as error:
             if is_callers(error):
@@ -687,8 +687,8 @@ class PristineFiles:
         self._key_locks: dict[str, threading.Lock] = {}
         self._files: OrderedDict[str, PristineFile] = OrderedDict()
 
-    def get(self, key: str, make: Callable[[], Path]) -> PristineFile:
-        """Return the file of a key; on a cache miss, read it from the path that `make` returns.
+    def get(self, key: str, make_file: Callable[[], Path]) -> PristineFile:
+        """Return the file of a key; on a cache miss, read it from the path that `make_file` returns.
 
         Raises:
             DatabaseError: The file cannot be read, or memory for it is insufficient.
@@ -700,7 +700,7 @@ class PristineFiles:
                 if (file := self._files.get(key)) is not None:
                     self._files.move_to_end(key)
                     return file
-            path = make()
+            path = make_file()
             try:
                 file = PristineFile.from_path(path)
             except OSError as error:

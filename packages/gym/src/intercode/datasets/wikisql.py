@@ -65,19 +65,24 @@ def load(
     if split not in SPLITS:
         raise TaskError(f"WikiSQL has no split {split!r}; known: {', '.join(SPLITS)}")
     files = (f"{split}.jsonl", f"{split}.tables.jsonl", f"{split}.db")
-    place, layout = locate(root, "wikisql", [files] + ([_RELEASE] if split == "dev" else []))
+    dataset_folder, layout = locate(
+        root, "wikisql", [files] + ([_RELEASE] if split == "dev" else [])
+    )
     if layout == 1:
         tasks = read_tasks(
-            place / _RELEASE[0], lambda row, index: _released_fields(row, index, repair)
+            dataset_folder / _RELEASE[0], lambda row, index: _released_fields(row, index, repair)
         )
     else:
-        tables = _read_tables(place / files[1])
+        tables = _read_tables(dataset_folder / files[1])
         tasks = read_tasks(
-            place / files[0], lambda row, index: _authored_fields(row, index, split, tables)
+            dataset_folder / files[0],
+            lambda row, index: _authored_fields(row, index, split, tables),
         )
     name = "wikisql" if split == "dev" else f"wikisql-{split}"
     source, *_, database_file = _RELEASE if layout == 1 else files
-    return Dataset(tasks, name, str(place / source), str(databases or place / database_file))
+    return Dataset(
+        tasks, name, str(dataset_folder / source), str(databases or dataset_folder / database_file)
+    )
 
 
 def repair_query(gold: str) -> str | None:
@@ -89,8 +94,8 @@ def repair_query(gold: str) -> str | None:
     selection = f"{aggregate}({quoted(column, '`')})" if aggregate else quoted(column, "`")
     sql = f"SELECT {selection} FROM {quoted(table, '`')}"
     conditions = []
-    for part in _NEXT_CONDITION.split(where_clause) if where_clause else ():
-        condition = _CONDITION.fullmatch(part)
+    for condition_text in _NEXT_CONDITION.split(where_clause) if where_clause else ():
+        condition = _CONDITION.fullmatch(condition_text)
         if condition is None:
             return None
         name, operator, value = condition.groups()
@@ -144,7 +149,9 @@ def _authored_fields(
         raise TaskError(f"field 'table_id': there is no table {identifier!r}")
     header, types = tables[identifier]
     table = "table_" + identifier.replace("-", "_")
-    columns = ", ".join(f"col{number} is {name!r}" for number, name in enumerate(header))
+    columns = ", ".join(
+        f"col{column_index} is {name!r}" for column_index, name in enumerate(header)
+    )
     return {
         "task_id": index,
         "query": f"{row['question']} (Use table {table}, in which {columns})",

@@ -178,10 +178,12 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             stage.programs = stage.programs or self.traits.programs
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
-        self._place: PlaceT | None = None
+        self._workspace: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
-        self._scored_places: weakref.WeakSet[Any] = weakref.WeakSet()  # workspaces already scored
+        self._scored_workspaces: weakref.WeakSet[Any] = (
+            weakref.WeakSet()
+        )  # workspaces already scored
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
         self._is_wire = options.observations == "utf-8"  # texts are escaped in both directions
@@ -232,7 +234,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return self.episode_state.submissions.total
 
     @property
-    def place(self) -> PlaceT:
+    def workspace(self) -> PlaceT:
         """The workspace of the current episode: its sandbox or session, for inspection.
 
         In a fork that has not started yet, access starts the workspace.
@@ -244,14 +246,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if self._is_unstarted_fork:
             with self._calls:
                 self._start_fork()
-        if self._place is None:
+        if self._workspace is None:
             raise EnvironmentStateError("there is no sandbox: call reset() first")
-        return self._place
+        return self._workspace
 
     @property
     def sandbox(self) -> PlaceT:
-        """The workspace: the same as `place`, named for environments with a sandbox."""
-        return self.place
+        """The workspace: the same as `workspace`, named for environments with a sandbox."""
+        return self.workspace
 
     @property
     def directory(self) -> str:
@@ -322,16 +324,16 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             SandboxUnavailableError: This machine permits no sandbox. The error is raised even
                 with ``errors="value"``.
         """
-        with self._calls, self._release_place():
+        with self._calls, self._release_workspace():
             state = self.episode_state
             selected_task = self.select_task(choices(options, task_id=task_id, index=index))
             task = state.begin(self, selected_task, seed)
             try:
                 with state.recording_failures():
                     state.episode.metadata["image"] = self.stage.image(task)
-                    self._place = self.stage.open(task)
+                    self._workspace = self.stage.open(task)
                     self._refuse_stopped()
-                    self._interpreter = self._open(self._place)
+                    self._interpreter = self._open(self._workspace)
                 info = state.first_info(self.max_turns)
             except VALUES as error:
                 info = state.failure_info(error, self.max_turns)
@@ -386,7 +388,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             if ended or truncated:
                 score = self._finish("ended" if ended else "truncated")
             else:
-                score = self._judge(state.task, self.episode, self.place)
+                score = self._judge(state.task, self.episode, self.workspace)
             value = 0.0 if score is None else score.value
             self.episode.turns[-1] = replace(turn, reward=value)
             return (
@@ -403,14 +405,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
     def _current_tracker(self) -> FileChangeTracker | None:
         """Return the change tracker of the current workspace; None without `keep_diffs`."""
-        place = self._place
+        workspace = self._workspace
         if not getattr(self.options, "keep_diffs", False) or not isinstance(
-            place, SupportsFileChanges
+            workspace, SupportsFileChanges
         ):
             return None
-        if self._change_tracker is None or self._change_tracker.place is not place:
+        if self._change_tracker is None or self._change_tracker.workspace is not workspace:
             try:
-                self._change_tracker = FileChangeTracker(place)
+                self._change_tracker = FileChangeTracker(workspace)
             except CausedInsideError:  # the action itself reports the error
                 return None
         return self._change_tracker
@@ -427,12 +429,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
-        gate = getattr(self._place, "gate", None)  # only a sandbox with a network policy has one
+        gate = getattr(
+            self._workspace, "gate", None
+        )  # only a sandbox with a network policy has one
         if gate is not None and (refusals := gate.refusal_counts):
             self.episode.metadata["network_refused"] = dict(refusals)
         if self.scores_later and not self.reward_every_turn:
             with suppress(CausedInsideError):
-                self.place.kill()
+                self.workspace.kill()
             self.episode.seconds = self.episode_state.seconds
             return None
         return self._score_end()
@@ -441,7 +445,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         score = (
             Score(0.0)
             if self.episode.status == "skipped"
-            else self._judge(self.episode_state.task, self.episode, self.place)
+            else self._judge(self.episode_state.task, self.episode, self.workspace)
         )
         self.episode.score = score
         self.episode.seconds = self.episode_state.seconds
@@ -463,19 +467,19 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if episode.turns and episode.status in ("ended", "truncated"):
             episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
 
-    def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+    def _judge(self, task: Task, episode: Episode, workspace: PlaceT) -> Score:
         """End all processes of an ended episode's workspace, then score the workspace."""
         score, ending_detail = Score(0.0), {}
         try:
             if episode.status != "running":
-                place.kill()
+                workspace.kill()
         except CausedInsideError as error:  # some rewards need no responsive workspace
             ending_detail = {ENDED: str(error)}
         try:
-            score = self._reward(task, episode, place)
+            score = self._reward(task, episode, workspace)
         except CausedInsideError as error:
             ending_detail = {ENDED: str(error)}
-        if self.stage.changed(task, place):
+        if self.stage.changed(task, workspace):
             # With the image ``host``, a package was installed: gold may have run other programs.
             raise SandboxError(
                 f"the content of {self.image(task)!r} changed while the episode ran: the "
@@ -495,7 +499,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     def score(
         self,
         task: Task,
-        place: PlaceT,
+        workspace: PlaceT,
         *,
         output: str | None = None,
         episode: Episode | None = None,
@@ -508,7 +512,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
         Args:
             task: The task.
-            place: The workspace, opened by ``env.stage.open(task)``. The caller closes it.
+            workspace: The workspace, opened by ``env.stage.open(task)``. The caller closes it.
             output: The agent's answer, if the reward judges one: the text that a Bash task asks
                 for, an SQL query (executed in the workspace), a Python program, a flag. Without
                 an output, a task that asks for an answer is not solved.
@@ -527,37 +531,37 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             RewardError: The workspace cannot be scored.
         """
         with self._calls:
-            self._refuse_to_score(task, place, output, episode)
+            self._refuse_to_score(task, workspace, output, episode)
             if episode is None:
-                episode = self._attempt(task, place, output)
+                episode = self._attempt(task, workspace, output)
             elif episode.status in ("running", "error"):
                 episode = replace(episode, status="submitted")
-            self._scored_places.add(place)
-            return self._judge(task, episode, place)
+            self._scored_workspaces.add(workspace)
+            return self._judge(task, episode, workspace)
 
     def _refuse_to_score(
-        self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
+        self, task: Task, workspace: PlaceT, output: str | None, episode: Episode | None
     ) -> None:
         if output is not None and episode is not None:
             raise UsageError("score takes an output or an episode, which has one, not both")
         if episode is not None and episode.task_id != task.task_id:
             raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
-        if place is self._place and self.episode_state.is_running:
+        if workspace is self._workspace and self.episode_state.is_running:
             raise EnvironmentStateError(
                 "this is the place of the running episode, which step('submit') ends and scores"
             )
-        if place in self._scored_places:
+        if workspace in self._scored_workspaces:
             raise EnvironmentStateError(
                 "this place was scored before, which may have changed it: start one from a "
                 "snapshot of it, and score that"
             )
-        if self.stage.changed(task, place):
+        if self.stage.changed(task, workspace):
             raise UsageError(
                 f"the place was not started from {self.image(task)!r} as it is now: open it by "
                 f"env.stage.open(task), so that it differs from the image by what the agent did"
             )
 
-    def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
+    def _attempt(self, task: Task, workspace: PlaceT, output: str | None) -> Episode:
         """Return an episode for an attempt without `step`, from its answer (see `score`)."""
         turns = [] if output is None else [Turn("", output)]
         return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
@@ -624,8 +628,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         In the episode's workspace, an extra process would shift all later process ids.
         """
         with (
-            closing(self.stage.open(task)) as place,
-            closing(self._open(place)) as interpreter,
+            closing(self.stage.open(task)) as workspace,
+            closing(self._open(workspace)) as interpreter,
         ):
             return act(interpreter, action, task.timeout)
 
@@ -686,7 +690,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """
         with self._calls:
             task = snapshot.find_task(self.dataset, self.name, self.max_turns)
-            with self._release_place():
+            with self._release_workspace():
                 episode = snapshot.episode()
                 self.episode_state.resume(task, episode, snapshot.submissions)
                 self._origin = snapshot.with_episode(episode, self.episode_state.fork_numbers)
@@ -751,7 +755,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     @property
     def _is_unstarted_fork(self) -> bool:
         """Whether the episode is a fork whose workspace has not started yet."""
-        is_fork = self._origin is not None and self._place is None
+        is_fork = self._origin is not None and self._workspace is None
         return is_fork and self.episode_state.is_running
 
     def _start_fork(self) -> None:
@@ -761,7 +765,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         assert self._origin is not None  # an unstarted fork has its snapshot
         self.episode_state.start_clock()
         with self.episode_state.recording_failures():
-            self._place, self._interpreter = self._origin.start(self._replay_turns)
+            self._workspace, self._interpreter = self._origin.start(self._replay_turns)
             self._refuse_stopped()
         self.episode_state.start_clock()
 
@@ -769,14 +773,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """Open a workspace, and repeat the actions of the episode in it."""
         task = self.episode_state.task
         with ExitStack() as stack:
-            place = stack.enter_context(closing(self.stage.open(task)))
-            interpreter = stack.enter_context(closing(self._open(place)))
+            workspace = stack.enter_context(closing(self.stage.open(task)))
+            interpreter = stack.enter_context(closing(self._open(workspace)))
             repeat(
                 self.episode.turns,
                 lambda action: act(interpreter, action, task.timeout),
             )
             stack.pop_all()
-        return place, interpreter
+        return workspace, interpreter
 
     def stop(self) -> None:
         """Close the workspace for good, even while another thread's call runs. Idempotent.
@@ -789,13 +793,13 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
     def abort(self) -> None:
         """Interrupt only the running call of another thread; `stop` also refuses later episodes."""
-        if (place := self._place) is not None:
-            place.close()
+        if (workspace := self._workspace) is not None:
+            workspace.close()
 
     def _refuse_stopped(self) -> None:
         """Refuse a workspace that was opened during `stop`, which could not close it yet."""
-        if self._is_stopped and self._place is not None:
-            self._place.close()
+        if self._is_stopped and self._workspace is not None:
+            self._workspace.close()
             raise EnvironmentStateError("this environment was stopped")
 
     def close(self) -> None:
@@ -812,7 +816,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             self._release()
 
     def _release(self) -> None:
-        with self._release_place():
+        with self._release_workspace():
             pass
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -827,23 +831,23 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         )
 
     @contextmanager
-    def _release_place(self) -> Iterator[None]:
+    def _release_workspace(self) -> Iterator[None]:
         """End the workspace's processes on entry, and close the workspace on exit.
 
         The kernel ends the processes while the caller's block runs.
         """
         interpreter, self._interpreter = self._interpreter, None
-        place, self._place = self._place, None
+        workspace, self._workspace = self._workspace, None
         origin, self._origin = self._origin, None  # its saved state is freed after the workspace
         try:
             if interpreter is not None:
                 interpreter.close()
-            if isinstance(place, SupportsTermination):
-                place.kill_all()
+            if isinstance(workspace, SupportsTermination):
+                workspace.kill_all()
             yield
         finally:
-            if place is not None:
-                place.close()
+            if workspace is not None:
+                workspace.close()
             del origin
 
 
@@ -861,13 +865,13 @@ def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], 
     return opener
 
 
-def _open_custom(interpreter: Callable[[Any], Interpreter], place: Any) -> Interpreter:
+def _open_custom(interpreter: Callable[[Any], Interpreter], workspace: Any) -> Interpreter:
     """Open a user-defined interpreter.
 
     Raises:
         UsageError: The object lacks a method of `Interpreter`.
     """
-    result = interpreter(place)
+    result = interpreter(workspace)
     for name in ("execute", "close"):
         if not callable(getattr(result, name, None)):
             raise UsageError(

@@ -168,9 +168,9 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
     def _open_shell(self, sandbox: SandboxBackend) -> Interpreter:
         return open_shell(sandbox, self._folders.directory(self.episode_state.task))
 
-    def _attempt(self, task: Task, place: SandboxBackend, output: str | None) -> Episode:
+    def _attempt(self, task: Task, sandbox: SandboxBackend, output: str | None) -> Episode:
         """Return an episode for an attempt, from the flag that the agent found."""
-        return replace(super()._attempt(task, place, None), answer=output)
+        return replace(super()._attempt(task, sandbox, None), answer=output)
 
     def _reply(self, answer: str | None) -> Execution | None:
         task, submissions = self.episode_state.task, self.episode_state.submissions
@@ -219,7 +219,9 @@ def _check(tasks: Dataset) -> None:
             raise TaskError(f"{tasks.where(task)} has no flag under 'gold'")
         subtasks(task)
         solution = task.metadata.get("solution", [])
-        if not isinstance(solution, list) or not all(isinstance(part, str) for part in solution):
+        if not isinstance(solution, list) or not all(
+            isinstance(action, str) for action in solution
+        ):
             raise TaskError(f"task {task.task_id!r}: 'metadata.solution' must be a list of texts")
 
 
@@ -281,10 +283,12 @@ class CtfStage(SandboxStage):
             TaskError: With the task's capabilities, the agent could read the service's secrets.
         """
         limits = super().limits(task)
-        looks = [name for name in limits.capabilities if name in _LOOKS_INTO_OTHERS]
-        if looks and _text(task, "service") is not None:
+        inspection_capabilities = [
+            name for name in limits.capabilities if name in _LOOKS_INTO_OTHERS
+        ]
+        if inspection_capabilities and _text(task, "service") is not None:
             raise TaskError(
-                f"task {task.task_id!r}: with the capabilities {', '.join(looks)} the agent could "
+                f"task {task.task_id!r}: with the capabilities {', '.join(inspection_capabilities)} the agent could "
                 "look into the processes or files of the task's service: leave them out"
             )
         return limits
@@ -386,7 +390,9 @@ def _text(task: Task, name: str) -> str | None:
 
 def _names(task: Task, name: str) -> tuple[str, ...]:
     value = task.metadata.get(name) or ()
-    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(name_value, str) for name_value in value
+    ):
         raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be a list of texts")
     return tuple(value)
 

@@ -173,9 +173,9 @@ class Writer:
 
     def _take_folder(self, dockerfile: Path) -> None:
         folder = dockerfile.parent
-        for place, folders, names in os.walk(folder):
+        for directory, folders, names in os.walk(folder):
             for name in (*names, *folders):
-                file = Path(place, name)
+                file = Path(directory, name)
                 if file == dockerfile or (file.is_dir() and not file.is_symlink()):
                     continue
                 if file.is_symlink() or not file.is_file():
@@ -242,8 +242,8 @@ class Writer:
         self._lines.append(f"WORKDIR {_escape_path(workdir)}")
         for path, content in file_contents.items():
             source = self.put(PurePosixPath(path).name, content)
-            place = str(PurePosixPath(workdir, path))
-            self._lines.append(f"COPY {owner}{_words(source, _escape_path(place))}")
+            target_path = str(PurePosixPath(workdir, path))
+            self._lines.append(f"COPY {owner}{_words(source, _escape_path(target_path))}")
         self._root(False)
         if setup is not None:
             self._lines.append(f"RUN {_words('/bin/bash', '--norc', '--noprofile', '-c', setup)}")

@@ -34,14 +34,14 @@ class FileChangeTracker:
     """A tracker that compares a workspace's files with the previous listing.
 
     Args:
-        place: The workspace. Differences from its image at this moment belong to no turn.
+        workspace: The workspace. Differences from its image at this moment belong to no turn.
 
     Raises:
         SandboxError: The workspace is lost.
     """
 
-    def __init__(self, place: SupportsFileChanges) -> None:
-        self.place = place
+    def __init__(self, workspace: SupportsFileChanges) -> None:
+        self.workspace = workspace
         self._last_changes = self._look()
 
     def turn(self) -> TurnChanges:
@@ -67,7 +67,7 @@ class FileChangeTracker:
         return TurnChanges(tuple(files), len(paths) - len(files))
 
     def _look(self) -> dict[str, Change]:
-        return {change.path: change for change in self.place.changes()}
+        return {change.path: change for change in self.workspace.changes()}
 
     def _add_text(self, file: FileChange, remaining_bytes: int) -> FileChange:
         """Return the change with the beginning of the file's content, within the turn's limit."""
@@ -76,7 +76,7 @@ class FileChangeTracker:
         if file.size > MAX_FILE_SIZE:
             return replace(file, cut=True)
         try:
-            content = self.place.read_file(file.path, MAX_FILE_SIZE)
+            content = self.workspace.read_file(file.path, MAX_FILE_SIZE)
         except (OSError, OutputLimitError):  # a background program changed the file meanwhile
             return replace(file, cut=True)
         if b"\0" in content:

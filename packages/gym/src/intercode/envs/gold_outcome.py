@@ -79,13 +79,13 @@ def play_gold(env: Any, task: Task) -> GoldOutcome:
     *actions, submission = env.solution(task)
     env.max_turns = len(actions) + 1
     env.reset()
-    place = env.place
-    sandbox = place if isinstance(place, SandboxBackend) else None
+    workspace = env.workspace
+    sandbox = workspace if isinstance(workspace, SandboxBackend) else None
     initial_changes = _changes(sandbox)
     for action in actions:
         env.step(action)
         _refuse_trouble(task, env.episode.turns[-1].info, action)
-    place.kill()
+    workspace.kill()
     final_changes = _changes(sandbox)
     changes, contents = [], {}
     if sandbox is not None:
@@ -95,17 +95,21 @@ def play_gold(env: Any, task: Task) -> GoldOutcome:
             for path in paths
         ]
         contents = {
-            change.path: data
+            change.path: content
             for change in changes
-            if (data := _content(sandbox, change)) is not None
+            if (content := _content(sandbox, change)) is not None
         }
     answer = submission.partition(" ")[2] or None
     return GoldOutcome(tuple(changes), contents, last_output(env.episode) or "", answer)
 
 
 def _refuse_trouble(task: Task, info: Mapping[str, Any], action: str) -> None:
-    troubles = {"timed_out": "ran into the time limit", ENDED: "ended its own sandbox", **TROUBLES}
-    for name, description in troubles.items():
+    descriptions = {
+        "timed_out": "ran into the time limit",
+        ENDED: "ended its own sandbox",
+        **TROUBLES,
+    }
+    for name, description in descriptions.items():
         if info.get(name):
             raise RewardError(f"task {task.task_id!r}: gold {description}: {action}")
 

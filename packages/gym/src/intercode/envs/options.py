@@ -267,11 +267,11 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             value = getattr(self, name)
             if name not in LIMITS and (requirement := option.requirement(value)):
                 raise UsageError(f"{name} must be {requirement}, not {value!r}")
-        single = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
-        single = {name: value for name, value in single.items() if value is not None}
-        if single or self.limits is not None:
-            msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **single))
-        for name in single:
+        limit_options = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
+        limit_options = {name: value for name, value in limit_options.items() if value is not None}
+        if limit_options or self.limits is not None:
+            msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **limit_options))
+        for name in limit_options:
             msgspec.structs.force_setattr(self, name, None)
         for name, (first_value, second_value) in BINARY_OPTIONS.items():
             if (value := getattr(self, name, first_value)) not in (first_value, second_value):
@@ -481,8 +481,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
             return bool in self.kinds
         if isinstance(value, (list, tuple)):
             return self.is_list and all(isinstance(item, str) for item in value)
-        numbers = {int: Integral, float: Real}  # numpy's numbers are valid, too
-        return isinstance(value, tuple(numbers.get(kind, kind) for kind in self.kinds))
+        number_types = {int: Integral, float: Real}  # numpy's numbers are valid, too
+        return isinstance(value, tuple(number_types.get(kind, kind) for kind in self.kinds))
 
     def read(self, text: str) -> Any:
         """Parse a value from the command line.
@@ -523,17 +523,25 @@ def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
     for field in msgspec.structs.fields(kind):
-        types, metas = _split_annotation(hints[field.name])
-        extra = {key: value for meta in metas for key, value in (meta.extra or {}).items()}
+        types, metadata_items = _split_annotation(hints[field.name])
+        extra = {
+            key: value
+            for metadata in metadata_items
+            for key, value in (metadata.extra or {}).items()
+        }
         options[field.name] = Option(
             name=field.name,
             kinds=tuple(
                 value_type for value_type in (str, bool, int, float) if value_type in types
             ),
             default=field.default,
-            help=next((meta.description for meta in metas if meta.description), ""),
+            help=next(
+                (metadata.description for metadata in metadata_items if metadata.description), ""
+            ),
             metavar=extra.get("metavar"),
-            minimum=next((meta.ge for meta in metas if meta.ge is not None), None),
+            minimum=next(
+                (metadata.ge for metadata in metadata_items if metadata.ge is not None), None
+            ),
             choices=tuple(extra.get("choices", ())),
             is_optional=type(None) in types,
             has_flag=extra.get("flag", True),
@@ -556,8 +564,8 @@ def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
         UsageError: The constructor has no first parameter for the tasks.
     """
     class_options = list_class_options(getattr(kind, "Options", EnvOptions))
-    data, *parameters = inspect.signature(kind).parameters.values() or (None,)
-    if data is None:
+    data_parameter, *parameters = inspect.signature(kind).parameters.values() or (None,)
+    if data_parameter is None:
         raise UsageError(
             f"environment {getattr(kind, '__qualname__', kind)!r} must take the tasks as its first "
             "argument: def __init__(self, data, **options)"
@@ -596,13 +604,15 @@ def list_text_options(kind: Callable[..., Any]) -> dict[str, Option]:
 
 def _split_annotation(hint: Any) -> tuple[list[Any], list[Meta]]:
     """Return the plain types of an annotation, and all its `Meta` objects."""
-    if metas := [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]:
+    if own_metadata := [
+        meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)
+    ]:
         types, inner_metas = _split_annotation(hint.__origin__)
-        return types, metas + inner_metas
-    parts = [_split_annotation(arm) for arm in typing.get_args(hint)]
+        return types, own_metadata + inner_metas
+    union_members = [_split_annotation(member_hint) for member_hint in typing.get_args(hint)]
     return (
-        [plain_type for types, _ in parts for plain_type in types] or [hint],
-        [meta for _, inner_metas in parts for meta in inner_metas],
+        [plain_type for types, _ in union_members for plain_type in types] or [hint],
+        [meta for _, inner_metas in union_members for meta in inner_metas],
     )
 
 

@@ -125,10 +125,10 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         prelude = self.episode_state.task.metadata.get("setup_code") or ""
         return PythonInterpreter(sandbox, self._python, prelude)
 
-    def _attempt(self, task: Task, place: SandboxBackend, output: str | None) -> Episode:
+    def _attempt(self, task: Task, sandbox: SandboxBackend, output: str | None) -> Episode:
         """Return an episode for an attempt, from the program that the agent wrote."""
         turns = [] if output is None else [Turn(output, "")]
-        return replace(super()._attempt(task, place, None), turns=turns)
+        return replace(super()._attempt(task, sandbox, None), turns=turns)
 
     def _score_episode(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         reward = self._tests if has_tests(task) else self._command

@@ -56,7 +56,7 @@ class EpisodeSnapshot:
     """The parts that a fork does not receive, in words; empty unless ``lossy=True``."""
     _task: Task = field(repr=False)
     _episode: Episode = field(repr=False)
-    _numbers: Iterator[int] = field(repr=False)
+    _fork_numbers: Iterator[int] = field(repr=False)
     """The numbers of the episode's next forks, shared by all snapshots of the episode."""
     _shared_states: list[_SharedState | None] = field(repr=False)
     """The saved state, or None for a replay; empty after `close`."""
@@ -94,19 +94,19 @@ class EpisodeSnapshot:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def with_episode(self, episode: Episode, numbers: Iterator[int]) -> Self:
+    def with_episode(self, episode: Episode, fork_numbers: Iterator[int]) -> Self:
         """Return a snapshot with the same saved state for a fork that has no further turns.
 
         The returned snapshot stays valid when this snapshot is closed.
 
         Args:
             episode: The fork's episode.
-            numbers: The numbers of the fork's own forks.
+            fork_numbers: The numbers of the fork's own forks.
         """
         return replace(
             self,
             _episode=_copy_episode(episode),
-            _numbers=numbers,
+            _fork_numbers=fork_numbers,
             _shared_states=list(self._shared_states),
         )
 
@@ -115,8 +115,10 @@ class EpisodeSnapshot:
 
         The number then does not depend on the order in which concurrent forks begin.
         """
-        number = next(self._numbers)
-        return replace(self, _numbers=iter((number,)), _shared_states=list(self._shared_states))
+        fork_number = next(self._fork_numbers)
+        return replace(
+            self, _fork_numbers=iter((fork_number,)), _shared_states=list(self._shared_states)
+        )
 
     def find_task(self, tasks: Dataset, env: str, max_turns: int) -> Task:
         """Return the snapshot's task from the tasks of the environment that restores it.
@@ -148,7 +150,7 @@ class EpisodeSnapshot:
         """Return the episode record of a new fork, with the next fork number."""
         parent = self._episode
         parent_branch = () if parent.fork is None else parent.fork.branch
-        origin = Fork(parent.id, len(parent.turns), (*parent_branch, next(self._numbers)))
+        origin = Fork(parent.id, len(parent.turns), (*parent_branch, next(self._fork_numbers)))
         episode = replace(_copy_episode(parent), fork=origin)
         if self.lost:
             episode.metadata["lost"] = list(self.lost)
@@ -191,11 +193,11 @@ def take_snapshot(
             if fork_mode == "state":
                 raise
             refusal = f"; and its state cannot be saved: {error}"
-    for number, turn in enumerate(episode.turns, 1):
+    for turn_number, turn in enumerate(episode.turns, 1):
         # A repeated action may get further, or less far, before the time limit.
         if saved_state is None and turn.info.get("timed_out"):
             raise ForkError(
-                f"turn {number} ran into the time limit: it cannot be repeated exactly{refusal}"
+                f"turn {turn_number} ran into the time limit: it cannot be repeated exactly{refusal}"
             )
     state_parts = ("whatever its actions do again",) if saved_state is None else saved_state.carried
     return EpisodeSnapshot(
@@ -237,22 +239,22 @@ def make_fork_generator(episode: Episode, seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(entropy))
 
 
-def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:
+def repeat(turns: Iterable[Turn], take_action: Callable[[str], Turn]) -> None:
     """Execute recorded actions again.
 
     Args:
         turns: The recorded turns.
-        take: Executes an action.
+        take_action: Executes an action.
 
     Raises:
         ForkError: A turn differs; the message contains its number and the difference.
     """
-    for number, turn in enumerate(turns, 1):
+    for turn_number, turn in enumerate(turns, 1):
         if turn.info.get("executed") is False:  # no code ran, and the record has the reply
             continue
-        if mismatch := difference(turn, take(turn.action)):
+        if mismatch := difference(turn, take_action(turn.action)):
             raise ForkError(
-                f"the episode cannot be forked by its actions: turn {number} differs: {mismatch}"
+                f"the episode cannot be forked by its actions: turn {turn_number} differs: {mismatch}"
             )
 
 
@@ -287,10 +289,10 @@ def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
 
 def _diverging_excerpts(first_text: str, second_text: str) -> tuple[str, str]:
     pairs = enumerate(zip(first_text, second_text, strict=False))
-    parting = next((n for n, (a, b) in pairs if a != b), min(len(first_text), len(second_text)))
-    start = max(0, parting - _EXCERPT_LENGTH // 3)
-    dots = "…" if start else ""
+    divergence = next((n for n, (a, b) in pairs if a != b), min(len(first_text), len(second_text)))
+    start = max(0, divergence - _EXCERPT_LENGTH // 3)
+    ellipsis = "…" if start else ""
     first_excerpt, second_excerpt = (
-        dots + text[start : start + _EXCERPT_LENGTH] for text in (first_text, second_text)
+        ellipsis + text[start : start + _EXCERPT_LENGTH] for text in (first_text, second_text)
     )
     return repr(first_excerpt), repr(second_excerpt)

@@ -95,8 +95,8 @@ class SqlEnv(InterCodeEnv[Session]):
     def setting(self) -> str:
         """Return the engine's product name and version."""
         facts = self._engine.facts()
-        parts = [str(facts[name]) for name in ("product", "version") if name in facts]
-        return " ".join(parts) or self.traits.setting
+        versions = [str(facts[name]) for name in ("product", "version") if name in facts]
+        return " ".join(versions) or self.traits.setting
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -110,11 +110,11 @@ class SqlEnv(InterCodeEnv[Session]):
         )
         return supported_tasks, note if excluded_count else ""
 
-    def _attempt(self, task: Task, place: Session, output: str | None) -> Episode:
+    def _attempt(self, task: Task, session: Session, output: str | None) -> Episode:
         """Return an episode for an attempt, from a statement that is executed in the session."""
-        attempt = super()._attempt(task, place, None)
+        attempt = super()._attempt(task, session, None)
         if output is not None:
-            attempt.turns.append(act(self._open(place), output, task.timeout))
+            attempt.turns.append(act(self._open(session), output, task.timeout))
         return attempt
 
 
@@ -140,8 +140,8 @@ class DatabaseStage(NoRecipe):
     ) -> None:
         self.engine = engine
         self._limits = limits
-        self._place = _place(dataset, databases)
-        hide(self._place)
+        self._database_path = _find_databases(dataset, databases)
+        hide(self._database_path)
         self._sources: dict[str | None, Source] = {}
 
     def source(self, task: Task) -> Source:
@@ -152,7 +152,7 @@ class DatabaseStage(NoRecipe):
         """
         if task.db not in self._sources:
             try:
-                self._sources[task.db] = find(self._place, task.db)
+                self._sources[task.db] = find(self._database_path, task.db)
             except TaskError as error:
                 raise TaskError(f"task {task.task_id!r}: {error}") from None
         return self._sources[task.db]
@@ -171,7 +171,7 @@ class DatabaseStage(NoRecipe):
         self.engine.open(source, self._limits).close()
         return source.digest
 
-    def changed(self, task: Task, place: Session) -> bool:
+    def changed(self, task: Task, session: Session) -> bool:
         """Return False: every session has a pristine copy of the database."""
         return False
 
@@ -214,7 +214,7 @@ class DatabaseStage(NoRecipe):
         return session
 
 
-def _place(dataset: Dataset, databases: str | Path | None) -> Path:
+def _find_databases(dataset: Dataset, databases: str | Path | None) -> Path:
     if databases is not None:
         return Path(databases)
     if dataset.databases is not None:
@@ -237,7 +237,7 @@ def _provider_name(sandbox: object) -> str:
 
 
 def _reward(
-    tasks: Dataset, reward: str | Function | Reward[Session], **parts: Any
+    tasks: Dataset, reward: str | Function | Reward[Session], **components: Any
 ) -> Reward[Session]:
     """Return the configured reward; InterCode's own rewards compare with gold.
 
@@ -247,14 +247,14 @@ def _reward(
     """
 
     def default() -> Reward[Session]:
-        return choose_reward("sql", "default", default, **parts)
+        return choose_reward("sql", "default", default, **components)
 
-    env_reward = choose_reward("sql", reward, default, **parts)
+    env_reward = choose_reward("sql", reward, default, **components)
     if isinstance(env_reward, CustomReward):
         return env_reward
     parameters = inspect.signature(type(env_reward)).parameters
     for name in ("permute_columns", "columns"):
-        if parts[name] is not None and name not in parameters:
+        if components[name] is not None and name not in parameters:
             raise UsageError(f"reward {reward!r} has a rule of its own for columns: no {name}")
     _check_gold(tasks)
     return env_reward

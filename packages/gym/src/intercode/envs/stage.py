@@ -92,7 +92,7 @@ class Stage(Protocol[StagedT]):
     def digest(self, task: Task) -> str:
         """Return the digest of the image's content for a run's record; a build may be slow."""
 
-    def changed(self, task: Task, place: StagedT) -> bool:
+    def changed(self, task: Task, workspace: StagedT) -> bool:
         """Return whether the image has changed since the workspace was opened."""
 
     def open(self, task: Task) -> StagedT:
@@ -280,8 +280,8 @@ class SandboxStage:
         task_image = self._default_image if task.image is None else _resolve_image(task, task.image)
         if self._image is None:
             return task_image
-        base, plus, additions = task_image.partition("+")
-        return f"{self._image}{plus}{additions}" if base == "host" else self._image
+        base, separator, additions = task_image.partition("+")
+        return f"{self._image}{separator}{additions}" if base == "host" else self._image
 
     def layered_image(self, task: Task) -> str:
         """Return the name of the task's image with the agent's `layers` added."""
@@ -363,12 +363,12 @@ class SandboxStage:
         self.try_programs(task)
         return digest
 
-    def changed(self, task: Task, place: SandboxBackend) -> bool:
+    def changed(self, task: Task, sandbox: SandboxBackend) -> bool:
         """Return whether the image has changed since the sandbox started.
 
         For example, a package installation changes ``host``, and an edit changes a folder.
         """
-        image = getattr(place, "image", None)  # some providers' sandboxes do not record the image
+        image = getattr(sandbox, "image", None)  # some providers' sandboxes do not record the image
         return image is not None and image.digest != self.provider.digest(self.layered_image(task))
 
     def identify(self, task: Task) -> str:
@@ -463,8 +463,10 @@ class SandboxStage:
         Raises:
             TaskError, ImageError, SandboxError: As for `open`.
         """
-        place = self.provider.start(self.layered_image(task), self.limits(task), self.reach(task))
-        with closing(place) as sandbox:
+        new_sandbox = self.provider.start(
+            self.layered_image(task), self.limits(task), self.reach(task)
+        )
+        with closing(new_sandbox) as sandbox:
             self._lay(sandbox, task)
             argv, stdin = script(text)
             seconds = self._setup_seconds(sandbox, task)

@@ -61,16 +61,20 @@ def encode_keys(keys: str) -> bytes:
             raise ActionError(
                 f"a quote is not closed, or text follows it at once: {keys[position:]}"
             )
-        double, single, name = word.groups()
-        if double is not None:
-            text = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), double, flags=re.DOTALL)
+        double_quoted, single_quoted, name = word.groups()
+        if double_quoted is not None:
+            text = re.sub(
+                r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), double_quoted, flags=re.DOTALL
+            )
         else:
-            text = single if single is not None else _key(name)
+            text = single_quoted if single_quoted is not None else _key(name)
         typed_text, position = typed_text + text.replace("\n", "\r"), word.end()
-    data = typed_text.encode("utf-8", "surrogateescape")
-    if len(data) > _MAX_BYTES:
-        raise ActionError(f"at most {_MAX_BYTES} bytes can be typed at a time, not {len(data)}")
-    return data
+    key_bytes = typed_text.encode("utf-8", "surrogateescape")
+    if len(key_bytes) > _MAX_BYTES:
+        raise ActionError(
+            f"at most {_MAX_BYTES} bytes can be typed at a time, not {len(key_bytes)}"
+        )
+    return key_bytes
 
 
 def _key(name: str) -> str:
@@ -109,21 +113,21 @@ class KeysInterpreter:
                 note = f"there is no terminal to be had in this sandbox: {error.strerror}"
                 return Execution(b"", ok=False, notes=(note,))
         typed_count = self._terminal.send(keys)
-        look = self._terminal.first_screen
+        screen = self._terminal.first_screen
         if keys or not is_new:
-            look = self._terminal.look(seconds, typed=bool(keys))
-        notes = ["cursor at row {}, column {}".format(*look.cursor)]
+            screen = self._terminal.look(seconds, has_sent_keys=bool(keys))
+        notes = ["cursor at row {}, column {}".format(*screen.cursor)]
         if typed_count < len(keys):
             notes.append(
                 f"the program reads no keys: {len(keys) - typed_count} bytes were not typed"
             )
-        if look.busy:
+        if screen.busy:
             notes.append("it is still writing")
-        if look.ended:
+        if screen.ended:
             notes.append("the terminal's shell has ended: the next keys start another")
             self._close_terminal()
         return Execution(
-            look.text.encode(),
+            screen.text.encode(),
             ok=typed_count == len(keys),
             notes=tuple(notes),
             seconds=time.monotonic() - start_time,
@@ -142,8 +146,8 @@ class KeysInterpreter:
         saved_state = self._interpreter.save(lossy)
 
         def reopen() -> tuple[Any, Interpreter]:
-            place, interpreter = saved_state.open()
-            return place, KeysInterpreter(interpreter, place)  # type: ignore[arg-type]
+            workspace, interpreter = saved_state.open()
+            return workspace, KeysInterpreter(interpreter, workspace)  # type: ignore[arg-type]
 
         return replace(saved_state, open=reopen)
 

@@ -144,10 +144,10 @@ class Tools(list[Function]):
 
     def _functions(self) -> Iterator[Function]:
         for verb in verbs(self._traits):
-            shows = "A note that the episode has ended."
+            result_description = "A note that the episode has ended."
             if verb.tool.name != "submit":
-                shows = self._traits.shows
-            yield _function(verb.tool, shows, partial(self._call, verb))
+                result_description = self._traits.shows
+            yield _function(verb.tool, result_description, partial(self._call, verb))
 
     def _call(self, verb: Verb, arguments: Mapping[str, Any]) -> str:
         with self._lock:
@@ -200,14 +200,16 @@ def sendable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 
-def _function(tool: Tool, shows: str, call: Callable[[Mapping[str, Any]], str]) -> Function:
+def _function(
+    tool: Tool, result_description: str, call: Callable[[Mapping[str, Any]], str]
+) -> Function:
     """Return a function with a tool's name, parameters, types and docstring.
 
     The function has source text, which some frameworks read.
 
     Args:
         tool: The tool.
-        shows: The description of the result.
+        result_description: The description of the result.
         call: The implementation, which takes the arguments by name.
     """
     properties: Mapping[str, Any] = tool.parameters["properties"]
@@ -220,8 +222,10 @@ def _function(tool: Tool, shows: str, call: Callable[[Mapping[str, Any]], str]) 
     ]
     argument_items = ", ".join(f"{name!r}: {names[name]}" for name in properties)
     descriptions = [f"    {names[name]}: {properties[name]['description']}" for name in properties]
-    takes = ["Args:", *descriptions, ""] if descriptions else []
-    doc = "\n".join([tool.description, "", *takes, "Returns:", f"    {shows}", ""])
+    argument_lines = ["Args:", *descriptions, ""] if descriptions else []
+    doc = "\n".join(
+        [tool.description, "", *argument_lines, "Returns:", f"    {result_description}", ""]
+    )
     source = (
         f"def {_identifier(tool.name)}({', '.join(declarations)}) -> str:\n"
         f"    {doc!r}\n"

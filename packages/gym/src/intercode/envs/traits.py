@@ -145,8 +145,8 @@ def _drop_clauses(solution: Sequence[str], dice: Dice) -> Iterator[str]:
     A wrong change of data could not be undone.
     """
     if solution[0].startswith(("SELECT ", "WITH ")):
-        parts = _CLAUSE.split(solution[0])
-        yield from (" ".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+        clauses = _CLAUSE.split(solution[0])
+        yield from (" ".join(clauses[:count]) for count in range(len(clauses) - 1, 0, -1))
 
 
 def _drop_result(solution: Sequence[str], dice: Dice) -> Iterator[str]:

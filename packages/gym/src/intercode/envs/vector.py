@@ -126,9 +126,9 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             ids = self._masked_ids(options.pop("reset_mask", np.ones(self.num_envs)))
             self._give_up(self._unread_ids.intersection(ids))
             self._refuse_running(ids)
-            shares = self._shares(options)
+            options_by_env = self._shares(options)
             selected_tasks = {
-                index: self._base_envs[index].select_task(shares[index]) for index in ids
+                index: self._base_envs[index].select_task(options_by_env[index]) for index in ids
             }
             self._seed = None
             if (
@@ -354,17 +354,17 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             new_results, new_errors = self._collect(ended_ids)
             errors |= new_errors
             for index in ended_ids:
-                observation, reward, terminal, cut, info = results[index]
+                observation, reward, terminal, is_truncated, info = results[index]
                 final = {"final_obs": observation, "final_info": info}
                 merged_info = {**new_results[index][4], **final}
-                results[index] = new_results[index][0], reward, terminal, cut, merged_info
+                results[index] = new_results[index][0], reward, terminal, is_truncated, merged_info
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminated: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         truncated: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         infos: dict[str, Any] = {}
-        for index, (observation, reward, terminal, cut, info) in results.items():
+        for index, (observation, reward, terminal, is_truncated, info) in results.items():
             self._observations[index] = observation
-            rewards[index], terminated[index], truncated[index] = reward, terminal, cut
+            rewards[index], terminated[index], truncated[index] = reward, terminal, is_truncated
             infos = self._add_info(infos, info, index)
         return (tuple(self._observations), rewards, terminated, truncated, infos), errors
 
@@ -443,7 +443,10 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         """Return each environment's attribute of that name; a callable attribute is called."""
         self._refuse_closed()
         attributes = [env.get_wrapper_attr(name) for env in self.envs]
-        return tuple(item(*args, **kwargs) if callable(item) else item for item in attributes)
+        return tuple(
+            attribute(*args, **kwargs) if callable(attribute) else attribute
+            for attribute in attributes
+        )
 
     def close(self, **kwargs: Any) -> None:
         """Close the environments. Idempotent, and safe from any thread.

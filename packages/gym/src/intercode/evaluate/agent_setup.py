@@ -20,7 +20,7 @@ from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
 from intercode.evaluate.model_rewards import model_options
 from intercode.registry import INTEGRATIONS, environment
-from intercode.spec import AgentSpec, ModelSpec, RunSpec, list_part_options
+from intercode.spec import AgentSpec, ModelSpec, RunSpec, list_section_options
 from intercode_sandbox.lazy_imports import Registry, missing_package_error
 from intercode_sandbox.user_code import is_reference, split
 
@@ -40,7 +40,7 @@ PROVIDERS = Registry(
 
 A provider of an installed package makes the agents of its name, ``NAME`` or ``NAME:REST``.
 """
-AGENT_OPTIONS = {**list_part_options(ModelSpec), **list_part_options(AgentSpec)}
+AGENT_OPTIONS = {**list_section_options(ModelSpec), **list_section_options(AgentSpec)}
 """The options of an agent and of its model."""
 
 

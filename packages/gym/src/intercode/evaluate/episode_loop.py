@@ -229,21 +229,21 @@ def run_episode(
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
     with shared.sandboxes:  # the agent may inspect the workspace from a second sandbox
-        actor = _make_agent(agent, env, task)
-    terms = AttemptContext(on_action=partial(shared.on_action, task))
-    permit = DecisionPermit(call_permits, actor)
-    terms.working = partial(_hold_permit, shared.sandboxes, actor)
+        agent_instance = _make_agent(agent, env, task)
+    attempt_context = AttemptContext(on_action=partial(shared.on_action, task))
+    permit = DecisionPermit(call_permits, agent_instance)
+    attempt_context.working = partial(_hold_permit, shared.sandboxes, agent_instance)
     start_time = time.monotonic()
     facts: dict[str, Any] = {}
     try:
-        guarded_env = HeldEnv(env, terms, observation)
-        if isinstance(actor, EpisodeAgent):
-            terms.working = partial(permit.pause, terms.working)
+        guarded_env = HeldEnv(env, attempt_context, observation)
+        if isinstance(agent_instance, EpisodeAgent):
+            attempt_context.working = partial(permit.pause, attempt_context.working)
             with permit, defer_scores(env):
-                chosen_env = _play_by_agent(actor, guarded_env, terms)
+                chosen_env = _play_by_agent(agent_instance, guarded_env, attempt_context)
                 facts = settle(chosen_env)
         else:
-            chosen_env = _play_by_turns(actor, guarded_env, permit)
+            chosen_env = _play_by_turns(agent_instance, guarded_env, permit)
         episode = chosen_env.full_episode
         if chosen_env is not guarded_env:
             episode.seconds = time.monotonic() - start_time  # the time of all branches
@@ -252,19 +252,19 @@ def run_episode(
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
         try:
-            if isinstance(actor, SupportsMetadata):
-                episode.metadata.update(actor.episode_metadata())
+            if isinstance(agent_instance, SupportsMetadata):
+                episode.metadata.update(agent_instance.episode_metadata())
             episode.metadata.update(facts)
         finally:
-            free_forks(terms)
+            free_forks(attempt_context)
     return episode
 
 
 @contextmanager
-def _hold_permit(sandboxes: Semaphore, actor: object) -> Iterator[None]:
+def _hold_permit(sandboxes: Semaphore, agent: object) -> Iterator[None]:
     """Hold a permit while an environment works."""
     with sandboxes as wait_seconds:
-        _leave_out(wait_seconds, actor)
+        _exclude_wait(wait_seconds, agent)
         yield
 
 
@@ -273,12 +273,12 @@ class DecisionPermit:
 
     Args:
         permits: The source of permits.
-        actor: The agent, whose time limit excludes the waiting time.
+        agent: The agent, whose time limit excludes the waiting time.
     """
 
-    def __init__(self, permits: AbstractContextManager[float], actor: object) -> None:
+    def __init__(self, permits: AbstractContextManager[float], agent: object) -> None:
         self._permits = permits
-        self._actor = actor
+        self._agent = agent
         self._lock = threading.Lock()
         self._working_count = 0
         """The number of environments that work for the agent, which may have several threads."""
@@ -287,7 +287,7 @@ class DecisionPermit:
     def __enter__(self) -> None:
         wait_seconds = self._permits.__enter__()
         self._is_held = True
-        _leave_out(wait_seconds, self._actor)
+        _exclude_wait(wait_seconds, self._agent)
 
     def __exit__(self, *exception: object) -> None:
         if self._is_held:
@@ -295,14 +295,14 @@ class DecisionPermit:
             self._permits.__exit__(None, None, None)
 
     @contextmanager
-    def pause(self, work: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    def pause(self, acquire: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
         """Release the permit while an environment works, and acquire it again afterwards."""
         with self._lock:
             self._working_count += 1
             if self._working_count == 1:
                 self.__exit__()
         try:
-            with work():
+            with acquire():
                 yield
         finally:
             with self._lock:
@@ -311,30 +311,34 @@ class DecisionPermit:
                     self.__enter__()
 
 
-def _play_by_turns(actor: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -> HeldEnv:
+def _play_by_turns(agent: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -> HeldEnv:
     """Run an episode with an agent that returns one action for each turn."""
     while guarded_env.running:
         with permit:
-            action = _act(actor, guarded_env.observation, guarded_env.episode.turns)
+            action = _act(agent, guarded_env.observation, guarded_env.episode.turns)
         guarded_env.step(action)
     return guarded_env
 
 
-def _play_by_agent(actor: EpisodeAgent, guarded_env: HeldEnv, terms: AttemptContext) -> HeldEnv:
+def _play_by_agent(
+    agent: EpisodeAgent, guarded_env: HeldEnv, attempt_context: AttemptContext
+) -> HeldEnv:
     """Let an agent drive its own episode; return the environment whose episode counts."""
     try:
-        returned_episode = actor.run(guarded_env)
+        returned_episode = agent.run(guarded_env)
     except (ModelError, Stopped):
         raise
     except BaseException as error:
         if is_handlers(error):
             raise
-        if terms.failure is not None:
-            raise terms.failure from None
+        if attempt_context.failure is not None:
+            raise attempt_context.failure from None
         raise AgentError(f"the agent raised {describe_error(error)}") from error
-    if terms.failure is not None:
-        raise terms.failure
-    chosen_env = next((env for env in terms.held if returned_episode is env.episode), None)
+    if attempt_context.failure is not None:
+        raise attempt_context.failure
+    chosen_env = next(
+        (env for env in attempt_context.held if returned_episode is env.episode), None
+    )
     chosen_env = guarded_env if returned_episode is None else chosen_env
     if chosen_env is None:
         raise AgentError(
@@ -359,9 +363,9 @@ def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | Epi
         raise AgentError(f"the agent could not be made: {describe_error(error)}") from error
 
 
-def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
+def _act(agent: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
-        action = actor.act(observation, turns)
+        action = agent.act(observation, turns)
     except (ModelError, Stopped):
         raise  # an error outside the agent
     except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
@@ -373,10 +377,10 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     return action
 
 
-def _leave_out(wait_seconds: float, actor: object) -> None:
+def _exclude_wait(wait_seconds: float, agent: object) -> None:
     """Exclude an agent's waiting time from its time limit."""
-    if wait_seconds and isinstance(actor, SupportsWaitExclusion):
-        actor.leave_out(wait_seconds)
+    if wait_seconds and isinstance(agent, SupportsWaitExclusion):
+        agent.leave_out(wait_seconds)
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:
@@ -395,21 +399,21 @@ def unserialisable_episode(episode: Episode) -> Episode:
     Args:
         episode: The episode; fields that cannot be written become empty.
     """
-    places = []
+    locations = []
     for index, turn in enumerate(episode.turns):
         if json_error := not_json(turn.info):
-            places.append(f"info of turn {index + 1}{json_error}")
+            locations.append(f"info of turn {index + 1}{json_error}")
             episode.turns[index] = replace(turn, info={})
     if json_error := not_json(episode.metadata):
-        places.append(f"metadata{json_error}")
+        locations.append(f"metadata{json_error}")
         episode.metadata = {}
     if json_error := not_json(episode.score):
-        places.append(f"score{json_error}")
-    if not places or (json_error := not_json(replace(episode, score=None))):
-        places.append(f"the episode{json_error}")
+        locations.append(f"score{json_error}")
+    if not locations or (json_error := not_json(replace(episode, score=None))):
+        locations.append(f"the episode{json_error}")
         episode = Episode(episode.task_id, episode.query, episode.env, epoch=episode.epoch)
     return failed_episode(
-        TypeError(f"not JSON, so that it cannot be recorded: {places[0]}"), episode
+        TypeError(f"not JSON, so that it cannot be recorded: {locations[0]}"), episode
     )
 
 

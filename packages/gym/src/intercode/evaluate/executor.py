@@ -88,7 +88,7 @@ class Executor(Protocol):
             UsageError: The executor cannot run the spec.
         """
 
-    def start(self, jobs: Sequence[Job], work: Work) -> Runs:
+    def start(self, jobs: Sequence[Job], prepared_run: Work) -> Runs:
         """Return the running jobs, in the given order as far as possible.
 
         The process of the caller records each episode by `Work.record` before the returned object
@@ -102,11 +102,11 @@ class Threads:
     def check(self, spec: RunSpec) -> None:
         """Accept any spec."""
 
-    def start(self, jobs: Sequence[Job], work: Work) -> Pool:
+    def start(self, jobs: Sequence[Job], prepared_run: Work) -> Pool:
         """See `Executor`."""
         if jobs:
-            work.agent.start()
-        return Pool(jobs, work.orders(), work.plan.spec.how.workers)
+            prepared_run.agent.start()
+        return Pool(jobs, prepared_run.orders(), prepared_run.plan.spec.how.workers)
 
 
 def resolve_executor(spec: RunSpec) -> Executor:

@@ -56,10 +56,10 @@ class LanguageAgentProvider(AgentProvider):
             retry=retry_policy(spec),
         )
         agents = _language_agents(spec, strategy, model, offered_skills)
-        asks = {"reward_every_turn": True} if agents.needs_reward else {}
+        reward_option = {"reward_every_turn": True} if agents.needs_reward else {}
         start = partial(model.start, max_concurrent_calls(spec))
         return Actors(
-            agents, agents.name, {}, asks, offered_skills, start, model.close, model.delay
+            agents, agents.name, {}, reward_option, offered_skills, start, model.close, model.delay
         )
 
 

@@ -60,8 +60,8 @@ class Progress:
         """Handle a warning, before the run starts."""
         log.warning(text)
 
-    def say(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Handle the start of long work (building, starting), before the run."""
 
     def built(self) -> None:
-        """Handle the end of the work that `say` announced."""
+        """Handle the end of the work that `announce` announced."""

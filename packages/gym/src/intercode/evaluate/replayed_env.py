@@ -67,11 +67,11 @@ def score_record(
     for name in ("image", "tags"):
         if name in recorded_episode.metadata:
             episode.metadata[name] = recorded_episode.metadata[name]
-    accesses: list[bool] = []
+    access_log: list[bool] = []
 
     def score() -> Score:
-        new_score = reward(task, episode, _NoSandbox(lambda: accesses.append(True)))
-        if accesses:  # the reward has caught the exception
+        new_score = reward(task, episode, _NoSandbox(lambda: access_log.append(True)))
+        if access_log:  # the reward has caught the exception
             raise NeedsSandboxError("the reward looks at the sandbox, which is not recorded")
         return new_score
 
@@ -108,9 +108,11 @@ def replay(
     # The external agent may have edited files itself.
     if "outside" in recorded_episode.metadata and not recorded_episode.turns:
         raise NotReproducibleError("not reproducible: none of its agent's actions is recorded")
-    for number, turn in enumerate(recorded_episode.turns, 1):
+    for turn_number, turn in enumerate(recorded_episode.turns, 1):
         if turn.info.get("timed_out"):  # the action may get further now, or less far
-            raise NotReproducibleError(f"not reproducible: turn {number} ran into the time limit")
+            raise NotReproducibleError(
+                f"not reproducible: turn {turn_number} ran into the time limit"
+            )
     actions = [*map(turn_action, recorded_episode.turns), ending_action(recorded_episode)]
     return run_episode(
         ReplayedEnv(open_env(), recorded_episode),
@@ -147,20 +149,20 @@ class ReplayedEnv(WrappedEnv):
             self.episode.turns,
             result[2] or result[3],
         )
-        number, count = len(turns), len(reference.turns)
-        if 0 < number <= count and (
-            difference_text := difference(reference.turns[number - 1], turns[-1])
+        turn_number, count = len(turns), len(reference.turns)
+        if 0 < turn_number <= count and (
+            difference_text := difference(reference.turns[turn_number - 1], turns[-1])
         ):
             raise NotReproducibleError(
-                f"not reproducible: turn {number} differs: {difference_text}"
+                f"not reproducible: turn {turn_number} differs: {difference_text}"
             )
-        if is_over and (number != count or self.episode.status != reference.status):
+        if is_over and (turn_number != count or self.episode.status != reference.status):
             raise NotReproducibleError(
-                f"not reproducible: it ends after {format_count(number, 'turn')}, "
+                f"not reproducible: it ends after {format_count(turn_number, 'turn')}, "
                 f"{self.episode.status}; recorded: after {count}, {reference.status}"
             )
         if not is_over and (
-            number > count or (number == count and reference.status == "truncated")
+            turn_number > count or (turn_number == count and reference.status == "truncated")
         ):
             raise NotReproducibleError(
                 f"not reproducible: it goes on after turn {count}; recorded: {reference.status}"

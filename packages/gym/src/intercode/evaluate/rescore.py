@@ -103,13 +103,19 @@ class RescoreResult(RunResult):
     @property
     def changes(self) -> list[Result]:
         """The episodes with a changed reward."""
-        scored_results = (r for r in self.results if not (r.before.failed or r.after.failed))
+        scored_results = (
+            scored_result
+            for scored_result in self.results
+            if not (scored_result.before.failed or scored_result.after.failed)
+        )
         return [result for result in scored_results if result.before.reward != result.after.reward]
 
     @property
     def lost(self) -> list[Result]:
         """The episodes with a recorded result, but without a result under the new reward."""
-        return [r for r in self.results if r.after.failed and not r.before.failed]
+        return [
+            result for result in self.results if result.after.failed and not result.before.failed
+        ]
 
 
 def rescore(
@@ -175,18 +181,20 @@ def rescore(
     check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
     setting = _Setting(record, env_factory, settings, context, accept)
     setting.compare("dataset", manifest.dataset_facts(dataset))
-    work = _RescoreWork(record, dataset, reward, every_turn, setting, progress or Progress())
-    rescored_manifest = work.resume(target)
-    if work.needs_sandbox():
+    rescore_work = _RescoreWork(
+        record, dataset, reward, every_turn, setting, progress or Progress()
+    )
+    rescored_manifest = rescore_work.resume(target)
+    if rescore_work.needs_sandbox():
         setting.factory()  # refuse bad environments before the first write
     session = _session(record, workers, max_retries) | setting.facts()
     if target is None:
-        return work.run(workers, max_retries)
+        return rescore_work.run(workers, max_retries)
     with RecordWriter(target) as log:
-        work.write = log.append
+        rescore_work.write = log.append
         rescored_manifest["sessions"].append(session)
         log.write_manifest(rescored_manifest)
-        result = work.run(workers, max_retries)
+        result = rescore_work.run(workers, max_retries)
         result.folder = target
         session |= setting.facts()
         manifest.finish(
@@ -369,7 +377,7 @@ class _Setting:
     def __init__(
         self,
         record: Record,
-        make: Callable[[], EpisodeEnv] | None,
+        env_factory: Callable[[], EpisodeEnv] | None,
         settings: Callable[[], Mapping[str, Any]] | None,
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
@@ -384,7 +392,7 @@ class _Setting:
             name: last_session[name] for name in ("sandbox", "tools") if name in last_session
         }
         self._context = context
-        self._make = make
+        self._env_factory = env_factory
         self._settings = settings
         self._differing_facts: dict[str, Any] = {}
         self._lock = Lock()
@@ -404,7 +412,7 @@ class _Setting:
                 "have left, so that none can be repeated by itself: only a reward that needs "
                 "nothing but the record can score it"
             )
-        if self._make is None:
+        if self._env_factory is None:
             raise UsageError("this reward looks at the sandbox, and there is no env_factory")
         with self._lock:
             settings, self._settings = self._settings, None
@@ -413,7 +421,7 @@ class _Setting:
             context, self._context = self._context, None
             if context is not None:
                 self._facts = dict(context())
-        return self._make
+        return self._env_factory
 
     def compare(self, name: str, now: Mapping[str, Any]) -> None:
         """Compare a part of the record with the current facts.
@@ -431,8 +439,8 @@ class _Setting:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for the session's record."""
-        differs = {"differs": self._differing_facts} if self._differing_facts else {}
-        return {**self._facts, "locked": self._lock_facts, **differs}
+        difference_facts = {"differs": self._differing_facts} if self._differing_facts else {}
+        return {**self._facts, "locked": self._lock_facts, **difference_facts}
 
 
 def _record_reward(
@@ -443,8 +451,10 @@ def _record_reward(
     Raises:
         UsageError: The reward does not exist, or does not take a reward's arguments.
     """
-    make = find_traits(env, protocol).pure_reward
-    default_reward: Reward[Any] | None = None if make is None else CustomReward(make())
+    reward_factory = find_traits(env, protocol).pure_reward
+    default_reward: Reward[Any] | None = (
+        None if reward_factory is None else CustomReward(reward_factory())
+    )
     if reward is None or isinstance(reward, Judge):
         return None if reward else default_reward
     if isinstance(reward, str) and not is_reference(reward):

@@ -109,6 +109,6 @@ def _usage(talk: Talk, call: Call, reply_tokens: int | None) -> Usage:
     usage = Usage(*counts)
     if usage.total:
         return usage
-    messages = [talk["messages"][number] for number in call.get("sent", ())]
+    messages = [talk["messages"][message_index] for message_index in call.get("sent", ())]
     sent_messages = tuple(Message(message["role"], message["content"]) for message in messages)
     return Usage(Request(sent_messages).most_input_tokens(), reply_tokens or ASSUMED_OUTPUT)

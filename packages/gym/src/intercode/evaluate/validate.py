@@ -131,14 +131,14 @@ def validate(
         dataset, _Prober(guesses_by_trial), probed_factory, guesses_by_trial, options
     )
     runs, problems = [first_result], _findings(CHECKS, selected_tasks, trials)
-    for place, make in (backends or {}).items():
+    for backend_name, backend_factory in (backends or {}).items():
         if runs[-1].interrupted:
             break
-        backend_result, backend_trials = _attempt(dataset, Oracle(), make, {}, options)
+        backend_result, backend_trials = _attempt(dataset, Oracle(), backend_factory, {}, options)
         runs.append(backend_result)
         for task in selected_tasks:
             problems += compare_backends(
-                task, trials[task.task_id], backend_trials[task.task_id], place
+                task, trials[task.task_id], backend_trials[task.task_id], backend_name
             )
     task_leaks = [
         leak for task in selected_tasks for leak in probe_findings.leaks.get(task.task_id, ())
@@ -154,7 +154,7 @@ def validate(
         for finding in probe_findings.failures.get(task.task_id, ())
     ]
     problems += [finding for finding in failures if finding.kind == "command"]
-    complete = len(runs) == 1 + len(backends or {})
+    is_complete = len(runs) == 1 + len(backends or {})
     usages = [
         usage(task, trials[task.task_id], probe_findings.memory.get(task.task_id))
         for task in selected_tasks
@@ -173,14 +173,14 @@ def validate(
         leaks=task_leaks,
         usage=usages,
         seconds=sum(run.seconds for run in runs),
-        complete=complete and all(len(run.outcomes) == run.planned for run in runs),
+        complete=is_complete and all(len(run.outcomes) == run.planned for run in runs),
     )
 
 
 def _attempt(
     dataset: Dataset,
     agent: AgentFactory,
-    make: Callable[[], EpisodeEnv],
+    env_factory: Callable[[], EpisodeEnv],
     guesses_by_trial: Mapping[int, Guess],
     options: Mapping[str, Any],
 ) -> tuple[RunResult, Mapping[str, Trials]]:
@@ -189,7 +189,7 @@ def _attempt(
     # Keep the run on disk: its observations may be large and many.
     with TemporaryDirectory(prefix="intercode-validate-") as folder:
         epochs = max(guesses_by_trial, default=GOLD) + 1
-        result = evaluate(dataset, agent, make, out=folder, epochs=epochs, **options)
+        result = evaluate(dataset, agent, env_factory, out=folder, epochs=epochs, **options)
         for episode in result.episodes():
             trials[episode.task_id][episode.epoch] = Trial.of(episode, guesses_by_trial)
     return result, trials
@@ -328,9 +328,9 @@ class ProbeFindings:
         self.memory: dict[str, int] = {}
         """Task → the peak memory of the sandboxes in which gold ran, in bytes."""
 
-    def wrap_factory(self, make: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
+    def wrap_factory(self, env_factory: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
         """Return a factory of probed environments, from a factory of environments."""
-        return lambda: ProbedEnv(make(), self)
+        return lambda: ProbedEnv(env_factory(), self)
 
 
 class ProbedEnv(WrappedEnv):
@@ -348,21 +348,23 @@ class ProbedEnv(WrappedEnv):
 
         The sandbox is then in the state in which an agent finds it.
         """
-        episode, place = self.episode, getattr(self._env, "place", None)
+        episode, workspace = self.episode, getattr(self._env, "workspace", None)
         task_id, is_gold = episode.task_id, episode.epoch in (GOLD, GOLD_REPEAT)
         if episode.epoch == NOOP and not episode.turns:
             flags = resolve_traits(self._env).secret_gold
             image = episode.metadata.get("image", "")
             task = self._probe_findings.dataset.by_id(task_id)
-            self._probe_findings.leaks[task_id] = leaks(task, place, image, flags=flags)
+            self._probe_findings.leaks[task_id] = leaks(task, workspace, image, flags=flags)
         if is_gold and not episode.turns:
             episode.metadata[WAIT_FIELD] = self._probe_findings.clock.wait(task_id, episode.epoch)
         result = self._env.step(action)
         is_last = result[2] or result[3]
         if episode.epoch == GOLD and is_last:
             self._probe_findings.failures[task_id] = self._failures(task_id)
-        if is_gold and is_last and isinstance(place, CountsMemory):
-            peak_memory = max(place.memory_peak() or 0, self._probe_findings.memory.get(task_id, 0))
+        if is_gold and is_last and isinstance(workspace, CountsMemory):
+            peak_memory = max(
+                workspace.memory_peak() or 0, self._probe_findings.memory.get(task_id, 0)
+            )
             if peak_memory:
                 self._probe_findings.memory[task_id] = peak_memory
         return result

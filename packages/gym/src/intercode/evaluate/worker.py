@@ -74,22 +74,24 @@ class Interrupts:
         self.count = 0
         self._previous_handlers: dict[int, Any] = {}
 
-    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, signal_number: int, frame: FrameType | None) -> None:
         # SIGTERM counts as two interrupts: its sender sends SIGKILL next.
-        self.count += 2 if number == signal.SIGTERM else 1
+        self.count += 2 if signal_number == signal.SIGTERM else 1
         self.messages.put(None)
         if self.count > 2:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous_handlers[number] = signal.signal(number, self._handle_signal)
+            for signal_number in (signal.SIGINT, signal.SIGTERM):
+                self._previous_handlers[signal_number] = signal.signal(
+                    signal_number, self._handle_signal
+                )
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in self._previous_handlers.items():
+            signal.signal(signal_number, handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Worker:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._env: EpisodeEnv | None = None
-        self._making = False
+        self._is_making_env = False
         self._stopped = False
 
     def run(self, job: Job) -> Episode:
@@ -154,7 +156,7 @@ class Worker:
                 if self._stopped:
                     raise Stopped from error
                 should_retry = isinstance(error, SandboxError)
-                if self._making and not should_retry:  # the task is not at fault
+                if self._is_making_env and not should_retry:  # the task is not at fault
                     if isinstance(error, Exception):
                         raise
                     raise UsageError(
@@ -179,9 +181,9 @@ class Worker:
 
     def _open(self) -> EpisodeEnv:
         if self._env is None:
-            self._making = True
+            self._is_making_env = True
             self._env = self._orders.env_factory()
-            self._making = False
+            self._is_making_env = False
         if self._stopped:  # check after creation: `stop` may have run before it
             raise Stopped
         return self._env
@@ -208,7 +210,7 @@ class Worker:
 
     def close(self) -> None:
         """Close the environment; log an error of the close, which ends no run. Idempotent."""
-        env, self._env, self._making = self._env, None, False
+        env, self._env, self._is_making_env = self._env, None, False
         _close(env)
 
 
@@ -289,7 +291,7 @@ class Pool:
                     message = self._messages.get(timeout=TICK)
                 except queue.Empty:
                     progress.tick()
-                    self._tell_delay(progress)
+                    self._report_delay(progress)
                     continue
                 if isinstance(message, Episode):
                     yield message
@@ -310,7 +312,7 @@ class Pool:
         if failure is not None:
             raise failure
 
-    def _tell_delay(self, progress: Progress) -> None:
+    def _report_delay(self, progress: Progress) -> None:
         """Report a model that does not answer: at first, and each time the delay has doubled."""
         delay = self._delay()
         if delay is not None and delay[0] >= self._shown_delay:

@@ -81,33 +81,33 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wake: Callable[[], object] | None = None
+        self._wake_up: Callable[[], object] | None = None
         self.requested = False
 
     def request(self) -> None:
         """Stop the action, if it runs."""
         with self._lock:
             self.requested = True
-            if self._wake is not None:
-                self._wake()
+            if self._wake_up is not None:
+                self._wake_up()
 
     @contextmanager
-    def waking(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Call `wake` at a request during the block, or at once after an earlier request.
+    def waking(self, wake_up: Callable[[], object]) -> Iterator[None]:
+        """Call `wake_up` at a request during the block, or at once after an earlier request.
 
         Args:
-            wake: Runs on the requesting thread, or after an earlier request on this thread. Must
+            wake_up: Runs on the requesting thread, or after an earlier request on this thread. Must
                 return at once.
         """
         with self._lock:
-            self._wake = wake
+            self._wake_up = wake_up
             if self.requested:
-                wake()
+                wake_up()
         try:
             yield
         finally:
             with self._lock:
-                self._wake = None
+                self._wake_up = None
 
 
 CANCELLATION: ContextVar[Cancellation | None] = ContextVar("CANCELLATION", default=None)
@@ -127,13 +127,13 @@ def allow_cancellation() -> Iterator[None]:
 
 
 @contextmanager
-def wake_on_cancellation(wake: Callable[[], object]) -> Iterator[None]:
-    """Call `wake`, from another thread, at a cancellation of the running action."""
+def wake_on_cancellation(wake_up: Callable[[], object]) -> Iterator[None]:
+    """Call `wake_up`, from another thread, at a cancellation of the running action."""
     cancellation = _CANCELLATION.get()
     if cancellation is None:
         yield
         return
-    with cancellation.waking(wake):
+    with cancellation.waking(wake_up):
         yield
 
 
@@ -367,13 +367,13 @@ class _Pipe:
         if owner is None:
             return False
         try:
-            data = os.read(fd, _CHUNK)
+            chunk = os.read(fd, _CHUNK)
         except BlockingIOError:
             return True
         except OSError:
             return False
-        self.buffer.add(data)
-        return bool(data) and self.buffer.total < self.limit
+        self.buffer.add(chunk)
+        return bool(chunk) and self.buffer.total < self.limit
 
 
 DRAIN = OutputDrain()

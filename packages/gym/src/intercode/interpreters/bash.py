@@ -46,7 +46,7 @@ from intercode.interpreters.shell_state import (
     CARRIED,
     QUESTION,
     UnreportedState,
-    find_missing_part,
+    find_missing_state,
     obstacles,
     script,
 )
@@ -76,7 +76,7 @@ class SuspendedShell:
     """Variables of a fresh shell."""
     pending_output: OutputBuffer
     """Output that belongs to the next action."""
-    lost_parts: tuple[str, ...]
+    omissions: tuple[str, ...]
     """Parts of the state that are left out."""
 
 
@@ -121,9 +121,9 @@ class BashInterpreter:
         else:
             self._pending_output = copy.deepcopy(suspended_shell.pending_output)
             self._initial_variables = suspended_shell.initial_variables
-            if lacks := find_missing_part(state, self._state):
+            if missing_part := find_missing_state(state, self._state):
                 self.close()
-                raise ForkError(f"the shell's state cannot be restored: it lacks {lacks}")
+                raise ForkError(f"the shell's state cannot be restored: it lacks {missing_part}")
         self._shell.rest(self._pending_output)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
@@ -188,7 +188,7 @@ class BashInterpreter:
             self._suspended_shell or self._read_state(sandbox, lossy),
             sandbox.start_sibling,
         )
-        if suspended_shell.lost_parts:  # the shell and its processes continue
+        if suspended_shell.omissions:  # the shell and its processes continue
             snapshot = sandbox.save_copy()
         else:
             shell, self._shell = self._shell, None
@@ -200,14 +200,14 @@ class BashInterpreter:
                     shell.close()
 
         def reopen() -> tuple[SandboxBackend, BashInterpreter]:
-            place = start(snapshot)
+            sandbox_copy = start(snapshot)
             try:
-                return place, BashInterpreter(place, user, suspended_shell)
+                return sandbox_copy, BashInterpreter(sandbox_copy, user, suspended_shell)
             except BaseException:
-                place.close()
+                sandbox_copy.close()
                 raise
 
-        return SavedState(reopen, snapshot.delete, CARRIED, suspended_shell.lost_parts)
+        return SavedState(reopen, snapshot.delete, CARRIED, suspended_shell.omissions)
 
     def _read_state(self, sandbox: Freezes, lossy: bool) -> SuspendedShell:
         """Return the state of the shell, which keeps running."""
@@ -228,10 +228,10 @@ class BashInterpreter:
             raise ForkError("the shell does not tell its state")
         pending_output = copy.deepcopy(self._pending_output)
         shell.rest(self._pending_output)
-        lost_parts = obstacles(sandbox.programs(), shell.pid, unreported_state)
-        if lost_parts and not lossy:
+        omissions = obstacles(sandbox.programs(), shell.pid, unreported_state)
+        if omissions and not lossy:
             raise ForkError(
-                f"the episode's state has what cannot be carried: {'; '.join(lost_parts)}"
+                f"the episode's state has what cannot be carried: {'; '.join(omissions)}"
             )
         previous_state = self._state
         state = replace(
@@ -242,7 +242,7 @@ class BashInterpreter:
             rest=(),
         )
         state = replace(state, script=script(state, unreported_state, self._initial_variables))
-        return SuspendedShell(state, self._initial_variables, pending_output, tuple(lost_parts))
+        return SuspendedShell(state, self._initial_variables, pending_output, tuple(omissions))
 
     def _survivors(self, shell: Shell) -> tuple[int, ...]:
         """Return the processes that a timeout of the next action must not kill."""

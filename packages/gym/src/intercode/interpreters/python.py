@@ -86,7 +86,7 @@ class PythonInterpreter:
         self._python = python
         self._prelude = prelude
         self._prelude_seconds = 0.0
-        self._number = 0
+        self._action_number = 0
         self._pending_output = OutputBuffer(sandbox.limits.output)
         self._is_gone = False
         self._has_run = False
@@ -114,11 +114,11 @@ class PythonInterpreter:
         start_time = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
         DRAIN.release(self._process.output_fd)
-        self._number += 1
-        run = _ActionRun(self._number, self._pending_output, start_time + seconds)
+        self._action_number += 1
+        run = _ActionRun(self._action_number, self._pending_output, start_time + seconds)
         self._pending_output = OutputBuffer(self.sandbox.limits.output)
-        with cancellation_fd() as wakes:
-            self._run(run, action, wakes)
+        with cancellation_fd() as wake_fd:
+            self._run(run, action, wake_fd)
         notes = self._finish(run, seconds)
         self._collect_idle_output()
         info: dict[str, object] = {}
@@ -164,28 +164,28 @@ class PythonInterpreter:
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
         DRAIN.watch(self._process, self._process.output_fd, self._pending_output, limit)
 
-    def _run(self, run: _ActionRun, source: str, wakes: int | None = None) -> None:
+    def _run(self, run: _ActionRun, source: str, wake_fd: int | None = None) -> None:
         """Run source in the worker, until the source ends or is stopped.
 
         Args:
             run: Receives the result.
             source: The source.
-            wakes: A descriptor that a cancellation makes readable; None: no cancellation.
+            wake_fd: A descriptor that a cancellation makes readable; None: no cancellation.
         """
-        data = source.encode("utf-8", "surrogatepass")
-        if not self._process.send(0, run.number, data, run.deadline - time.monotonic()):
+        source_bytes = source.encode("utf-8", "surrogatepass")
+        if not self._process.send(0, run.number, source_bytes, run.deadline - time.monotonic()):
             run.closed_fds.add(self._process.control)
         max_output = run.output.limit * HARD_OUTPUT_FACTOR
         while not run.is_over:
             with mark_interrupt(run):
-                self._read(run, run.deadline, wakes)
+                self._read(run, run.deadline, wake_fd)
             if run.is_over:
                 break
             if run.output.total > max_output:
                 run.stop_reason = "output"
             elif time.monotonic() >= run.deadline:
                 run.stop_reason = "time"
-            elif wakes is not None and is_cancelled():
+            elif wake_fd is not None and is_cancelled():
                 run.stop_reason = BY_CALLER
             if run.stop_reason:
                 self._stop(run)
@@ -206,13 +206,13 @@ class PythonInterpreter:
                 self._read(run, next_signal_time)
         run.lost = run.status == 0
 
-    def _read(self, run: _ActionRun, deadline: float, wakes: int | None = None) -> None:
-        """Wait until a descriptor, or `wakes`, is readable, and process its data."""
+    def _read(self, run: _ActionRun, deadline: float, wake_fd: int | None = None) -> None:
+        """Wait until a descriptor, or `wake_fd`, is readable, and process its data."""
         poll, process = select.poll(), self._process
         for fd in {process.output_fd, process.control, process.exit_fd} - run.closed_fds:
             poll.register(fd, select.POLLIN)
-        if wakes is not None:
-            poll.register(wakes, select.POLLIN)
+        if wake_fd is not None:
+            poll.register(wake_fd, select.POLLIN)
         remaining_seconds = max(deadline - time.monotonic(), 0)
         ready_fds = {fd for fd, _ in poll.poll(remaining_seconds * 1000 + 1)}
         if process.output_fd in ready_fds:
@@ -226,13 +226,13 @@ class PythonInterpreter:
         max_total = run.output.total + _MAX_READ
         while run.output.total < max_total:
             try:
-                data = os.read(self._process.output_fd, _CHUNK)
+                chunk = os.read(self._process.output_fd, _CHUNK)
             except BlockingIOError:
                 return
-            if not data:
+            if not chunk:
                 run.closed_fds.add(self._process.output_fd)
                 return
-            run.output.add(data)
+            run.output.add(chunk)
 
     def _take_answer(self, run: _ActionRun) -> None:
         try:
@@ -241,8 +241,8 @@ class PythonInterpreter:
             run.stop_reason, run.lost, frames = "forged", True, []
         if frames is None:
             run.closed_fds.add(self._process.control)
-        for status, number, code in frames or ():
-            if number == run.number:
+        for status, action_number, code in frames or ():
+            if action_number == run.number:
                 run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
     def _finish(self, run: _ActionRun, seconds: float) -> list[str]:

@@ -132,9 +132,9 @@ class PythonProcess:
         """Send the worker a message; return whether the worker accepted it in time."""
         return self.send_raw(frame(kind, number, payload), seconds)
 
-    def send_raw(self, data: bytes, seconds: float = _SECONDS) -> bool:
+    def send_raw(self, content: bytes, seconds: float = _SECONDS) -> bool:
         """Send the worker bytes that are not a message; return whether it accepted them in time."""
-        view, deadline = memoryview(data), time.monotonic() + seconds
+        view, deadline = memoryview(content), time.monotonic() + seconds
         while view:
             try:
                 view = view[os.write(self._write, view) :]
@@ -152,14 +152,14 @@ class PythonProcess:
             ValueError: The worker sent bytes that no worker sends.
         """
         try:
-            data = os.read(self.control, _CHUNK)
+            chunk = os.read(self.control, _CHUNK)
         except BlockingIOError:
             return []
         except ConnectionResetError:
             return None
-        if not data:
+        if not chunk:
             return None
-        frames = self._frames.feed(data)
+        frames = self._frames.feed(chunk)
         self.started = self.started or any(kind == STARTED for kind, _, _ in frames)
         return [message for message in frames if message[0] != STARTED]
 
@@ -270,7 +270,7 @@ def check_worker(sandbox: SandboxBackend) -> None:
             messages = worker.receive()
             if messages is None:
                 break
-            if any((status, number) == (DONE, 1) for status, number, _ in messages):
+            if any((status, request_number) == (DONE, 1) for status, request_number, _ in messages):
                 return
         raise SandboxError(f"InterCode's own Python cannot run a worker: it {worker.obituary()}")
 

@@ -97,7 +97,7 @@ class Shell:
         self._poll = select.poll()
         for fd in (self._output_fd, self._status, self._exit):
             self._poll.register(fd, select.POLLIN)
-        self._number = 0
+        self._action_number = 0
         self._frames = FrameReader()
         try:
             self.state = self._start(fds[EPILOGUE], state)
@@ -111,8 +111,8 @@ class Shell:
         _enlarge(self._output_fd)
         _rewrite(epilogue, _EPILOGUE_TEXT)
         _rewrite(self._action, restore_script(state))
-        self._frames.expect(self._number)
-        os.write(self._control, _start_line(self._number, state.status))
+        self._frames.expect(self._action_number)
+        os.write(self._control, _start_line(self._action_number, state.status))
         # At its start bash complains that it has no terminal: this output is dropped.
         seconds = _RESTORE_SECONDS if state.variables else _START_SECONDS
         run = ActionRun(OutputBuffer(4096), time.monotonic() + seconds)
@@ -132,11 +132,11 @@ class Shell:
 
     def ask(self, source: bytes) -> bool:
         """Run InterCode's lines as an action without the agent's traps; return as `send` does."""
-        self._number += 1
-        self._frames.expect(self._number)
+        self._action_number += 1
+        self._frames.expect(self._action_number)
         _rewrite(self._action, source)
         try:
-            os.write(self._control, _run_line(self._number))
+            os.write(self._control, _run_line(self._action_number))
         except (BrokenPipeError, BlockingIOError):  # the agent may have filled the pipe
             return False
         return True
@@ -191,14 +191,14 @@ class Shell:
     def take_output(self, run: ActionRun) -> None:
         """Take the output that the pipe holds, about 1 MiB at most."""
         max_total = run.output.total + _PIPE_SIZE
-        while run.output.total < max_total and (data := _read_some(self._output_fd)):
-            run.output.add(data)
+        while run.output.total < max_total and (chunk := _read_some(self._output_fd)):
+            run.output.add(chunk)
 
     def _take(self, fd: int, ready_events: dict[int, int]) -> bytes:
-        data = _read_some(fd)
-        if not data and ready_events[fd] & select.POLLHUP:
+        chunk = _read_some(fd)
+        if not chunk and ready_events[fd] & select.POLLHUP:
             self._poll.unregister(fd)  # the agent has closed every copy of the other end
-        return data
+        return chunk
 
     def rest(self, buffer: OutputBuffer) -> None:
         """Collect the output of background jobs in `buffer` until `wake`."""
@@ -209,9 +209,9 @@ class Shell:
         """Stop the collection: from now on `read` takes the output."""
         DRAIN.release(self._output_fd)
 
-    def signal(self, number: int) -> None:
+    def signal(self, signal_number: int) -> None:
         """Send the shell a signal."""
-        self._process.signal(number)
+        self._process.signal(signal_number)
 
     def close(self) -> None:
         """End the shell; its background jobs live on with the sandbox. Idempotent."""
@@ -297,12 +297,12 @@ _COMPLAINTS = {
 separate exit code."""
 
 
-def _run_line(number: int) -> bytes:
+def _run_line(action_number: int) -> bytes:
     """Return the line that runs the action and reports its end under that number."""
-    return f'{_SOURCE};{{ BASH_ARGV0="$? $-";{_COLLECT}{_REPORT} A {number} "$0"\n'.encode()
+    return f'{_SOURCE};{{ BASH_ARGV0="$? $-";{_COLLECT}{_REPORT} A {action_number} "$0"\n'.encode()
 
 
-def _start_line(number: int, status: int) -> bytes:
+def _start_line(action_number: int, status: int) -> bytes:
     """Return the shell's first line: set traps and descriptors, restore the state, report."""
     exit_trap, timeout_trap = (
         f'{{ {_REPORT} {kind} 0 "$? $-"; }} >/dev/null 2>&1' for kind in "XT"
@@ -310,7 +310,7 @@ def _start_line(number: int, status: int) -> bytes:
     setup = f"exec {OUTPUT}>&1 {CONTROL}<&-; trap '{exit_trap}' EXIT; "
     setup += f"trap '{timeout_trap}; trap - EXIT; exit 124' {TIMEOUT_SIGNAL}"
     restore = f'{{ {_SOURCE};BASH_ARGV0="{status} $-";{_COLLECT}'
-    return f'{setup}; {restore}{_REPORT} A {number} "$0"\n'.encode()
+    return f'{setup}; {restore}{_REPORT} A {action_number} "$0"\n'.encode()
 
 
 def format_as_script(output: bytes, status: int) -> bytes:
@@ -401,37 +401,37 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._numbers: tuple[bytes, ...] = ()
+        self._expected_numbers: tuple[bytes, ...] = ()
 
-    def expect(self, number: int) -> None:
+    def expect(self, action_number: int) -> None:
         """Expect the report of the action with that number, or of an exit, which has number 0."""
         self._buffer.clear()
-        self._numbers = (b"%d" % number, b"0")
+        self._expected_numbers = (b"%d" % action_number, b"0")
 
-    def add(self, data: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         """Append bytes of the channel."""
-        self._buffer += data
+        self._buffer += chunk
         if len(self._buffer) > _MAX_REPORT_BYTES:
             del self._buffer[: -_MAX_REPORT_BYTES // 2]
 
     def take(self) -> Frame | None:
         """Return the report, if it is complete."""
-        for number in self._numbers if self._buffer.endswith(b"\0") else ():
-            end = b"\0end\0" + number + b"\0"
+        for expected_number in self._expected_numbers if self._buffer.endswith(b"\0") else ():
+            end = b"\0end\0" + expected_number + b"\0"
             if self._buffer.endswith(end):
-                return self._parse(bytes(self._buffer[: -len(end)]), number)
+                return self._parse(bytes(self._buffer[: -len(end)]), expected_number)
         return None
 
     @staticmethod
-    def _parse(data: bytes, number: bytes) -> Frame | None:
-        if data.count(b"\0") > _MOST_FIELDS:
+    def _parse(content: bytes, expected_number: bytes) -> Frame | None:
+        if content.count(b"\0") > _MOST_FIELDS:
             return None
-        *fields, variables, functions = data.split(b"\0")
+        *fields, variables, functions = content.split(b"\0")
         pids = []
         while fields and (match := _PROCESS.fullmatch(fields[-1])):
             pids.append(match[1])
             fields.pop()
-        if len(fields) < 8 or fields[-7] != number or not _STATUS.fullmatch(fields[-5]):
+        if len(fields) < 8 or fields[-7] != expected_number or not _STATUS.fullmatch(fields[-5]):
             return None
         hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
         if max(map(len, (flags, shell_options, set_options))) > _LONGEST_OPTIONS:
@@ -480,7 +480,9 @@ def restore_script(frame: Frame) -> bytes:
     if not frame.variables:
         return b"SECONDS=0\n"  # the shell may have been started ahead, and waited
     aliases_on = b"expand_aliases" in frame.shell_options
-    shell_options = [o for o in frame.shell_options if o != b"expand_aliases"]
+    shell_options = [
+        shell_option for shell_option in frame.shell_options if shell_option != b"expand_aliases"
+    ]
     return b"\n".join(
         [
             b"cd -- " + quote_word(frame.directory),

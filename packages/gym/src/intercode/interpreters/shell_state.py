@@ -189,7 +189,7 @@ _POSIX_OPTIONS = frozenset((b"inherit_errexit", b"shift_verbose"))
 """Options of shopt that ``set -o posix`` sets; bash does not report all of its effects."""
 
 
-def find_missing_part(expected_frame: Frame, actual_frame: Frame) -> str:
+def find_missing_state(expected_frame: Frame, actual_frame: Frame) -> str:
     """Return the first part of a state that was not restored; empty: all parts were."""
     if expected_frame.directory != actual_frame.directory:
         return "the directory"
@@ -247,6 +247,6 @@ def obstacles(
 def _list_redirections(shell: Program) -> Iterator[str]:
     output = shell.descriptors.get(OUTPUT)
     expected_paths = {0: "/dev/null", 1: output, 2: output}
-    for number, path in sorted(shell.descriptors.items()):
-        if number not in _OWN_DESCRIPTORS and expected_paths.get(number) != path:
-            yield f"descriptor {number} of the shell, which leads to {path}"
+    for descriptor, path in sorted(shell.descriptors.items()):
+        if descriptor not in _OWN_DESCRIPTORS and expected_paths.get(descriptor) != path:
+            yield f"descriptor {descriptor} of the shell, which leads to {path}"

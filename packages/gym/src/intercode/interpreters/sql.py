@@ -137,10 +137,10 @@ class SqlInterpreter:
         )
 
     def _render_outcome(self, outcome: Outcome, action: str) -> str:
-        parts = [_result(result) for result in outcome.results]
+        blocks = [_result(result) for result in outcome.results]
         if outcome.failure is not None:
-            parts.append(_failure(outcome.failure, action))
-        text = "\n\n".join(parts)
+            blocks.append(_failure(outcome.failure, action))
+        text = "\n\n".join(blocks)
         limit = self._session.limits.output
         if len(text) <= limit // 4:  # any characters fit, at 4 bytes each
             return text
@@ -151,8 +151,8 @@ class SqlInterpreter:
 
 def _result(result: Result) -> str:
     if result.columns:
-        show = render_records if has_long_text(result.rows) else render
-        return f"{show(result.columns, result.rows)}\n{_count(result)}"
+        render_rows = render_records if has_long_text(result.rows) else render
+        return f"{render_rows(result.columns, result.rows)}\n{_count(result)}"
     return "ok" if result.affected_rows is None else f"ok, {_rows(result.affected_rows)} changed"
 
 
@@ -217,8 +217,8 @@ _NUMBERS = {int, float, Decimal}
 def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Return a table: a line of names, a rule, and a line for each row."""
     padded_columns = []
-    for number, name in enumerate(columns):
-        values = [row[number] for row in rows]
+    for column_index, name in enumerate(columns):
+        values = [row[column_index] for row in rows]
         texts = [_cut(name.translate(_CONTROLS)), *map(render_value, values)]
         padded_columns.append(_pad_column(texts, to_the_right=_are_numbers(values)))
     lines = [" | ".join(cells).rstrip() for cells in zip(*padded_columns, strict=True)]
@@ -231,12 +231,12 @@ def has_long_text(rows: Sequence[Row]) -> bool:
 
     A long text counts only if it is the result's only value or a ``CREATE`` statement.
     """
-    only = len(rows) == 1 and len(rows[0]) == 1
+    is_single_value = len(rows) == 1 and len(rows[0]) == 1
     return any(
         isinstance(value, str)
         and (
             _has_lines(value)
-            or (len(value) > MAX_CELL and (only or _CREATE.match(value) is not None))
+            or (len(value) > MAX_CELL and (is_single_value or _CREATE.match(value) is not None))
         )
         for row in rows
         for value in row
@@ -257,13 +257,13 @@ def render_records(columns: Sequence[str], rows: Sequence[Row]) -> str:
     if len(names) == 1:
         rule = "-" * min(MAX_RULE, max(_width(names[0]), 3))
         return "\n".join([names[0], *(f"{rule}\n{_full_text(value)}" for (value,) in rows)])
-    parts = []
-    for number, row in enumerate(rows, 1):
-        parts.append(f"-- row {number} --")
+    lines = []
+    for row_number, row in enumerate(rows, 1):
+        lines.append(f"-- row {row_number} --")
         for name, value in zip(names, row, strict=True):
             separator = "\n" if isinstance(value, str) and _has_lines(value) else " "
-            parts.append(f"{name}:{separator}{_full_text(value)}")
-    return "\n".join(parts)
+            lines.append(f"{name}:{separator}{_full_text(value)}")
+    return "\n".join(lines)
 
 
 def _full_text(value: Value) -> str:
@@ -342,5 +342,5 @@ def _width(text: str) -> int:
     """Return the width of a text in terminal columns."""
     if text.isascii():
         return len(text)
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
+    wide_count = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide_count - sum(unicodedata.combining(character) != 0 for character in text)

@@ -83,24 +83,24 @@ class Screen:
         self._stream: pyte.Stream = pyte.Stream(self._screen)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def draw(self, data: bytes) -> None:
+    def draw(self, content: bytes) -> None:
         """Draw bytes on the screen."""
         import pyte
 
-        text = self._decoder.decode(data)
+        text = self._decoder.decode(content)
         if not text.isascii():  # many combining marks in one cell cost pyte quadratic time
-            text = "".join(piece for piece in text if not unicodedata.combining(piece))
+            text = "".join(character for character in text if not unicodedata.combining(character))
         leading_text, *sequences = text.split("\x1b")
-        for part in (leading_text, *("\x1b" + piece for piece in sequences)):
+        for chunk in (leading_text, *("\x1b" + character for character in sequences)):
             try:
-                self._stream.feed(part)
+                self._stream.feed(chunk)
             except Exception:  # noqa: BLE001 - some malformed sequences raise any of them
                 self._stream = pyte.Stream(self._screen)
 
     def look(self, *, busy: bool = False, ended: bool = False) -> ScreenView:
         """Return the screen as text, with these flags."""
         rows = [self._screen.buffer[row] for row in range(ROWS)]
-        lines = ["".join(row[x].data for x in range(COLUMNS)).rstrip() for row in rows]
+        lines = ["".join(row[column].data for column in range(COLUMNS)).rstrip() for row in rows]
         screen_cursor = self._screen.cursor
         cursor = min(screen_cursor.y, ROWS - 1) + 1, min(screen_cursor.x, COLUMNS - 1) + 1
         return ScreenView("\n".join(lines).rstrip("\n"), cursor, busy, ended)
@@ -124,11 +124,11 @@ class Terminal:
         self._master = sandbox.terminal()
         self._release = register_release(self, os.close, self._master)
         try:
-            number = struct.unpack("=i", fcntl.ioctl(self._master, _TIOCGPTN, bytes(4)))[0]
+            terminal_number = struct.unpack("=i", fcntl.ioctl(self._master, _TIOCGPTN, bytes(4)))[0]
             fcntl.ioctl(self._master, _TIOCSPTLCK, bytes(4))
             size = struct.pack("=HHHH", ROWS, COLUMNS, 0, 0)
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
-            argv = ("bash", "-c", _START, f"/dev/pts/{number}")
+            argv = ("bash", "-c", _START, f"/dev/pts/{terminal_number}")
             self._process = sandbox.popen(argv, channels={}, env=_ENV)
         except BaseException:
             self._release()
@@ -146,36 +146,38 @@ class Terminal:
             return os.write(self._master, keys)
         return 0
 
-    def look(self, seconds: float, *, typed: bool = False) -> ScreenView:
+    def look(self, seconds: float, *, has_sent_keys: bool = False) -> ScreenView:
         """Return the screen as soon as nothing was drawn for a moment.
 
         Args:
             seconds: Longest wait.
-            typed: Whether keys were sent, whose effect should show soon.
+            has_sent_keys: Whether keys were sent, whose effect should show soon.
 
         Raises:
             SandboxError: The sandbox has ended.
         """
-        with cancellation_fd() as wakes:
-            return self._look(min(seconds, _ECHO_SECONDS) if typed else seconds, seconds, wakes)
+        with cancellation_fd() as wake_fd:
+            return self._look(
+                min(seconds, _ECHO_SECONDS) if has_sent_keys else seconds, seconds, wake_fd
+            )
 
-    def _look(self, patience: float, seconds: float, wakes: int | None) -> ScreenView:
+    def _look(self, patience: float, seconds: float, wake_fd: int | None) -> ScreenView:
         poll = select.poll()
-        for fd in (self._master, self._process.exit_fd, wakes):
+        for fd in (self._master, self._process.exit_fd, wake_fd):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
         deadline, drawn_bytes = time.monotonic() + seconds, 0
         while ready_fds := {fd for fd, _ in poll.poll(patience * 1000)}:
-            if wakes in ready_fds:
+            if wake_fd in ready_fds:
                 break
-            data = self._read() if self._master in ready_fds else b""
-            if not data:
+            chunk = self._read() if self._master in ready_fds else b""
+            if not chunk:
                 self._sandbox.processes()  # raises if the sandbox has ended
                 return self._screen.look(ended=True)
             if not drawn_bytes:
                 deadline = min(deadline, time.monotonic() + _BUSY_SECONDS)
-            self._screen.draw(data)
-            drawn_bytes += len(data)
+            self._screen.draw(chunk)
+            drawn_bytes += len(chunk)
             if drawn_bytes > _MAX_DRAWN_BYTES or time.monotonic() > deadline:
                 return self._screen.look(busy=True)
             patience = _QUIET_SECONDS

@@ -55,8 +55,8 @@ class AnthropicClient:
             response = create(
                 model=self.model, extra_body=body, timeout=self._timeout, **sdk_arguments
             )
-            data = self._errors.read(response.http_response.content)
-        return decode(data)
+            response_body = self._errors.read(response.http_response.content)
+        return decode(response_body)
 
     def close(self) -> None:
         """Close all connections."""
@@ -120,20 +120,20 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     return blocks or [{"type": "text", "text": "(nothing)"}]
 
 
-def decode(data: dict[str, Any]) -> Answer:
+def decode(response_body: dict[str, Any]) -> Answer:
     """Decode the JSON of a response.
 
     Raises:
         AttemptError: The response has no usable content.
     """
-    content = data.get("content")
+    content = response_body.get("content")
     if not isinstance(content, list):
         raise wire.unusable_answer("the answer has no content")
     blocks = [block for block in content if isinstance(block, dict)]
     text = wire.extract_text([block for block in blocks if block.get("type") == "text"])
     calls = _calls([block for block in blocks if block.get("type") == "tool_use"])
-    finish = wire.finish(data.get("stop_reason"), bool(calls))
-    return Answer(text, calls, _usage(data), wire.extract_model(data), finish)
+    finish = wire.finish(response_body.get("stop_reason"), bool(calls))
+    return Answer(text, calls, _usage(response_body), wire.extract_model(response_body), finish)
 
 
 def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
@@ -147,8 +147,8 @@ def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     )
 
 
-def _usage(data: dict[str, Any]) -> Usage | None:
-    usage = data.get("usage")
+def _usage(response_body: dict[str, Any]) -> Usage | None:
+    usage = response_body.get("usage")
     if not isinstance(usage, dict):
         return None
     input_tokens, output_tokens = (

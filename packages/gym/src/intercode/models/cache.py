@@ -34,8 +34,8 @@ def is_unseeded_sampling(settings: Settings) -> bool:
 def digest(model: str, endpoint: str, request: Request) -> str:
     """Return the hash of everything that determines a reply. The hash contains no secret."""
     request_facts = {**asdict(request), "settings": request.settings.facts()}
-    parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": request_facts}
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    key_facts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": request_facts}
+    text = json.dumps(key_facts, sort_keys=True, separators=(",", ":"))
     return sha256(text)
 
 
@@ -60,20 +60,20 @@ class Cache:
     def get(self, key: str) -> Reply | None:
         """Return the cached reply; None if the file is missing or damaged."""
         try:
-            data = json.loads(self._path(key).read_bytes())
-            return _reply(data)
+            entry = json.loads(self._path(key).read_bytes())
+            return _reply(entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # missing, truncated, or in another format
 
     def put(self, key: str, reply: Reply) -> None:
         """Store a reply. A failure is only a warning, because the reply is already paid for."""
         path = self._path(key)
-        data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
+        content = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
         try:
             path.parent.mkdir(exist_ok=True)
             with atomic_file(path, parallel=True) as temporary_file:
                 temporary_file.touch(0o600)  # other users must not read the dialogues
-                temporary_file.write_bytes(data)
+                temporary_file.write_bytes(content)
         except OSError as error:
             log.warning("the cache %s cannot be written to: %s", self.folder, error.strerror)
 
@@ -81,9 +81,9 @@ class Cache:
         return self.folder / key[:2] / f"{key}.json"
 
 
-def _reply(data: dict[str, Any]) -> Reply:
-    data["usage"] = Usage(**data["usage"])
-    data["tool_calls"] = tuple(ToolCall(**call) for call in data["tool_calls"])
-    if (trace := data.get("trace")) is not None:
-        data["trace"] = Trace.of(trace["prompt"], trace["ids"], trace["logprobs"])
-    return Reply(**data)
+def _reply(entry: dict[str, Any]) -> Reply:
+    entry["usage"] = Usage(**entry["usage"])
+    entry["tool_calls"] = tuple(ToolCall(**call) for call in entry["tool_calls"])
+    if (trace := entry.get("trace")) is not None:
+        entry["trace"] = Trace.of(trace["prompt"], trace["ids"], trace["logprobs"])
+    return Reply(**entry)

@@ -52,15 +52,20 @@ def check_url(url: str) -> str:
         UsageError: The text is not an HTTP URL, or its user, query or fragment may hold a secret.
     """
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        url_parts = urlsplit(url)
+        usable = url_parts.scheme in {"http", "https"} and bool(url_parts.hostname)
     except ValueError:
         usable = False
     if not usable:
         raise UsageError("a base URL begins with http:// or https:// and a host")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+    if (
+        url_parts.username is not None
+        or url_parts.password is not None
+        or url_parts.query
+        or url_parts.fragment
+    ):
         raise UsageError(
-            f"the base URL of {parts.hostname} has a user, a query or a fragment, which would be "
+            f"the base URL of {url_parts.hostname} has a user, a query or a fragment, which would be "
             f"recorded: put keys in the environment or in {FILE}"
         )
     return url.rstrip("/")

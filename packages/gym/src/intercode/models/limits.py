@@ -54,7 +54,7 @@ class Retry:
             )
 
     def backoff(
-        self, failures: int, retry_after: float | None, chance: random.Random
+        self, failures: int, retry_after: float | None, random_source: random.Random
     ) -> float | None:
         """Return the seconds to wait before the next try: exponential backoff with jitter.
 
@@ -65,13 +65,13 @@ class Retry:
         Args:
             failures: The number of failed calls, at least 1.
             retry_after: Seconds that the server asks for; the wait is never shorter.
-            chance: The random generator of the jitter.
+            random_source: The random generator of the jitter.
 
         Returns:
             The seconds; ``None`` if the server asks for more than `PATIENCE`.
         """
         base_wait = self.first_wait * 2.0 ** min(failures - 1, 30)
-        wait: float = min(LONGEST_WAIT, base_wait) * chance.uniform(0.5, 1.0)
+        wait: float = min(LONGEST_WAIT, base_wait) * random_source.uniform(0.5, 1.0)
         if retry_after is None:
             return wait
         return None if retry_after > PATIENCE else retry_after + wait * 0.1
@@ -165,16 +165,18 @@ class RateLimit:
     def _is_next(self, ticket: int) -> bool:
         return min(self._queue) == ticket and self._active_calls + 1 <= self._width
 
-    def release(self, start_time: float, *, unused: float = 0, succeeded: bool = True) -> None:
+    def release(
+        self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
+    ) -> None:
         """End a call that was not refused for the rate.
 
         Args:
             start_time: The start time from `acquire`.
-            unused: The estimated tokens that the call did not use; negative if it used more.
+            unused_tokens: The estimated tokens that the call did not use; negative if it used more.
             succeeded: Whether the call returned an answer, which permits more concurrent calls.
         """
         with self._condition:
-            self._tokens_due -= self._token * unused
+            self._tokens_due -= self._token * unused_tokens
             if succeeded:
                 if start_time >= self._resume:  # an earlier call proves nothing after a refusal
                     self._pause = FIRST_PAUSE
@@ -291,27 +293,27 @@ class Budget:
     def _refusal(self, tokens: int, cost: float) -> str:
         paid_cost = self.spent.cost + self.presumed.cost
         used_tokens = self.spent.tokens + self.presumed.tokens
-        parts, options = [], []
+        requirements, options = [], []
         if self.max_cost is not None:
             remaining_amount = max(0.0, self.max_cost - paid_cost)
-            parts.append(
+            requirements.append(
                 f"may cost ${cost:.4f}, and ${remaining_amount:.4f} of ${self.max_cost:g} is left"
             )
             options.append("--max-cost")
         if self.max_tokens is not None:
             remaining_amount = max(0, self.max_tokens - used_tokens)
-            parts.append(
+            requirements.append(
                 f"may take {tokens} tokens, and {remaining_amount} of {self.max_tokens} are left"
             )
             options.append("--max-tokens")
         return (
-            f"the rest of the budget is too small: the next call {'; it '.join(parts)}. "
+            f"the rest of the budget is too small: the next call {'; it '.join(requirements)}. "
             f"Raise {' or '.join(options)}, or shorten replies with --reply-tokens"
         )
 
-    def _end(self, hold: Hold, target: Spending | None, cost: float, tokens: int) -> None:
+    def _end(self, reservation: Hold, target: Spending | None, cost: float, tokens: int) -> None:
         with self._condition:
-            self._reservations.add(-hold.cost, -hold.tokens)
+            self._reservations.add(-reservation.cost, -reservation.tokens)
             if target is not None:
                 target.add(cost, tokens)
             self._condition.notify_all()

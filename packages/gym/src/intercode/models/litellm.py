@@ -64,8 +64,8 @@ class LiteLlmClient:
                 drop_params=True,  # unsupported parameters are dropped, mostly the seed
                 **encode_chat(request),
             )
-            data = self._errors.read(response.model_dump_json().encode())
-        return decode_chat(data, request.tools)
+            response_body = self._errors.read(response.model_dump_json().encode())
+        return decode_chat(response_body, request.tools)
 
     def close(self) -> None:
         """Do nothing, because the client holds no connection."""

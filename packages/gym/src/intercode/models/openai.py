@@ -109,8 +109,8 @@ class ChatClient(_OpenAI):
     def send(self, request: Request) -> Answer:
         """Send one request; see `Client.send`."""
         create = self._sdk.chat.completions.with_raw_response.create
-        data = self._post(create, encode_chat(request, self._limit), "messages")
-        return decode_chat(data, request.tools)
+        response_body = self._post(create, encode_chat(request, self._limit), "messages")
+        return decode_chat(response_body, request.tools)
 
 
 class CompletionsClient(_OpenAI):
@@ -216,23 +216,23 @@ def _settings(settings: Settings, limit: str) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _trace(data: dict[str, Any], choice: dict[str, Any], logprobs: object) -> Trace | None:
+def _trace(response_body: dict[str, Any], choice: dict[str, Any], logprobs: object) -> Trace | None:
     """Return the token ids, under vLLM's field names, which other servers share."""
-    prompt = data.get("prompt_token_ids", choice.get("prompt_token_ids"))
+    prompt = response_body.get("prompt_token_ids", choice.get("prompt_token_ids"))
     return Trace.of(prompt, choice.get("token_ids"), logprobs)
 
 
-def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
+def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
     """Decode the JSON of a response of ``chat/completions``.
 
     Args:
-        data: The JSON object.
+        response_body: The JSON object.
         tools: The request's tools, whose calls may also appear in the text (see `extract_calls`).
 
     Raises:
         AttemptError: The response has no usable answer.
     """
-    choice = _choice(data)
+    choice = _choice(response_body)
     message = choice.get("message")
     if not isinstance(message, dict):
         raise wire.unusable_answer("the answer has no message")
@@ -245,29 +245,33 @@ def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
         text, finish = refusal, "filter"
     token_entries = (choice.get("logprobs") or {}).get("content") or ()
     logprobs = [entry.get("logprob") for entry in token_entries if isinstance(entry, dict)]
-    trace = _trace(data, choice, logprobs)
-    return Answer(text, calls, _usage(data), wire.extract_model(data), finish, trace)
+    trace = _trace(response_body, choice, logprobs)
+    return Answer(
+        text, calls, _usage(response_body), wire.extract_model(response_body), finish, trace
+    )
 
 
-def decode_completion(data: dict[str, Any]) -> Answer:
+def decode_completion(response_body: dict[str, Any]) -> Answer:
     """Decode the JSON of a response of ``completions``.
 
     Raises:
         AttemptError: The response has no usable answer.
     """
-    choice = _choice(data)
+    choice = _choice(response_body)
     finish = wire.finish(choice.get("finish_reason"), calls=False)
-    trace = _trace(data, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
+    trace = _trace(response_body, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
     text = wire.extract_text(choice.get("text"))
-    return Answer(text, (), _usage(data), wire.extract_model(data), finish, trace)
+    return Answer(text, (), _usage(response_body), wire.extract_model(response_body), finish, trace)
 
 
-def _choice(data: dict[str, Any]) -> dict[str, Any]:
-    if data.get("error"):  # some proxies report an upstream failure with status 200
-        error = data["error"]
+def _choice(response_body: dict[str, Any]) -> dict[str, Any]:
+    if response_body.get("error"):  # some proxies report an upstream failure with status 200
+        error = response_body["error"]
         code = error.get("code") if isinstance(error, dict) else None
-        raise wire.status_error(code if isinstance(code, int) else 502, {}, json.dumps(data))
-    choices = data.get("choices")
+        raise wire.status_error(
+            code if isinstance(code, int) else 502, {}, json.dumps(response_body)
+        )
+    choices = response_body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise wire.unusable_answer("the answer has no choices")
     return choices[0]
@@ -290,8 +294,8 @@ def _calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-def _usage(data: dict[str, Any]) -> Usage | None:
-    return wire.usage(data.get("usage"), "prompt_tokens", "completion_tokens")
+def _usage(response_body: dict[str, Any]) -> Usage | None:
+    return wire.usage(response_body.get("usage"), "prompt_tokens", "completion_tokens")
 
 
 def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
@@ -357,7 +361,9 @@ def _parse_tagged_call(match: re.Match[str], names: Collection[str]) -> ToolCall
     """Parse ``<function=NAME>``, whose arguments are JSON or one tag each."""
     if match["name"] not in names:
         return None
-    parameters = {part["key"]: part["value"] for part in _PARAMETER.finditer(match["body"])}
+    parameters = {
+        parameter["key"]: parameter["value"] for parameter in _PARAMETER.finditer(match["body"])
+    }
     arguments = parameters or wire.arguments(match["body"].strip() or {})
     return ToolCall("text_0", match["name"], arguments)
 
@@ -377,15 +383,15 @@ def _objects(text: str) -> Iterator[tuple[int, int, str]]:
         start = end
 
 
-def _call(source: str, names: Collection[str], number: int) -> ToolCall | None:
+def _call(source: str, names: Collection[str], call_number: int) -> ToolCall | None:
     if not is_flat(source):
         return None
     try:
-        data: Any = json.loads(source, strict=False)
+        call_fields: Any = json.loads(source, strict=False)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, dict) or data.get("name") not in names:
+    if not isinstance(call_fields, dict) or call_fields.get("name") not in names:
         return None
-    if (arguments := data.get("arguments", data.get("parameters"))) is None:
+    if (arguments := call_fields.get("arguments", call_fields.get("parameters"))) is None:
         return None
-    return ToolCall(f"text_{number}", data["name"], wire.arguments(arguments))
+    return ToolCall(f"text_{call_number}", call_fields["name"], wire.arguments(arguments))

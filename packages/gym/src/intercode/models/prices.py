@@ -73,10 +73,10 @@ class Prices:
 
 def _parse(text: str, location: str) -> dict[str, Price]:
     try:
-        data = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:
         raise UsageError(f"the prices in {location} are not JSON: {error}") from error
-    models = data.get("models") if isinstance(data, dict) else None
+    models = document.get("models") if isinstance(document, dict) else None
     if not isinstance(models, dict):
         raise UsageError(f'{location}: prices are {{"models": {{"provider/name": {{…}}}}}}')
     return {name: _price(entry, f"{location}: {name}") for name, entry in models.items()}
@@ -86,8 +86,8 @@ def _price(entry: Any, location: str) -> Price:
     if not isinstance(entry, Mapping) or not {"input", "output"} <= set(entry) <= _KEYS:
         raise UsageError(f"{location}: a price has input and output, and may have cached_input")
     for key, value in entry.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value < 0:
             raise UsageError(
                 f"{location}: {key} must be dollars for a million tokens, not {value!r}"
             )

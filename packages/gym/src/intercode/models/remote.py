@@ -246,8 +246,8 @@ class Frame:
 
     def _history(self, error: AttemptError, failures: int) -> str:
         """Return a description of the number of tries and the last failure."""
-        times = "once" if failures == 1 else f"{failures} times"
-        return f"{self.name} was asked {times}; the last time: {error}"
+        repetition = "once" if failures == 1 else f"{failures} times"
+        return f"{self.name} was asked {repetition}; the last time: {error}"
 
     def _send_paced(
         self,
@@ -269,7 +269,9 @@ class Frame:
             else:
                 pace.release(start_time, succeeded=False)
             raise
-        pace.release(start_time, unused=estimate - reply.usage.total if reply.usage.total else 0)
+        pace.release(
+            start_time, unused_tokens=estimate - reply.usage.total if reply.usage.total else 0
+        )
         return reply
 
     def _send_paid(
@@ -277,41 +279,45 @@ class Frame:
     ) -> Reply:
         """Make one try within the budgets, and count its cost."""
         call_context = self._call_context
-        bound = Usage(max_usage.input_tokens, max_usage.output_tokens or ASSUMED_OUTPUT)
-        price = call_context.price.of(bound) if call_context.price else 0.0
-        holds = _reserve([call_context.budget, *([budget] if budget else [])], bound.total, price)
+        usage_limit = Usage(max_usage.input_tokens, max_usage.output_tokens or ASSUMED_OUTPUT)
+        price = call_context.price.of(usage_limit) if call_context.price else 0.0
+        reservations = _reserve(
+            [call_context.budget, *([budget] if budget else [])], usage_limit.total, price
+        )
         start_time = time.monotonic()
         try:
             answer = send()
         except AttemptError as error:
             self._reached = self._reached or not error.unreachable
-            for hold in holds:
-                hold.presume() if error.charged else hold.release()
+            for reservation in reservations:
+                reservation.presume() if error.charged else reservation.release()
             raise
         except BaseException:
-            for hold in holds:
-                hold.release()
+            for reservation in reservations:
+                reservation.release()
             raise
         seconds, cost = time.monotonic() - start_time, None
         self._reached = True
         if answer.usage is not None:
             cost = call_context.price.of(answer.usage) if call_context.price else None
-        for hold in holds:
-            hold.presume() if answer.usage is None else hold.settle(answer.usage, cost)
+        for reservation in reservations:
+            reservation.presume() if answer.usage is None else reservation.settle(
+                answer.usage, cost
+            )
         return _reply(answer, cost, seconds)
 
 
 def _reserve(budgets: Sequence[Budget], tokens: int, cost: float) -> list[Hold]:
-    holds: list[Hold] = []
+    reservations: list[Hold] = []
     try:
         # A loop, not `extend`: reservations before a refusal must be released.
         for budget in budgets:
-            holds.append(budget.reserve(tokens, cost))  # noqa: PERF401
+            reservations.append(budget.reserve(tokens, cost))  # noqa: PERF401
     except BaseException:
-        for hold in holds:
-            hold.release()
+        for reservation in reservations:
+            reservation.release()
         raise
-    return holds
+    return reservations
 
 
 class RemoteModel:
@@ -331,7 +337,7 @@ class RemoteModel:
         self._client = client
         self._call_context = call_context
         self._frame = Frame(name, client.endpoint, call_context)
-        self._warned = False
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"RemoteModel({self.name!r}, {self._client!r})"
@@ -395,8 +401,8 @@ class RemoteModel:
 
     def _check_trace(self, reply: Reply, settings: Settings) -> Reply:
         """Warn once if token ids were requested and the server reports none; return the reply."""
-        if settings.trace and reply.trace is None and not self._warned:
-            self._warned = True
+        if settings.trace and reply.trace is None and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "%s reports no token ids: none are recorded (servers such as vLLM report them)",
                 self.name,

@@ -9,22 +9,34 @@ from intercode.models import wire
 from intercode.models.base import Answer, ToolCall
 
 
-def decode(data: dict[str, Any]) -> Answer:
+def decode(response_body: dict[str, Any]) -> Answer:
     """Decode the JSON of a response.
 
     Raises:
         AttemptError: The response has no usable output.
     """
-    output = data.get("output")
+    output = response_body.get("output")
     if not isinstance(output, list):
         raise wire.unusable_answer("the answer has no output")
-    items = [item for item in output if isinstance(item, dict)]
-    messages = (item for item in items if item.get("type", "message") == "message")
+    output_items = [output_item for output_item in output if isinstance(output_item, dict)]
+    messages = (
+        output_item
+        for output_item in output_items
+        if output_item.get("type", "message") == "message"
+    )
     text = "".join(wire.extract_text(message.get("content")) for message in messages)
-    calls = tuple(call(item) for item in items if str(item.get("type")).endswith("_call"))
-    reason = (data.get("incomplete_details") or {}).get("reason", data.get("status"))
-    usage = wire.usage(data.get("usage"), "input_tokens", "output_tokens")
-    return Answer(text, calls, usage, wire.extract_model(data), wire.finish(reason, bool(calls)))
+    calls = tuple(
+        call(output_item)
+        for output_item in output_items
+        if str(output_item.get("type")).endswith("_call")
+    )
+    reason = (response_body.get("incomplete_details") or {}).get(
+        "reason", response_body.get("status")
+    )
+    usage = wire.usage(response_body.get("usage"), "input_tokens", "output_tokens")
+    return Answer(
+        text, calls, usage, wire.extract_model(response_body), wire.finish(reason, bool(calls))
+    )
 
 
 def call(item: Mapping[str, Any]) -> ToolCall:

@@ -73,13 +73,13 @@ class ScriptedClient:
     """A `Client` that answers from a script, without a network.
 
     Args:
-        say: The script.
+        reply_script: The script.
         name: The model's name in answers.
         version: A version of the script, which separates the cached replies of different scripts.
     """
 
-    def __init__(self, say: Script, name: str = "scripted", version: str = "") -> None:
-        self._say = say
+    def __init__(self, reply_script: Script, name: str = "scripted", version: str = "") -> None:
+        self._reply_script = reply_script
         self._name = name
         self.endpoint = f"scripted:{version}"
 
@@ -88,7 +88,7 @@ class ScriptedClient:
 
     def send(self, request: Request) -> Answer:
         """Return the script's answer."""
-        return answer(request, self._say, self._name)
+        return answer(request, self._reply_script, self._name)
 
     def close(self) -> None:
         """Do nothing, because the client holds no connection."""
@@ -102,8 +102,8 @@ def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedCli
     """
     if base_url:
         raise UsageError("a scripted model is in a file and has no base URL")
-    say = read(model)
-    return ScriptedClient(say, Path(model).name, sha256(Path(model)))
+    reply_script = read(model)
+    return ScriptedClient(reply_script, Path(model).name, sha256(Path(model)))
 
 
 def script(rules: Sequence[Rule]) -> Script:
@@ -126,37 +126,45 @@ def read(path: str | Path) -> Script:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"the script {path} cannot be read: {error}") from error
-    return script([_rule(s, f"{path}:{n}") for n, s in enumerate(lines, 1) if s.strip()])
+    return script(
+        [
+            _rule(line, f"{path}:{line_number}")
+            for line_number, line in enumerate(lines, 1)
+            if line.strip()
+        ]
+    )
 
 
 def _rule(text: str, location: str) -> Rule:
     try:
-        data: Any = json.loads(text)
+        rule: Any = json.loads(text)
     except ValueError as error:
         raise UsageError(f"{location}: a rule is a JSON object: {error}") from error
-    if not isinstance(data, dict) or not set(data) <= _KEYS:
+    if not isinstance(rule, dict) or not set(rule) <= _KEYS:
         raise UsageError(f"{location}: a rule is a JSON object with {', '.join(sorted(_KEYS))}")
     try:
         for key in ("when", "seen"):
-            re.compile(data.get(key, ""))
-        calls = tuple(_call(call, number) for number, call in enumerate(data.get("calls", ())))
+            re.compile(rule.get(key, ""))
+        calls = tuple(
+            _call(call, call_number) for call_number, call in enumerate(rule.get("calls", ()))
+        )
     except (re.error, TypeError, KeyError) as error:
         raise UsageError(f"{location}: {error!r}") from error
-    finish: Finish = data.get("finish", "tool_calls" if calls else "stop")
-    line = Line(data.get("say", ""), calls, finish)
-    return Rule(line, data.get("when", ""), data.get("turn"), data.get("seen", ""))
+    finish: Finish = rule.get("finish", "tool_calls" if calls else "stop")
+    line = Line(rule.get("say", ""), calls, finish)
+    return Rule(line, rule.get("when", ""), rule.get("turn"), rule.get("seen", ""))
 
 
-def _call(data: Mapping[str, Any], number: int) -> ToolCall:
-    return ToolCall(f"call_{number}", data["name"], arguments(data.get("arguments")))
+def _call(call: Mapping[str, Any], call_number: int) -> ToolCall:
+    return ToolCall(f"call_{call_number}", call["name"], arguments(call.get("arguments")))
 
 
-def answer(request: Request, say: Script, model: str) -> Answer:
+def answer(request: Request, reply_script: Script, model: str) -> Answer:
     """Return a script's answer, with stop texts and the token limit applied to its text.
 
     Tool calls are never truncated.
     """
-    line = _cut(say(request.messages), request.settings)
+    line = _cut(reply_script(request.messages), request.settings)
     call_tokens = sum(count(json.dumps(dict(call.arguments))) + 1 for call in line.calls)
     input_tokens = sum(count(message.content) for message in request.messages)
     usage = Usage(input_tokens, count(line.text) + call_tokens)

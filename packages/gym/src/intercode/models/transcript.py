@@ -35,7 +35,7 @@ class Transcript:
         self._model = model
         self._permits = nullcontext(0.0) if permits is None else permits
         self._messages: list[dict[str, Any]] = []
-        self._numbers: dict[str, int] = {}
+        self._message_numbers: dict[str, int] = {}
         self._numbered_messages: dict[int, tuple[Message, int]] = {}
         """Object id → message and number: a fast path, as dialogues resend the same objects."""
         self._calls: list[dict[str, Any]] = []
@@ -52,7 +52,7 @@ class Transcript:
         Raises:
             ModelError: See `Model.complete`; the failed call is recorded, too.
         """
-        call: dict[str, Any] = {"turn": self.turn, "sent": [*map(self._number, messages)]}
+        call: dict[str, Any] = {"turn": self.turn, "sent": [*map(self._number_message, messages)]}
         if settings.seed is not None:
             call["seed"] = settings.seed
         self._calls.append(call)
@@ -68,7 +68,7 @@ class Transcript:
             raise
         answer = Message("assistant", reply.text, reply.tool_calls)
         call |= {
-            "reply": self._number(answer),
+            "reply": self._number_message(answer),
             "model": reply.model,
             **asdict(reply.usage),
             "cost": reply.cost,
@@ -105,16 +105,16 @@ class Transcript:
             **({"tools": [asdict(tool) for tool in self._tools]} if self._tools else {}),
         }
 
-    def _number(self, message: Message) -> int:
+    def _number_message(self, message: Message) -> int:
         if (entry := self._numbered_messages.get(id(message))) is not None:
             return entry[1]
         fields = compact_message(message)
         key = json.dumps(fields, sort_keys=True)
-        if (number := self._numbers.get(key)) is None:
-            number = self._numbers[key] = len(self._messages)
+        if (message_number := self._message_numbers.get(key)) is None:
+            message_number = self._message_numbers[key] = len(self._messages)
             self._messages.append(fields)
-        self._numbered_messages[id(message)] = message, number
-        return number
+        self._numbered_messages[id(message)] = message, message_number
+        return message_number
 
 
 def compact_message(message: Message) -> dict[str, Any]:

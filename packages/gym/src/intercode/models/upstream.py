@@ -86,15 +86,15 @@ class Upstream:
         # Self-hosted servers with Anthropic's protocol read Anthropic's header.
         return headers if self.provider == "openai" else {**headers, "x-api-key": self.key}
 
-    def remove_key(self, data: bytes) -> bytes:
+    def remove_key(self, content: bytes) -> bytes:
         """Replace the key in a server's response by ``[key]``.
 
         Keys below `MIN_SECRET_LENGTH` characters remain: their replacement would corrupt texts.
         """
         return (
-            data.replace(self.key.encode(), b"[key]")
+            content.replace(self.key.encode(), b"[key]")
             if len(self.key) >= MIN_SECRET_LENGTH
-            else data
+            else content
         )
 
 

@@ -114,8 +114,8 @@ class Errors(AbstractContextManager[None]):
         Raises:
             AttemptError: The body is not a JSON object.
         """
-        data: dict[str, Any] = hide_in(load(body), self._key)
-        return data
+        response_body: dict[str, Any] = hide_in(load(body), self._key)
+        return response_body
 
     def __exit__(
         self,
@@ -131,10 +131,10 @@ class Errors(AbstractContextManager[None]):
         if isinstance(error, UnicodeEncodeError):
             return ModelError("the request cannot be sent as text: it has half a character in it")
         if isinstance(error, module.APIConnectionError):
-            lost = not _unsent(error)
-            late = isinstance(error, module.APITimeoutError)
-            message = "it did not answer in time" if late else self._cause(error)
-            return AttemptError(message, charged=lost, unreachable=not lost)
+            is_lost = not _unsent(error)
+            is_late = isinstance(error, module.APITimeoutError)
+            message = "it did not answer in time" if is_late else self._cause(error)
+            return AttemptError(message, charged=is_lost, unreachable=not is_lost)
         if isinstance(error, module.APIStatusError):
             response = error.response
             body = response.text or str(error)  # LiteLLM constructs responses without a body
@@ -207,12 +207,12 @@ def _json(body: str) -> Any:
 
 def extract_message(body: str) -> str:
     """Return the message in an error's body, in any known server's format."""
-    if (data := _json(body)) is None:
+    if (document := _json(body)) is None:
         return " ".join(body.split())
     for key in ("error", "message", "detail"):
-        while isinstance(data, dict) and key in data:
-            data = data[key]
-    return data if isinstance(data, str) else json.dumps(data)
+        while isinstance(document, dict) and key in document:
+            document = document[key]
+    return document if isinstance(document, str) else json.dumps(document)
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
@@ -225,19 +225,19 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     Returns:
         The seconds, at least 0; None without a valid header.
     """
-    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+    if (milliseconds := _nonnegative_number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     text = headers.get("retry-after")
-    if (seconds := _number(text)) is not None:
+    if (seconds := _nonnegative_number(text)) is not None:
         return seconds
     try:
-        moment = parsedate_to_datetime(text or "").timestamp()
+        retry_time = parsedate_to_datetime(text or "").timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
-    return max(0.0, moment - (time.time() if now is None else now))
+    return max(0.0, retry_time - (time.time() if now is None else now))
 
 
-def _number(text: str | None) -> float | None:
+def _nonnegative_number(text: str | None) -> float | None:
     try:
         number = float(text or "")
     except ValueError:
@@ -257,12 +257,12 @@ def load(body: bytes) -> dict[str, Any]:
         AttemptError: The body is not a JSON object; for example, truncated, or a proxy's page.
     """
     try:
-        data = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise unusable_answer(f"the answer is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise unusable_answer(f"the answer is not a JSON object but a {type(data).__name__}")
-    return data
+    if not isinstance(document, dict):
+        raise unusable_answer(f"the answer is not a JSON object but a {type(document).__name__}")
+    return document
 
 
 def finish(reason: object, calls: bool) -> Finish:
@@ -285,10 +285,10 @@ def arguments(value: object) -> Mapping[str, Any]:
             return {"_raw": value}
         try:
             # Not strict: with llama-cpp-python, models may write unescaped line ends in strings.
-            data = json.loads(value, strict=False) if value.strip() else {}
+            parsed_arguments = json.loads(value, strict=False) if value.strip() else {}
         except (ValueError, RecursionError):
             return {"_raw": value}
-        return data if isinstance(data, dict) else {"_raw": value}
+        return parsed_arguments if isinstance(parsed_arguments, dict) else {"_raw": value}
     if value is None:
         return {}
     try:
@@ -318,18 +318,25 @@ def extract_text(content: object) -> str:
     if isinstance(content, str):
         return replace_surrogates(content)
     if isinstance(content, list):
-        parts = (part if isinstance(part, dict) else {"text": part} for part in content)
+        content_parts = (
+            content_part if isinstance(content_part, dict) else {"text": content_part}
+            for content_part in content
+        )
         return replace_surrogates(
-            "".join(p["text"] for p in parts if isinstance(p.get("text"), str))
+            "".join(
+                content_part_["text"]
+                for content_part_ in content_parts
+                if isinstance(content_part_.get("text"), str)
+            )
         )
     if content is None:
         return ""
     raise unusable_answer(f"the answer's content is a {type(content).__name__}")
 
 
-def extract_model(data: Mapping[str, Any]) -> str:
+def extract_model(response_body: Mapping[str, Any]) -> str:
     """Return the name of the model that answered; empty if the answer has none."""
-    model = data.get("model")
+    model = response_body.get("model")
     return model if isinstance(model, str) else ""
 
 

@@ -148,8 +148,12 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
 def episode_row(episode: Episode) -> dict[str, Any]:
     """Return an episode under `EPISODE_COLUMNS`."""
     outcome = Outcome.of(episode)
-    parts = {} if episode.score is None or outcome.failed else dict(episode.score.parts)
-    special = {"parts": json.dumps(parts), "tags": json.dumps(outcome.tags), **_result(episode)}
+    part_scores = {} if episode.score is None or outcome.failed else dict(episode.score.parts)
+    special = {
+        "parts": json.dumps(part_scores),
+        "tags": json.dumps(outcome.tags),
+        **_result(episode),
+    }
     row = {
         name: getattr(outcome if hasattr(outcome, name) else episode, name)
         for name in EPISODE_COLUMNS
@@ -168,8 +172,8 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     """Yield an episode's turns under `TURN_COLUMNS`; without a result no turn has a reward."""
     turn_columns = [name for name in TURN_COLUMNS if name not in ("task_id", "epoch", "turn")]
     unscored = {"reward": None} if episode.reward is None else {}
-    for number, turn in enumerate(episode.turns, 1):
-        key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": number}
+    for turn_number, turn in enumerate(episode.turns, 1):
+        key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": turn_number}
         yield escape_values(
             {**key, **{name: getattr(turn, name) for name in turn_columns}, **unscored}
         )
@@ -190,8 +194,8 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     ]
     key = {"task_id": episode.task_id, "epoch": episode.epoch}
     result = _result(episode)
-    for number, part in enumerate(_sequences(token_calls), 1):
-        row = {**key, **result, "part": number, **part}
+    for sequence_number, sequence in enumerate(_sequences(token_calls), 1):
+        row = {**key, **result, "part": sequence_number, **sequence}
         yield escape_values({name: row[name] for name in TOKEN_COLUMNS})
 
 

@@ -93,9 +93,9 @@ class Viewer:
                 sent_runs = runs
                 yield "runs", json.dumps(runs)
             while rows := self.library.rows[sent_count : sent_count + _ROWS]:
-                data = {"generation": generation, "from": sent_count, "columns": columns(rows)}
+                batch = {"generation": generation, "from": sent_count, "columns": columns(rows)}
                 sent_count += len(rows)
-                yield "rows", json.dumps(data, separators=(",", ":"))
+                yield "rows", json.dumps(batch, separators=(",", ":"))
             if not has_more and (versioned_report := self.library.overview())[0] != version:
                 version, report = versioned_report
                 yield "report", report
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         token, *segments = path.removeprefix("/").split("/")
         is_known = hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode())
         is_page = is_known and segments == [""]
-        refusal = viewer.guard.refusal(_Headers(self), free=True, linked=is_page)
+        refusal = viewer.guard.refusal(_Headers(self), is_token_free=True, allows_links=is_page)
         if refusal is not None:
             self._answer(refusal[0], refusal[1].encode(), "text/plain")
             return
@@ -220,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _headers(self, kind: str) -> None:
         for name, value in {
             "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
+            "Content-Security-Policy": f"{policy(is_live=True)}; frame-ancestors 'none'",
             "Cache-Control": "no-store",
             "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff",

@@ -3,8 +3,8 @@
 A question has one answer in many forms: ``8``, ``8 files``, ``/srv: 8``; absolute or relative
 paths; a list with or without sizes. A task may declare the type of its answer
 (``metadata.answer``). Gold's output alone then fixes the reading (`answer_parsing`), and the
-agent's output is read in the same way. The whole output counts: a right answer among others is no
-answer.
+agent's output is read in the same way. The whole output counts: a right answer among others is not
+an answer.
 
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count

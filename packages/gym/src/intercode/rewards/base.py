@@ -33,7 +33,7 @@ class Reward(Protocol[PlaceT]):
     database session.
     """
 
-    def __call__(self, task: Task, episode: Episode, place: PlaceT, /) -> Score:
+    def __call__(self, task: Task, episode: Episode, workspace: PlaceT, /) -> Score:
         """Return the score of an episode.
 
         Raises:

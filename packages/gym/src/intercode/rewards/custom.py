@@ -46,7 +46,7 @@ class CustomReward(Generic[PlaceT]):
         if "default" in _check_signature(function) and default is not None:
             self._extra_arguments["default"] = default()
 
-    def __call__(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+    def __call__(self, task: Task, episode: Episode, workspace: PlaceT) -> Score:
         """Return the score of an episode.
 
         Raises:
@@ -55,7 +55,7 @@ class CustomReward(Generic[PlaceT]):
                 sandbox.
         """
         try:
-            result = self._function(task, episode, place, **self._extra_arguments)
+            result = self._function(task, episode, workspace, **self._extra_arguments)
         except InterCodeError:
             raise
         except BaseException as error:  # a reward's sys.exit() must not end the run
@@ -82,7 +82,7 @@ class CustomReward(Generic[PlaceT]):
 def _flaw(score: Score) -> str:
     """Return a description of a part of a score that no record can store, or an empty text."""
     if not isinstance(score.parts, Mapping) or not all(
-        isinstance(part, Real) for part in score.parts.values()
+        isinstance(part_score, Real) for part_score in score.parts.values()
     ):
         return f"a Score whose parts are not names with numbers: {score.parts!r}"
     if not isinstance(score.detail, Mapping):
@@ -96,7 +96,7 @@ def choose_reward(
     env: str,
     reward: str | Function | Reward[PlaceT] | None,
     default: Callable[[], Reward[PlaceT]],
-    **parts: Any,
+    **components: Any,
 ) -> Reward[PlaceT]:
     """Return the reward that the environment's option selects.
 
@@ -106,7 +106,7 @@ def choose_reward(
             ``file.py:name`` or as registered under ``env:name``; or None for the environment's
             default.
         default: The factory of the environment's default reward.
-        **parts: Parts of the environment. A registered class receives the parts that its parameters
+        **components: Parts of the environment. A registered class receives the parts that its parameters
             name, such as ``databases`` and ``cache`` of SQL.
 
     Raises:
@@ -120,7 +120,9 @@ def choose_reward(
     if not isinstance(target, type):
         return CustomReward(target, default)
     parameters = inspect.signature(target).parameters
-    result: Reward[PlaceT] = target(**{name: parts[name] for name in parameters if name in parts})
+    result: Reward[PlaceT] = target(
+        **{name: components[name] for name in parameters if name in components}
+    )
     return CustomReward(result, default) if is_reference(reward) else result
 
 

@@ -123,6 +123,6 @@ class PythonReward:
 
 
 def _make_score(results: list[Result]) -> Score:
-    share = sum(result.passed for result in results) / len(results)
+    passed_share = sum(result.passed for result in results) / len(results)
     failures = {str(n): result.reason for n, result in enumerate(results) if not result.passed}
-    return Score(share, {"tests": share}, {"failed": failures} if failures else {})
+    return Score(passed_share, {"tests": passed_share}, {"failed": failures} if failures else {})

@@ -79,15 +79,15 @@ def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple
     query_conditions = QueryConditions() if query is None else collect_conditions(query)
     strong_copies: list[Source] = []
     weak_copies: list[Source] = []
-    for copy, differs, is_nothing in _try_copies(grader, task, gold, source, query_conditions):
-        if differs:
+    for copy, is_different, is_nothing in _try_copies(grader, task, gold, source, query_conditions):
+        if is_different:
             (weak_copies if is_nothing else strong_copies).append(copy)
         if len(strong_copies) == COPIES:
             return tuple(strong_copies)
     if not weak_copies:
         return tuple(strong_copies)
     further_copies = _try_copies(grader, task, gold, source, QueryConditions())
-    equal_copy = next((copy for copy, differs, _ in further_copies if not differs), None)
+    equal_copy = next((copy for copy, is_different, _ in further_copies if not is_different), None)
     return (*(strong_copies + weak_copies)[:COPIES], *([] if equal_copy is None else [equal_copy]))
 
 
@@ -101,10 +101,10 @@ def _try_copies(
         # The copy lacks a fact that gold or the setup relies on.
         with suppress(RewardError, TaskError):
             copy_answer = grader.gold(task, gold, copy)
-            yield copy, _differs(original, copy_answer), _is_nothing(copy_answer.result)
+            yield copy, _is_different(original, copy_answer), _is_nothing(copy_answer.result)
 
 
-def _differs(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
+def _is_different(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
     return not compare(
         original_answer.result,
         copy_answer.result,
@@ -114,13 +114,15 @@ def _differs(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
 
 
 def mutated_copy(
-    source: Source, query_conditions: QueryConditions, seed: int, gentle: bool
+    source: Source, query_conditions: QueryConditions, seed: int, is_gentle: bool
 ) -> Source:
     """Return the copy of a seed, created if it does not exist yet."""
-    text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{gentle}"
+    text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{is_gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = get_cached_file(
         digest,
-        lambda new_path: mutate(as_sqlite(source), new_path, query_conditions, seed, gentle=gentle),
+        lambda new_path: mutate(
+            as_sqlite(source), new_path, query_conditions, seed, is_gentle=is_gentle
+        ),
     )
     return Source(source.name, path, "sqlite", digest)

@@ -41,7 +41,7 @@ _NAMES = ("amber", "birch", "cedar", "delta", "ember")
 
 
 def mutate(
-    origin: Path, path: Path, conditions: QueryConditions, seed: int, *, gentle: bool = False
+    origin: Path, path: Path, conditions: QueryConditions, seed: int, *, is_gentle: bool = False
 ) -> None:
     """Write a mutated copy of a database: the same copy for the same arguments.
 
@@ -50,7 +50,7 @@ def mutate(
         path: The file to write.
         conditions: The values that the query asks for that is to find something else in the copy.
         seed: The seed of its random choices.
-        gentle: Whether names that stand once are kept so.
+        is_gentle: Whether names that stand once are kept so.
 
     Raises:
         TaskError: `origin` is not an SQLite database.
@@ -63,11 +63,11 @@ def mutate(
         # The copy need not survive a crash: a torn file is discarded.
         connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
         triggers = _take_triggers(connection)
-        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed), gentle)
+        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed), is_gentle)
         for table in schema.tables:
             mutation.change(table)
         mutation.delete_doubles()
-        if not gentle:
+        if not is_gentle:
             mutation.disturb_lookups()
             mutation.delete_doubles()
         mutation.delete_orphans()
@@ -92,8 +92,8 @@ class _Mutation:
         connection: sqlite3.Connection,
         tables: Sequence[TableSchema],
         query_conditions: QueryConditions,
-        chance: random.Random,
-        gentle: bool,
+        random_source: random.Random,
+        is_gentle: bool,
     ) -> None:
         self._connection = connection
         self._tables = {table.name.lower(): table for table in tables}
@@ -102,21 +102,21 @@ class _Mutation:
             (table, where_clause, values, rows)
             for table in tables
             for lookup in query_conditions.lookups
-            for where_clause, values in _searches(table, lookup)
+            for where_clause, values in _lookup_conditions(table, lookup)
             if len(rows := self._rows(table, where_clause, *values)) <= 1
             if rows or self._is_distinct(table, lookup)
         ]
         # By table, the columns that keep their values.
         self._names = {
-            table.name: self._name_columns(table) if gentle else set() for table in tables
+            table.name: self._name_columns(table) if is_gentle else set() for table in tables
         }
         # Enough rows for one of a handful of values to reach the largest count in the query.
         self._new_row_count = min(max(_MIN_NEW_ROWS, 6 * query_conditions.count), _MAX_CHANGED_ROWS)
-        self._chance = chance
-        self._deleted_share = chance.choice((0.0, 0.1, 0.3))
-        self._planted_share = chance.choice((0.3, 0.5, 0.8))
+        self._random = random_source
+        self._deleted_share = random_source.choice((0.0, 0.1, 0.3))
+        self._planted_share = random_source.choice((0.3, 0.5, 0.8))
         # The share of duplicated rows that get a text that is new in its column.
-        self._new_text_share = 0.0 if gentle else 0.2
+        self._new_text_share = 0.0 if is_gentle else 0.2
 
     def change(self, table: TableSchema) -> None:
         """Change the rows of a table; the tables that it refers to have already changed."""
@@ -125,7 +125,7 @@ class _Mutation:
             for _ in range(self._new_row_count):
                 self._insert(table, None)
             return
-        rows = self._chance.sample(rows, min(len(rows), _MAX_CHANGED_ROWS))
+        rows = self._random.sample(rows, min(len(rows), _MAX_CHANGED_ROWS))
         retained_rows = rows[int(len(rows) * self._deleted_share) :]
         singled_out_rows = self._singled_out_rows(table)
         for row in rows[: len(rows) - len(retained_rows)]:
@@ -134,7 +134,7 @@ class _Mutation:
         for row in retained_rows:
             self._alter(table, row, retained_rows)
         for _ in range(self._new_row_count):
-            self._insert(table, self._chance.choice(retained_rows))
+            self._insert(table, self._random.choice(retained_rows))
 
     def delete_orphans(self) -> None:
         """Delete the rows that refer to a deleted row, and recursively those rows' referrers."""
@@ -156,20 +156,26 @@ class _Mutation:
                 lookup_columns = {
                     name for name in free_columns if f"{quoted(name)} " in where_clause
                 }
-                fate = self._chance.random()
-                if fate < 0.4:
-                    self._exchange(table, lookup_columns, row, self._chance.choice(other_rows))
+                draw = self._random.random()
+                if draw < 0.4:
+                    self._exchange(table, lookup_columns, row, self._random.choice(other_rows))
                     continue
-                if fate < 0.6:
+                if draw < 0.6:
                     self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
                     continue
-                searches = [(w, v) for t, w, v, _ in self._lookups if t is table]
-                lookup_rows = [
-                    other_row for w, v in searches for other_row in self._rows(table, w, *v)
+                searches = [
+                    (search_condition, search_values)
+                    for lookup_table, search_condition, search_values, _ in self._lookups
+                    if lookup_table is table
                 ]
-                other_row = self._chance.choice(self._chance.choice((lookup_rows, other_rows)))
+                lookup_rows = [
+                    other_row
+                    for search_condition, search_values in searches
+                    for other_row in self._rows(table, search_condition, *search_values)
+                ]
+                other_row = self._random.choice(self._random.choice((lookup_rows, other_rows)))
                 for name in sorted(free_columns - lookup_columns):
-                    if self._chance.random() < 0.5:
+                    if self._random.random() < 0.5:
                         self._copy(table, name, other_row, row)
 
     def _referenced_rows(self, table: TableSchema) -> list[int]:
@@ -179,7 +185,10 @@ class _Mutation:
             for key in child.foreign_keys:
                 if key.table.lower() == table.name.lower():
                     pairs = zip(key.targets, key.columns, strict=True)
-                    join = " AND ".join(f"{name}.{quoted(a)} = o.{quoted(b)}" for a, b in pairs)
+                    join = " AND ".join(
+                        f"{name}.{quoted(key_column)} = o.{quoted(target_column)}"
+                        for key_column, target_column in pairs
+                    )
                     clause = f"WHERE EXISTS (SELECT 1 FROM {quoted(child.name)} AS o WHERE {join})"
                     row_ids.update(self._rows(table, clause))
         return sorted(row_ids)
@@ -236,17 +245,17 @@ class _Mutation:
 
         Columns that refer to another table do not count: their values are shared on purpose.
         """
-        refer = {name for key in table.foreign_keys for name in key.columns}
+        referring_columns = {name for key in table.foreign_keys for name in key.columns}
         column_names: set[str] = set()
         for column in table.columns:
-            if not column.type.is_text or column.name in refer:
+            if not column.type.is_text or column.name in referring_columns:
                 continue
             name = quoted(column.name)
             sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
             count, distinct_count = self._connection.execute(sql).fetchone()
             accepted_values = self._accepted_values(table, column)
             if 1 < count == distinct_count or any(
-                self._count(table, column, v) == 1 for v in accepted_values
+                self._count(table, column, value) == 1 for value in accepted_values
             ):
                 column_names.add(column.name)
         return column_names
@@ -263,11 +272,11 @@ class _Mutation:
 
     def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
         """Return whether a value must stay unique in a column that already contains it."""
-        single = column.name in self._names[table.name] or any(
+        must_be_unique = column.name in self._names[table.name] or any(
             lookup is table and values == [value] and f"{quoted(column.name)} " in where_clause
             for lookup, where_clause, values, _ in self._lookups
         )
-        return single and self._count(table, column, value) == 1
+        return must_be_unique and self._count(table, column, value) == 1
 
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
         """Count the rows with a value in a column, regardless of case."""
@@ -294,9 +303,9 @@ class _Mutation:
         )
         free_columns = [column for column in table.columns if column.name in stored_columns]
         name = quoted(table.name)
-        if free_columns and self._chance.random() < 0.2:
+        if free_columns and self._random.random() < 0.2:
             self._copy(
-                table, self._chance.choice(free_columns).name, self._chance.choice(other_rows), row
+                table, self._random.choice(free_columns).name, self._random.choice(other_rows), row
             )
         for column_name, value in self._plant_values(table, free_columns).items():
             sql = f"UPDATE OR IGNORE {name} SET {quoted(column_name)} = ? WHERE rowid = ?"
@@ -307,11 +316,11 @@ class _Mutation:
         columns = () if row is not None else table.columns
         new_values: dict[str, Any] = {column.name: self._random_value(column) for column in columns}
         for column in table.columns:
-            is_new = column.type.is_text and self._chance.random() < self._new_text_share
+            is_new = column.type.is_text and self._random.random() < self._new_text_share
             if is_new or column.name in _unique_columns(table) | self._names[table.name]:
                 new_values[column.name] = self._fresh_value(table, column)
         for key in table.foreign_keys:
-            if row is None or set(key.columns) & new_values.keys() or self._chance.random() < 0.5:
+            if row is None or set(key.columns) & new_values.keys() or self._random.random() < 0.5:
                 new_values.update(self._reference(key))
         new_values.update(self._plant_values(table, table.columns))
         self._store(table, row, new_values)
@@ -333,8 +342,8 @@ class _Mutation:
         for column in columns:
             values = self._accepted_values(table, column)
             values = [value for value in values if not self._is_taken(table, column, value)]
-            if values and self._chance.random() < self._planted_share:
-                planted_values[column.name] = self._chance.choice(values)
+            if values and self._random.random() < self._planted_share:
+                planted_values[column.name] = self._random.choice(values)
                 self._adopt(table, column, planted_values[column.name])
         return planted_values
 
@@ -344,7 +353,7 @@ class _Mutation:
             parent = self._tables.get(key.table.lower())
             if key.columns == (column.name,) and parent is not None and parent is not table:
                 rows = self._rows(parent)
-                row = self._chance.choice(rows) if rows else None
+                row = self._random.choice(rows) if rows else None
                 parent_values = {
                     parent_column.name: self._fresh_value(parent, parent_column)
                     for parent_column in parent.columns
@@ -357,7 +366,7 @@ class _Mutation:
         """Choose the key of a row in the referenced table, or NULL if the table is empty."""
         targets = ", ".join(map(quoted, key.targets))
         key_rows = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
-        key_values = self._chance.choice(key_rows) if key_rows else (None,) * len(key.columns)
+        key_values = self._random.choice(key_rows) if key_rows else (None,) * len(key.columns)
         return dict(zip(key.columns, key_values, strict=True))
 
     def _fresh_value(self, table: TableSchema, column: Column) -> Any:
@@ -367,7 +376,7 @@ class _Mutation:
         max_value, count = self._connection.execute(sql).fetchone()
         kind = column.type.kind
         if column.type.is_text:
-            return f"{self._chance.choice(_NAMES)}{count}"
+            return f"{self._random.choice(_NAMES)}{count}"
         if kind in ("date", "datetime"):
             day = date.fromisoformat(max_value[:10]) if max_value else date(2020, 1, 1)
             return (day + timedelta(days=1)).isoformat() + (max_value[10:] if max_value else "")
@@ -375,15 +384,15 @@ class _Mutation:
 
     def _random_value(self, column: Column) -> Any:
         """Return a random value of the column's kind."""
-        number = self._chance.randrange(1, 6)
+        digit = self._random.randrange(1, 6)
         kind = column.type.kind
         if column.type.is_text:
-            return self._chance.choice(_NAMES)
+            return self._random.choice(_NAMES)
         if kind in ("date", "datetime"):
-            return f"2020-01-0{number}" + (" 12:00:00" if kind == "datetime" else "")
+            return f"2020-01-0{digit}" + (" 12:00:00" if kind == "datetime" else "")
         if kind == "time":
-            return f"0{number}:30:00"
-        return number
+            return f"0{digit}:30:00"
+        return digit
 
     def _stored_columns(self, table: TableSchema) -> set[str]:
         """Return the names of the columns that are not computed from others."""
@@ -400,8 +409,8 @@ class _Mutation:
             f"p.{quoted(target_name)} = {child}.{quoted(column_name)}"
             for target_name, column_name in pairs
         )
-        exists = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {join_condition})"
-        self._run(f"DELETE FROM {child} WHERE {not_null_condition} AND NOT {exists}")
+        parent_condition = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {join_condition})"
+        self._run(f"DELETE FROM {child} WHERE {not_null_condition} AND NOT {parent_condition}")
 
     def _run(self, sql: str, *parameters: Any) -> None:
         with suppress(sqlite3.IntegrityError):  # a violating row stays unchanged
@@ -427,12 +436,12 @@ def _fit_value(value: Any, column: Column) -> Any:
     if kind in ("time", "blob"):
         return None
     with suppress(ValueError, OverflowError):
-        number = float(value)
-        return int(number) if column.type.is_whole else number
+        numeric_value = float(value)
+        return int(numeric_value) if column.type.is_whole else numeric_value
     return None
 
 
-def _searches(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
+def _lookup_conditions(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
     """Yield a lookup in a table as conditions and their values: exact, and regardless of case."""
     columns = {column.name.lower(): column for column in table.columns}
     if lookup.table not in ("", table.name.lower()):
@@ -440,14 +449,16 @@ def _searches(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[An
     if not all(comparison.column in columns for comparison in lookup.comparisons):
         return
     values = [
-        c.value if c.operator == "LIKE" else _fit_value(c.value, columns[c.column])
-        for c in lookup.comparisons
+        condition.value
+        if condition.operator == "LIKE"
+        else _fit_value(condition.value, columns[condition.column])
+        for condition in lookup.comparisons
     ]
     if None in values:
         return
     for collation in ("BINARY", "NOCASE"):
-        terms = [
-            f"{quoted(columns[c.column].name)} {c.operator} ? COLLATE {collation}"
-            for c in lookup.comparisons
+        search_values = [
+            f"{quoted(columns[condition.column].name)} {condition.operator} ? COLLATE {collation}"
+            for condition in lookup.comparisons
         ]
-        yield f"WHERE {' AND '.join(terms)}", values
+        yield f"WHERE {' AND '.join(search_values)}", values

@@ -59,16 +59,21 @@ def program_differences(
     dialect = grader.databases.engine.dialect
     differences: dict[str, str] = {}
     for name in names:
-        texts = [_checks(state[name][1], dialect) for state in (gold_tables, agent_tables)]
+        texts = [
+            _check_conditions(state[name][1], dialect) for state in (gold_tables, agent_tables)
+        ]
         if {*map(normalise_sql, texts[0])} != {
             *map(normalise_sql, texts[1])
         } and not _are_checks_alike(grader, task, source, gold_tables[name][1], texts):
             differences[agent_tables[name][0]] = (
                 f"{agent_tables[name][0]} does not check what it should"
             )
-    if all(_programs(gold_tables[name][1]) == _programs(agent_tables[name][1]) for name in names):
+    if all(
+        _program_texts(gold_tables[name][1]) == _program_texts(agent_tables[name][1])
+        for name in names
+    ):
         return differences
-    for database in (source, *_copies(grader, task, gold, source)):
+    for database in (source, *_mutated_copies(grader, task, gold, source)):
         differences |= _compare_programs(grader, task, gold, database, change.gold_state, agent)
     return differences
 
@@ -77,16 +82,16 @@ def _fold_names(state: State) -> dict[str, tuple[str, Table]]:
     return {name.lower(): (name, table) for name, table in state.items()}
 
 
-def _programs(table: Table) -> list[str]:
+def _program_texts(table: Table) -> list[str]:
     view = [normalise_sql(table.definition)] if table.kind == "view" else []
-    return view + sorted(normalise_sql(_text(trigger)) for trigger in table.triggers)
+    return view + sorted(normalise_sql(_trigger_text(trigger)) for trigger in table.triggers)
 
 
-def _text(trigger: Trigger) -> str:
+def _trigger_text(trigger: Trigger) -> str:
     return f"{trigger.function};\n{trigger.definition}" if trigger.function else trigger.definition
 
 
-def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Source]:
+def _mutated_copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Source]:
     """Return mutated copies on which gold runs, first those on which its views differ."""
     dialect = grader.dialect(task)
     query_conditions = QueryConditions()
@@ -97,13 +102,13 @@ def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Sourc
             max(query_conditions.count, statement_conditions.count),
             tuple(dict.fromkeys(query_conditions.lookups + statement_conditions.lookups)),
         )
-    gold_views = _views(grader.change(task, gold, source).gold_state)
+    gold_views = _select_views(grader.change(task, gold, source).gold_state)
     strong_copies: list[Source] = []
     equal_copies: list[Source] = []
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)
         with suppress(RewardError, TaskError):
-            copy_views = _views(grader.change(task, gold, copy).gold_state)
+            copy_views = _select_views(grader.change(task, gold, copy).gold_state)
             differs = not all(
                 compare_states({}, {n: t}, {n: copy_views[n]}).equal for n, t in gold_views.items()
             )
@@ -113,7 +118,7 @@ def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Sourc
     return (strong_copies + equal_copies)[:COPIES]
 
 
-def _views(state: State) -> dict[str, Table]:
+def _select_views(state: State) -> dict[str, Table]:
     return {name: table for name, table in state.items() if table.kind == "view"}
 
 
@@ -139,7 +144,10 @@ def _compare_programs(
         }
         for name in sorted(trigger_tables - differences.keys()):
             texts = [
-                _text(t) for s in (gold_state, agent_state) if name in s for t in s[name].triggers
+                _trigger_text(trigger_definition)
+                for table_state in (gold_state, agent_state)
+                if name in table_state
+                for trigger_definition in table_state[name].triggers
             ]
             words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
             read_tables = [peer for peer in gold_state if peer != name and peer.lower() in words]
@@ -164,14 +172,18 @@ def _replace_programs(
     for table in gold_state.values():
         for trigger in table.triggers:
             session.execute(trigger.removal)
-    for name, table in _views(gold_state).items():
+    for name, table in _select_views(gold_state).items():
         kind = "MATERIALIZED VIEW" if "MATERIALIZED" in table.definition[:30] else "VIEW"
         # DROP fails while others read the view.
         cascade_clause = " CASCADE" if dialect == "postgres" else ""
         session.execute(f"DROP {kind} {quote_name(name, dialect)}{cascade_clause}")
-    pending_programs = [(name, table.definition) for name, table in _views(agent_state).items()]
+    pending_programs = [
+        (name, table.definition) for name, table in _select_views(agent_state).items()
+    ]
     pending_programs += [
-        (name, _text(t)) for name, table in agent_state.items() for t in table.triggers
+        (name, _trigger_text(trigger_definition))
+        for name, table in agent_state.items()
+        for trigger_definition in table.triggers
     ]
     while pending_programs:  # a view follows the views that it reads
         refused_programs = [
@@ -220,12 +232,12 @@ class Probes:
 
     def __init__(self, session: Session, dialect: str, texts: Sequence[str]) -> None:
         self._session, self._dialect = session, dialect
-        self._constants = dict.fromkeys(value for text in texts for value in _constants(text))
+        self._constants = dict.fromkeys(value for text in texts for value in _parse_constants(text))
 
     def all_statements(self, name: str) -> Iterator[str]:
         """Yield statements with a table's own values, and with constants of the triggers."""
         table = self._session.state()[name]
-        keys = _keys(table)
+        keys = _key_columns(table)
         columns = [column for column, _ in table.columns]
         table_name = self._name(name)
         null_values = (None,) * len(columns)
@@ -247,11 +259,11 @@ class Probes:
     def constants(self, name: str) -> Iterator[str]:
         """Yield statements that put the constants of the triggers into a table."""
         table = self._session.state()[name]
-        columns, keys = [column for column, _ in table.columns], _keys(table)
+        columns, keys = [column for column, _ in table.columns], _key_columns(table)
         row = table.rows[-1] if table.rows else (None,) * len(columns)
-        places = islice(product(self._constants, columns), _MAX_CONSTANT_PAIRS)
-        for number, (constant, column) in enumerate(places):
-            values = _fresh_values(table, columns, keys, row, 10 + number)
+        constant_columns = islice(product(self._constants, columns), _MAX_CONSTANT_PAIRS)
+        for probe_index, (constant, column) in enumerate(constant_columns):
+            values = _fresh_values(table, columns, keys, row, 10 + probe_index)
             values[columns.index(column)] = constant
             yield self._insert(name, columns, values)
             if table.rows and column not in keys:
@@ -273,8 +285,10 @@ class Probes:
 
     def _row_condition(self, columns: Sequence[str], row: Sequence[Value]) -> str:
         return " AND ".join(
-            f"{self._name(c)} IS NULL" if v is None else f"{self._name(c)} = {_literal(v)}"
-            for c, v in zip(columns, row, strict=True)
+            f"{self._name(column)} IS NULL"
+            if value is None
+            else f"{self._name(column)} = {_literal(value)}"
+            for column, value in zip(columns, row, strict=True)
         )
 
 
@@ -285,22 +299,24 @@ def quote_name(name: str, dialect: str) -> str:
     return quoted(name, "`" if dialect == "mysql" else '"')
 
 
-def _keys(table: Table) -> set[str]:
+def _key_columns(table: Table) -> set[str]:
     rules = (rule for rule in table.constraints if rule.kind in ("primary key", "unique"))
     return {column for rule in rules for column in rule.columns}
 
 
 def _fresh_values(
-    table: Table, columns: Sequence[str], keys: set[str], row: Sequence[Value], number: int
+    table: Table, columns: Sequence[str], keys: set[str], row: Sequence[Value], probe_number: int
 ) -> list[Value]:
     """Return a row's values with fresh values in its keys."""
     values = list(row)
     for index, column in enumerate(columns):
         if column in keys:
-            column_values = [r[index] for r in table.rows]
+            column_values = [table_row[index] for table_row in table.rows]
             is_whole = all(isinstance(value, int) for value in column_values)
             values[index] = (
-                max(column_values, default=0) + 1 + number if is_whole else f"probe {number}"
+                max(column_values, default=0) + 1 + probe_number
+                if is_whole
+                else f"probe {probe_number}"
             )
     return values
 
@@ -317,20 +333,20 @@ def _literal(value: Value) -> str:
     return quoted(str(value), "'")
 
 
-def _constants(text: str) -> Iterator[int | float | str]:
+def _parse_constants(text: str) -> Iterator[int | float | str]:
     """Yield the constants in a piece of SQL, and for numbers their neighbours."""
     for word in re.findall(r"'(?:[^']|'')*'|(?<![\w.])\d+(?:\.\d+)?", text):
         if word[0] == "'":
             yield word[1:-1].replace("''", "'")
         else:
-            number = float(word) if "." in word else int(word)
-            yield from (number, number - 1, number + 1)
+            value = float(word) if "." in word else int(word)
+            yield from (value, value - 1, value + 1)
 
 
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def _checks(table: Table, dialect: str) -> list[str]:
+def _check_conditions(table: Table, dialect: str) -> list[str]:
     """List the conditions of a table's checks."""
     reported_checks = [rule.text for rule in table.constraints if rule.kind == "check"]
     if reported_checks or table.kind == "view" or "check" not in table.definition.lower():
@@ -347,10 +363,10 @@ def _are_checks_alike(
     grader: Grader, task: Task, source: Source, table: Table, texts: Sequence[Sequence[str]]
 ) -> bool:
     """Return whether two lists of checks refuse the same values, near the constants in them."""
-    check_text = " ".join(text for side in texts for text in side)
+    check_text = " ".join(text for check_texts in texts for text in check_texts)
     words = {word.lower() for word in re.findall(r"\w+", check_text)}
     used_columns = [(name, family(kind)) for name, kind in table.columns if name.lower() in words]
-    values = [*dict.fromkeys(_constants(check_text)), None, "", "x", 0, -1, 1]
+    values = [*dict.fromkeys(_parse_constants(check_text)), None, "", "x", 0, -1, 1]
     kinds = {"number": (int, float, type(None)), "text": (str, type(None))}
     fitting = [
         [v for v in values if isinstance(v, kinds.get(kind, object))] for _, kind in used_columns
@@ -361,8 +377,12 @@ def _are_checks_alike(
     dialect = grader.databases.engine.dialect
     names = ", ".join(quote_name(name, dialect) for name, _ in used_columns)
     selected_rows = " UNION ALL SELECT ".join(", ".join(map(_literal, row)) for row in rows)
-    sides = ["".join(f" AND COALESCE({text}, 1 = 1)" for text in side) for side in texts]
-    columns = ", ".join(f"CASE WHEN 1 = 1{side} THEN 1 ELSE 0 END" for side in sides)
+    check_conditions = [
+        "".join(f" AND COALESCE({text}, 1 = 1)" for text in check_texts) for check_texts in texts
+    ]
+    columns = ", ".join(
+        f"CASE WHEN 1 = 1{check_texts} THEN 1 ELSE 0 END" for check_texts in check_conditions
+    )
     sql = f"WITH probe ({names}) AS (SELECT {selected_rows}) SELECT {columns} FROM probe"
     with closing(grader.databases.open(task, "grader", source)) as session:
         outcome = session.execute(sql, max_rows=_MAX_ASSIGNMENTS)

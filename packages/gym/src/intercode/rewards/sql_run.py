@@ -107,8 +107,8 @@ class Grader:
         """Return the result of `compute`, cached for this gold of this task in a database."""
         if not task.caches_gold:
             return compute()
-        parts = kind, self.databases.engine.name, source.digest, task.setup or "", gold
-        text = "\0".join(parts).encode("utf-8", "surrogateescape")
+        key_parts = kind, self.databases.engine.name, source.digest, task.setup or "", gold
+        text = "\0".join(key_parts).encode("utf-8", "surrogateescape")
         key = f"sql {hashlib.blake2b(text, digest_size=16).hexdigest()}"
         return self._cache.get(key, compute)
 
@@ -159,20 +159,26 @@ class Grader:
         return AnswerResult(result, "" if result else "it gives no result set")
 
     def _run_gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
-        return run_with_retry(lambda times: self._run_gold_once(task, gold, source, times))
+        return run_with_retry(
+            lambda timeout_factor: self._run_gold_once(task, gold, source, timeout_factor)
+        )
 
-    def _run_gold_once(self, task: Task, gold: str, source: Source, times: int) -> GoldAnswer:
+    def _run_gold_once(
+        self, task: Task, gold: str, source: Source, timeout_factor: int
+    ) -> GoldAnswer:
         facts = self.facts(task, gold)
         with self._session(task, source) as session:
-            result = _last_result(_execute(session, task, gold, times))
+            result = _last_result(_execute(session, task, gold, timeout_factor))
             if result is None:
                 raise RewardError(f"task {task.task_id!r}: gold gives no result set: {gold}")
             if not result.complete:
                 raise RewardError(f"task {task.task_id!r}: gold gives too many rows: {gold}")
-            places = self._groups(session, task, facts, result) if facts.ordered else None
-        return GoldAnswer(result, facts.ordered, places)
+            row_groups = (
+                self._group_gold_rows(session, task, facts, result) if facts.ordered else None
+            )
+        return GoldAnswer(result, facts.ordered, row_groups)
 
-    def _groups(
+    def _group_gold_rows(
         self, session: Session, task: Task, facts: Facts, gold: Result
     ) -> Sequence[Group] | None:
         """Group gold's interchangeable rows; None if the groups cannot be determined."""
@@ -187,17 +193,17 @@ class Grader:
             return None
         if len(result.columns) != len(gold.columns) + keyed_query.added_count:
             return None
-        places = group_rows(keyed_query, result.rows)
+        row_groups = group_rows(keyed_query, result.rows)
         # Groups that reject gold's own order are unreliable.
-        return places if compare(gold, gold, ordered=True, groups=places).equal else None
+        return row_groups if compare(gold, gold, ordered=True, groups=row_groups).equal else None
 
     def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
         pristine_state = self.get_cached(
             "state", task, source, "", lambda: self._state(task, source)
         )
 
-        def change(times: int) -> Mapping[str, Table]:
-            with self.open_changed_session(task, gold, source, times) as session:
+        def change(timeout_factor: int) -> Mapping[str, Table]:
+            with self.open_changed_session(task, gold, source, timeout_factor) as session:
                 return _read_state(session, task)
 
         gold_state = run_with_retry(change)
@@ -209,7 +215,12 @@ class Grader:
         # All golds of this database share one object for each unchanged table.
         return GoldChange(
             pristine_state,
-            {n: pristine_state[n] if n in unchanged_names else t for n, t in gold_state.items()},
+            {
+                table_name: pristine_state[table_name]
+                if table_name in unchanged_names
+                else state_table
+                for table_name, state_table in gold_state.items()
+            },
         )
 
     def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
@@ -221,7 +232,7 @@ class Grader:
 
     @contextmanager
     def open_changed_session(
-        self, task: Task, gold: str, source: Source, times: int = 1
+        self, task: Task, gold: str, source: Source, timeout_factor: int = 1
     ) -> Iterator[Session]:
         """Open a session with a database in which a gold has made its change.
 
@@ -229,14 +240,14 @@ class Grader:
             task: The task.
             gold: One of its golds.
             source: The database.
-            times: The factor on the task's time limit for gold.
+            timeout_factor: The factor on the task's time limit for gold.
 
         Raises:
             RewardError: Gold failed.
             DatabaseError: The engine failed.
         """
         with self._session(task, source) as session:
-            _execute(session, task, gold, times)
+            _execute(session, task, gold, timeout_factor)
             yield session
 
     @contextmanager
@@ -260,8 +271,8 @@ def golds(task: Task) -> tuple[str, ...]:
     return task.gold
 
 
-def _execute(session: Session, task: Task, gold: str, times: int) -> Outcome:
-    seconds = times * session.limits.seconds(task.timeout)
+def _execute(session: Session, task: Task, gold: str, timeout_factor: int) -> Outcome:
+    seconds = timeout_factor * session.limits.seconds(task.timeout)
     outcome = session.execute(gold, timeout=seconds, max_rows=MAX_ROWS)
     if outcome.timed_out:
         raise LateError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")

@@ -38,13 +38,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from intercode.cli.terminal import dollars, one_line, output, safe, tell
+from intercode.cli.terminal import dollars, one_line, output, print_message, safe
 from intercode.errors import InterCodeError, UsageError
 from intercode.spec import (
     How,
     ModelSpec,
     add_options,
-    list_part_options,
+    list_section_options,
     port,
     positive,
     seconds,
@@ -66,7 +66,7 @@ _SHORTEST_TOKEN = 16
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    model = list_part_options(ModelSpec)
+    model = list_section_options(ModelSpec)
     for name, unit in (("max_cost", ""), ("max_tokens", "tokens that ")):
         end = "may take" if unit else "may cost"
         text = f"{unit or 'what '}all calls together {end}"
@@ -115,7 +115,7 @@ def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) ->
     limits.add_argument(
         "--at-once", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
     )
-    add_options(limits, list_part_options(How), "model_timeout")
+    add_options(limits, list_section_options(How), "model_timeout")
     limits.add_argument(
         "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
     )
@@ -183,7 +183,7 @@ def execute(args: argparse.Namespace) -> int:
     prices = Prices(args.prices)
     with ExitStack() as stack:
         stack.enter_context(_refusals())
-        ensure(args.upstream, tell)
+        ensure(args.upstream, print_message)
         upstream = stack.enter_context(
             serve_upstream(args.upstream, args.base_url, args.at_once or 1)
         )
@@ -218,7 +218,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json or not args.command:
         print(json.dumps(total) if args.json else _summary_text(total), file=output(), flush=True)
     else:
-        tell(_summary_text(total))  # standard output belongs to the command
+        print_message(_summary_text(total))  # standard output belongs to the command
     if ledger.error is not None:
         raise ledger.error
     return code
@@ -305,7 +305,9 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
     with closing(forward):
         yield listener.getsockname()[1]
     if forward.error is not None:
-        tell(f"{format_count(forward.counts.failed, 'connection')} failed: {forward.error!r}")
+        print_message(
+            f"{format_count(forward.counts.failed, 'connection')} failed: {forward.error!r}"
+        )
 
 
 def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, str]:
@@ -441,7 +443,7 @@ class _Refusals(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.INFO:
-            tell(one_line(record.getMessage(), 400))
+            print_message(one_line(record.getMessage(), 400))
 
 
 @contextmanager

@@ -237,7 +237,7 @@ class GatewaySession(EpisodeCalls):
         if parts is None:
             raise Refusal(400, "the target of a request is a path")
         free = request.method in {"HEAD", "GET"} and parts.path == "/"
-        if denial := self._guard.refusal(_KeyHeaders(request), free=free):
+        if denial := self._guard.refusal(_KeyHeaders(request), is_token_free=free):
             raise Refusal(denial[0].value, denial[1])
         if self._closed:
             raise Refusal(401, "this token is no longer served")

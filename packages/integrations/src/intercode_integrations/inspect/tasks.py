@@ -84,7 +84,7 @@ class TaskSandbox(InterCodeSandbox):
             if self.plays:
                 self.env.reset(task_id=task_id)
                 self._refuse_error()
-            super().__init__(self.env.place if self.plays else self.env.stage.open(self.task))
+            super().__init__(self.env.workspace if self.plays else self.env.stage.open(self.task))
         except BaseException:
             self.env.close()
             raise

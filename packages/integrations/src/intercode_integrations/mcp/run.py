@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from intercode.cli.results import Watcher
 from intercode.cli.run import assign_folder
-from intercode.cli.terminal import output, safe, tell
+from intercode.cli.terminal import output, print_message, safe
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.run_setup import Plan, plan, setting
+from intercode.evaluate.run_setup import Plan, plan, resolve_setting
 from intercode.evaluate.spending import make_budget
 from intercode.spec import RunSpec, read_arguments
 from intercode_integrations.cli.serve import read_token
@@ -69,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
     if not result.outcomes and fresh:
         shutil.rmtree(output_folder)  # the client has only listed the tools
         return 1
-    tell(f"run: {output_folder}")
+    print_message(f"run: {output_folder}")
     return 0 if result.complete else 1
 
 
@@ -112,7 +112,7 @@ def _print(url: str, episode: Episode, as_json: bool) -> None:
 def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -> RunResult:
     """Run the episodes like ``intercode run``."""
     spec = run_plan.spec
-    run_setting = setting(run_plan, watcher, budget=make_budget(spec))
+    run_setting = resolve_setting(run_plan, watcher, budget=make_budget(spec))
     try:
         return evaluate(
             run_plan.dataset,

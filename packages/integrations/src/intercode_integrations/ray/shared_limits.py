@@ -119,7 +119,7 @@ class SharedLedger:
     def release(self, process_name: str, start_time: float, unused: float, succeeded: bool) -> None:
         """End a call; see `RateLimit.release`."""
         if self._end_call(process_name, start_time):
-            self._pace.release(start_time, unused=unused, succeeded=succeeded)
+            self._pace.release(start_time, unused_tokens=unused, succeeded=succeeded)
 
     def refuse(self, process_name: str, start_time: float, retry_after: float | None) -> None:
         """End a refused call; see `RateLimit.refuse`."""

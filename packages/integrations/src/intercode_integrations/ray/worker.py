@@ -19,7 +19,7 @@ from intercode.evaluate.episode_loop import Semaphore, Shared, Stopped, default_
 from intercode.evaluate.executor import Work
 from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.run_setup import Plan, setting
+from intercode.evaluate.run_setup import Plan, resolve_setting
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.models.drain import run_drain
 from intercode.project import admit, admit_protocol
@@ -155,7 +155,7 @@ class RayWorker:
             pace = SharedPace(outbox)
         self._actors = actors(spec, budget, pace)
         self._actors.start()
-        self._setting = setting(
+        self._setting = resolve_setting(
             assignment.plan,
             Progress(),
             required_options=self._actors.required_options,

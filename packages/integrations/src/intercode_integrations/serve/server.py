@@ -138,7 +138,7 @@ class EnvironmentServer:
         assert isinstance(connection, RequestConnection)
         path = unquote(request.path.partition("?")[0])
         words = path.strip("/").split("/")
-        denial = self._guard.refusal(request.headers, free=path == "/health")
+        denial = self._guard.refusal(request.headers, is_token_free=path == "/health")
         if denial is not None:
             self._counts.add("forbidden")
             return refusal(*denial)

@@ -79,7 +79,7 @@ def test_a_terminal_with_size_job_control_and_keys(env: InterCodeEnv[Any]) -> No
 
 
 def test_a_full_screen_program_gets_keys_by_their_names(env: InterCodeEnv[Any]) -> None:
-    env.place.write_file("/tmp/full.py", CURSES.encode())
+    env.workspace.write_file("/tmp/full.py", CURSES.encode())
     shown(env, '"python3 /tmp/full.py" Enter', "\n          ready")
     for key, name in (("Down", "KEY_DOWN"), ("F2", "KEY_F(2)"), ("PageUp", "KEY_PPAGE")):
         shown(env, key, f"          got {name}")

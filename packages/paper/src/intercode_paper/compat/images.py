@@ -1,4 +1,4 @@
-"""The images and databases of 2023, under their names then."""
+"""The images and databases of 2023: the resolution of their old names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from intercode.errors import TaskError
 
 DATA = Path(__file__).with_name("data")
 _HOST = ("intercode-ctf", "intercode-python", "intercode-swe", "docker-env-sql")
-"""Images of which the tools count, and of the files only those that a task brings along."""
+"""Images that the image ``host`` replaces: tasks need only their tools, and bring their files."""
 
 
 def image_for(name: str, data_path: str | None = None) -> str:
-    """Return today's name of an image.
+    """Return the present name of an image.
 
     Args:
-        name: A name of 2023; any other is returned as it is.
-        data_path: The data file. Beside it lie the files of ``intercode-nl2bash``: in a checkout of
-            the release, or in the layout of `intercode.datasets.nl2bash`.
+        name: A name of 2023; any other name is returned unchanged.
+        data_path: The data file. The files of ``intercode-nl2bash`` are beside it or above it, as
+            in a checkout of the release, or in the layout of `intercode.datasets.nl2bash`.
 
     Raises:
-        TaskError: The data is of a file system of NL2Bash that is not there.
+        TaskError: The data needs a file system of NL2Bash that does not exist.
     """
     if name in _HOST:
         return "host"
@@ -46,13 +46,13 @@ def image_for(name: str, data_path: str | None = None) -> str:
 
 
 def find_databases(data_path: str | None) -> Path:
-    """Return where the databases of a data file are: beside it, or where the release has them."""
+    """Return the path of a data file's databases: beside it, as in the release, or bundled."""
     places = ["*_dbs.sql", "spider_dev.sql", "sql/spider/*_dbs.sql", "sql/spider/spider_dev.sql"]
     return _find_above(data_path, places) or DATABASES
 
 
 def _find_above(data_path: str | None, patterns: Iterable[str]) -> Path | None:
-    """Find the first of some files in the data's folder, or in one of the four above."""
+    """Return the first match of some patterns in the data's folder, or in four folders above."""
     if data_path is None:
         return None
     for folder in list(Path(data_path).resolve().parents)[:5]:

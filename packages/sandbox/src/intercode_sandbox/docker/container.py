@@ -54,8 +54,8 @@ _EVENT_WAIT_SECONDS = 10
 _EVENTS_SECONDS = 24 * 3600
 _SIGNAL_EXIT_BASE = 128
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
-"""The capabilities of process 1, besides those in `Limits.capabilities`. Process 1 passes only the
-latter on to programs."""
+"""The capabilities of process 1 in addition to those in `Limits.capabilities`. Process 1 passes
+only the latter on to programs."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")

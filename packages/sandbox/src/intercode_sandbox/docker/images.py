@@ -265,7 +265,7 @@ def _archive_digest(path: Path) -> str:
 
 
 def _read_content(layers: Sequence[Path], path: str) -> str | None:
-    """Return the content of a small file of the merged tree; None if it is no regular file."""
+    """Return the content of a small file of the merged tree; None if it is not a regular file."""
     entry = find_entry(layers, path.strip("/").split("/"))
     if entry is None or not stat.S_ISREG(entry.info.st_mode):
         return None

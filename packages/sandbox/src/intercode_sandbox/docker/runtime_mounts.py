@@ -28,7 +28,7 @@ from intercode_sandbox.ownership import new_lease, register_finalizer
 
 _PACKAGE_FOLDER = Path(__file__).parents[1]
 _MODULES = [f"native/{name}.py" for name in ("process_start", "syscalls", "wire", "worker")]
-"""The modules that a worker's Python loads, besides the worker's own packages."""
+"""The modules that a worker's Python loads in addition to the worker's packages."""
 CONTAINER_FOLDER = "/dev/.intercode"
 """InterCode's folder in a container: on a memory file system, to leave the image's files alone."""
 _OWNER_ID, _REMAPPED_OWNER_ID = 1_878_982_656, 65_533

@@ -28,15 +28,15 @@ import argparse
 from pathlib import Path
 
 from intercode.cli.recorded_spec import add_recorded_options
-from intercode.spec import How, ModelSpec, RunSpec, add_options, list_part_options
+from intercode.spec import How, ModelSpec, RunSpec, add_options, list_section_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options: the options of ``run`` that may differ between sessions."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    add_options(parser, list_part_options(RunSpec), "epochs")
+    add_options(parser, list_section_options(RunSpec), "epochs")
     add_options(
-        parser.add_argument_group("how"), list_part_options(How), excluded_names="out locked"
+        parser.add_argument_group("how"), list_section_options(How), excluded_names="out locked"
     )
     parser.add_argument(
         "--strict",
@@ -45,5 +45,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "made with --locked)",
     )
     budget_group = parser.add_argument_group("what it may take")
-    add_options(budget_group, list_part_options(ModelSpec), "max_cost", "max_tokens")
+    add_options(budget_group, list_section_options(ModelSpec), "max_cost", "max_tokens")
     add_recorded_options(parser)

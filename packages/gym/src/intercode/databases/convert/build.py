@@ -59,7 +59,8 @@ def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
     if source.kind == "sqlite" and not _has_log(source.path):
         return source.path
     return get_cached_file(
-        _key(source), lambda path: _build(source, path, progress or (lambda line: None))
+        _cache_key(source),
+        lambda path: _build_database(source, path, progress or (lambda line: None)),
     )
 
 
@@ -80,24 +81,24 @@ def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
         return source.path
     from intercode.databases.convert import duckdb
 
-    tell = progress or (lambda line: None)
+    report_line = progress or (lambda line: None)
     path = as_sqlite(source, progress)
     content = source.digest if path == source.path else path.stem
     key = f"{content}-duckdb{importlib.metadata.version('duckdb')}-v{DUCKDB_VERSION}"
 
     def make(new_path: Path) -> None:
-        tell(f"building the DuckDB database {source.name}")
-        duckdb.from_sqlite(path, new_path, f"{source.path}: database {source.name!r}", tell)
+        report_line(f"building the DuckDB database {source.name}")
+        duckdb.from_sqlite(path, new_path, f"{source.path}: database {source.name!r}", report_line)
 
     return get_cached_file(key, make)
 
 
-def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
+def get_cached_file(key: str, write_file: Callable[[Path], None]) -> Path:
     """Return the file of a key in the cache of databases; build a missing file.
 
     Args:
         key: Key of the content: two files of one key have the same content.
-        make: Writes the content to a path at which no file exists.
+        write_file: Writes the content to a path at which no file exists.
 
     Raises:
         TaskError: The cache cannot be written to.
@@ -110,7 +111,7 @@ def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
             return path
         with file_lock(folder / f"{path.name}.lock"):
             if not path.exists():
-                _make(path, make)
+                _make_file(path, write_file)
     except OSError as error:
         raise TaskError(
             f"cannot keep databases in {folder}: {error}; set INTERCODE_CACHE to a folder that "
@@ -119,26 +120,28 @@ def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
     return path
 
 
-def _make(path: Path, make: Callable[[Path], None]) -> None:
+def _make_file(path: Path, write_file: Callable[[Path], None]) -> None:
     with atomic_file(path, sync=True) as temporary:
-        _remove(temporary)  # a killed process may have left it: this process has the lock
+        _remove_database_files(
+            temporary
+        )  # a killed process may have left it: this process has the lock
         try:
-            make(temporary)
+            write_file(temporary)
             temporary.chmod(0o444)
         except BaseException:
-            _remove(temporary)
+            _remove_database_files(temporary)
             raise
 
 
-def _remove(path: Path) -> None:
+def _remove_database_files(path: Path) -> None:
     """Remove a file and the files that an engine puts beside it."""
     for leftover_path in path.parent.glob(f"{path.name}*"):
         leftover_path.unlink()
 
 
-def _key(source: Source) -> str:
+def _cache_key(source: Source) -> str:
     digest = source.digest
-    log = _log(source.path)
+    log = _log_path(source.path)
     if source.kind == "sqlite" and log.is_file():
         # The log is a part of the content that the source's digest lacks.
         with log.open("rb") as file:
@@ -147,7 +150,7 @@ def _key(source: Source) -> str:
     return f"{digest}-v{VERSION}"
 
 
-def _log(path: Path) -> Path:
+def _log_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
@@ -158,11 +161,11 @@ def _has_log(path: Path) -> bool:
         raise TaskError(f"{path}: is not an SQLite database")
     if _WAL in header[18:20]:
         return True
-    log = _log(path)
+    log = _log_path(path)
     return log.is_file() and log.stat().st_size > 0
 
 
-def _build(source: Source, path: Path, progress: Progress) -> None:
+def _build_database(source: Source, path: Path, progress: Progress) -> None:
     progress(f"building the database {source.name} from {source.path.name}")
     budget = DiskBudget(path.parent)
     try:
@@ -184,10 +187,10 @@ def _build(source: Source, path: Path, progress: Progress) -> None:
 
 
 def _copy_without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
-    budget.take(sum(part.stat().st_size for part in (origin, _log(origin)) if part.is_file()))
+    budget.take(sum(file.stat().st_size for file in (origin, _log_path(origin)) if file.is_file()))
     shutil.copyfile(origin, path)
-    if _log(origin).is_file():
-        shutil.copyfile(_log(origin), _log(path))
+    if _log_path(origin).is_file():
+        shutil.copyfile(_log_path(origin), _log_path(path))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
 
@@ -205,17 +208,19 @@ def _authorize(action: int, name: str | None, value: str | None, *_: str | None)
 
 def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
     end = time.monotonic() + SCRIPT_SECONDS
-    spill = DiskBudget(Path(tempfile.gettempdir()))  # SQLite sorts in this folder
-    connection.set_progress_handler(lambda: time.monotonic() > end or spill.is_spent(), _STEPS)
-    data = source.path.read_bytes()
+    sort_budget = DiskBudget(Path(tempfile.gettempdir()))  # SQLite sorts in this folder
+    connection.set_progress_handler(
+        lambda: time.monotonic() > end or sort_budget.is_spent(), _STEPS
+    )
+    script = source.path.read_bytes()
     try:
-        connection.executescript(data.decode("utf-8-sig"))
+        connection.executescript(script.decode("utf-8-sig"))
     except (UnicodeDecodeError, sqlite3.OperationalError) as error:
         if time.monotonic() > end:
             raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
-        if spill.is_spent() or "is full" in str(error):
+        if sort_budget.is_spent() or "is full" in str(error):
             raise TaskError(f"{source.path}: takes more than half of the disk's room") from error
-        if _FOREIGN_DUMP.search(data):
+        if _FOREIGN_DUMP.search(script):
             raise TaskError(
                 f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or MariaDB "
                 "must say its database: make it with --databases"

@@ -50,14 +50,16 @@ def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progr
             for statement in schema_ddl.create_statements(shape, "duckdb", progress):
                 connection.execute(statement)
             for table in shape.tables:
-                _fill(connection, path, table)
+                _insert_rows(connection, path, table)
             for statement in schema_ddl.finish_statements(shape, "duckdb", progress):
-                _finish(connection, statement, progress)
+                _run_optional_statement(connection, statement, progress)
     except duckdb.Error as error:
         raise TaskError(f"{database_label}: {error}") from error
 
 
-def _fill(connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema) -> None:
+def _insert_rows(
+    connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema
+) -> None:
     """Insert a table's rows in batches of columns: DuckDB is slow with single rows."""
     import numpy as np
 
@@ -66,15 +68,17 @@ def _fill(connection: duckdb.DuckDBPyConnection, path: Path, table: schema.Table
     rows = schema.rows(path, table)
     while batch := list(itertools.islice(rows, _BATCH)):
         columns = {}
-        for number, values in enumerate(zip(*batch, strict=True)):
-            columns[f"c{number}"] = array = np.empty(len(batch), dtype=object)
+        for column_index, values in enumerate(zip(*batch, strict=True)):
+            columns[f"c{column_index}"] = array = np.empty(len(batch), dtype=object)
             array[:] = values
         connection.register("batch", columns)
         connection.execute(f"INSERT INTO {target} SELECT * FROM batch")
         connection.unregister("batch")
 
 
-def _finish(connection: duckdb.DuckDBPyConnection, statement: str, progress: Progress) -> None:
+def _run_optional_statement(
+    connection: duckdb.DuckDBPyConnection, statement: str, progress: Progress
+) -> None:
     import duckdb
 
     try:
@@ -101,16 +105,18 @@ def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) ->
         raise UsageError("DuckDB is needed: pip install 'intercode-gym[duckdb]'") from None
     try:
         with duckdb.connect(str(path), read_only=True, config=_RESTRICTIONS) as origin:
-            for (table,) in _fetch(origin, "table_name FROM duckdb_tables()", "table_oid"):
+            for (table,) in _fetch_rows(origin, "table_name FROM duckdb_tables()", "table_oid"):
                 _copy_table(origin, connection, table)
-            for name, sql in _fetch(origin, "view_name, sql FROM duckdb_views()", "view_oid"):
+            for name, sql in _fetch_rows(origin, "view_name, sql FROM duckdb_views()", "view_oid"):
                 if problem := _make_view(connection, sql):
                     progress(f"view {name} is left out: {problem}")
     except duckdb.Error as error:
         raise TaskError(f"{path}: {error}") from error
 
 
-def _fetch(origin: duckdb.DuckDBPyConnection, columns: str, order: str) -> list[tuple[Any, ...]]:
+def _fetch_rows(
+    origin: duckdb.DuckDBPyConnection, columns: str, order: str
+) -> list[tuple[Any, ...]]:
     condition = "NOT internal AND schema_name = 'main' AND database_name = current_database()"
     return origin.execute(f"SELECT {columns} WHERE {condition} ORDER BY {order}").fetchall()
 
@@ -127,7 +133,7 @@ def _copy_table(
         f"{quoted(name)} {_sqlite_type(kind)}{'' if nullable else ' NOT NULL'}"
         for name, kind, nullable in columns
     ]
-    lines += _constraints(origin, table)
+    lines += _constraint_clauses(origin, table)
     connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(lines)})")
     marks = ", ".join("?" * len(columns))
     rows = origin.execute(f"SELECT * FROM {quoted(table)}")
@@ -136,7 +142,7 @@ def _copy_table(
         connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", converted_rows)
 
 
-def _constraints(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+def _constraint_clauses(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
     constraint_rows = origin.execute(
         "SELECT constraint_type, constraint_column_names, referenced_table, "
         "referenced_column_names FROM duckdb_constraints() WHERE table_name = ? "

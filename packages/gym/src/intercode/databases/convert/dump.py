@@ -2,7 +2,7 @@
 
 The text is split as the server and its client read it. The syntax has quotes with backslash escapes
 and doubled quotes, three kinds of comments, and the client's ``DELIMITER``. Versioned comments
-(``/*!40101 … */``) are no comments. sqlglot's parser would need 8 times as long for the definition
+(``/*!40101 … */``) are not comments. sqlglot's parser would need 8 times as long for the definition
 of a table and 10 times as long for rows.
 """
 
@@ -80,10 +80,10 @@ def read(path: Path) -> str:
         TaskError: The file cannot be read.
     """
     try:
-        data = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from None
-    return data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    return content.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
 
 
 def statements(text: str) -> Iterator[str]:
@@ -92,21 +92,21 @@ def statements(text: str) -> Iterator[str]:
     Raises:
         TaskError: A quote or a comment is never closed.
     """
-    pattern, start, position = _splitter(";"), 0, 0
-    versioned = False
+    pattern, start, position = _delimiter_pattern(";"), 0, 0
+    is_version_comment = False
     while token := pattern.search(text, position):
         position = token.end()
         if token["torn"]:
             line = text.count("\n", 0, token.start()) + 1
             raise TaskError(f"the dump is torn: {token['torn']} in line {line} is never closed")
         if token["open"]:
-            versioned = True
+            is_version_comment = True
         elif token["close"]:
-            versioned = False
+            is_version_comment = False
         elif token["command"]:
-            pattern = _splitter(token["word"])
+            pattern = _delimiter_pattern(token["word"])
             start = position
-        elif token["delimiter"] and not versioned:
+        elif token["delimiter"] and not is_version_comment:
             if statement := text[start : token.start()].strip():
                 yield statement
             start = position
@@ -116,7 +116,7 @@ def statements(text: str) -> Iterator[str]:
 
 def strip_comments(statement: str) -> str:
     """Return a statement without comments; the content of versioned comments stays."""
-    if not any(mark in statement for mark in ("--", "#", "/*")):
+    if not any(marker in statement for marker in ("--", "#", "/*")):
         return statement.strip()
     return _TOKEN.sub(lambda token: token["quoted"] or " ", statement).strip()
 
@@ -135,7 +135,7 @@ def section(text: str, name: str) -> list[str]:
     section_statements: list[str] = []
     has_database = False
     for database, statement, plain_text in (
-        _split(text) if len(text) < _MAX_CACHED_LENGTH else _iterate_statements(text)
+        _list_statements(text) if len(text) < _MAX_CACHED_LENGTH else _iterate_statements(text)
     ):
         has_database = has_database or database == name
         is_definition = database == name and _DEFINITION.match(plain_text)
@@ -162,12 +162,12 @@ def _iterate_statements(text: str) -> Iterator[tuple[str | None, str, str]]:
 
 
 @lru_cache(maxsize=1)  # the dump's other databases are usually requested, too
-def _split(text: str) -> list[tuple[str | None, str, str]]:
+def _list_statements(text: str) -> list[tuple[str | None, str, str]]:
     return list(_iterate_statements(text))
 
 
 @lru_cache(maxsize=16)
-def _splitter(delimiter: str) -> re.Pattern[str]:
+def _delimiter_pattern(delimiter: str) -> re.Pattern[str]:
     end = rf"(?P<delimiter> {re.escape(delimiter)} )"
     return re.compile(
         rf"{_COMMAND} | {_TOKENS.rstrip()} | {end}", re.DOTALL | re.VERBOSE | re.IGNORECASE
@@ -212,15 +212,15 @@ def _rows(statement: str, position: int) -> list[tuple[Value, ...]]:
         if token is None:
             raise TaskError(f"not a constant: {statement[position : position + 80].strip()}")
         position = token.end()
-        mark = token["mark"]
-        if mark is None and row is not None and not comma:
+        marker = token["mark"]
+        if marker is None and row is not None and not comma:
             row.append(_value(token))
             comma = True
-        elif mark == "," and comma:
+        elif marker == "," and comma:
             comma = False
-        elif mark == "(" and row is None and not comma:
+        elif marker == "(" and row is None and not comma:
             row = []
-        elif mark == ")" and row is not None and (comma or not row):
+        elif marker == ")" and row is not None and (comma or not row):
             rows.append(tuple(row))
             row, comma = None, True
         else:
@@ -255,8 +255,8 @@ def unquote(text: str) -> str:
     quote, content = text[0], text[1:-1]
     if quote in content:
         # A backslash includes the next character: \'' is an escaped quote, then a quote by itself.
-        parts = re.split(rf"(\\.|{quote}{quote})", content, flags=re.DOTALL)
-        content = "".join(quote if part == quote * 2 else part for part in parts)
+        pieces = re.split(rf"(\\.|{quote}{quote})", content, flags=re.DOTALL)
+        content = "".join(quote if piece == quote * 2 else piece for piece in pieces)
     if "\\" not in content:
         return content
     return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), content)

@@ -127,17 +127,19 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
 def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
     table = quoted(insert.table)
     kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
-    fits = [_CONVERTERS.get(kinds.get(name, ""), _sqlite_value) for name in insert.columns or kinds]
+    converters = [
+        _CONVERTERS.get(kinds.get(name, ""), _sqlite_value) for name in insert.columns or kinds
+    ]
     columns = f" ({join_quoted(insert.columns)})" if insert.columns else ""
     for row in insert.rows:
-        pairs = list(zip(fits, row, strict=True))
+        pairs = list(zip(converters, row, strict=True))
         # The usual statement is the same for all rows, and compiled once.
         marks = ", ".join(
-            "CAST(? AS TEXT)" if fit is _sqlite_value and _is_torn(value) else "?"
-            for fit, value in pairs
+            "CAST(? AS TEXT)" if converter is _sqlite_value and _is_torn(value) else "?"
+            for converter, value in pairs
         )
         statement = f"INSERT INTO {table}{columns} VALUES ({marks})"
-        connection.execute(statement, [fit(value) for fit, value in pairs])
+        connection.execute(statement, [converter(value) for converter, value in pairs])
 
 
 def _is_torn(value: dump.Value) -> bool:
@@ -208,22 +210,22 @@ def convert_table(statement: str) -> list[str]:
     head = _HEAD.match(statement)
     if head is None:
         raise TaskError(f"not a table's definition: {statement[:80]}")
-    parts, options = _parts(statement, head.end())
-    return _Table(_unquote_name(head[1]), parts, options).statements()
+    definitions, options = _split_definitions(statement, head.end())
+    return _Table(_unquote_name(head[1]), definitions, options).statements()
 
 
 class _Table:
     """A table's definition, collected part by part."""
 
-    def __init__(self, name: str, parts: Sequence[str], options: str) -> None:
+    def __init__(self, name: str, definitions: Sequence[str], options: str) -> None:
         self._name = name
         match = _COLLATION.search(options)
         self._collation = match[1] if match else ""
         self._key: tuple[str, ...] = ()
         self._constraints: list[str] = []
         self._indexes: list[str] = []
-        columns = [part for part in parts if not self._add_key(part)]
-        self._columns = [self._column(part) for part in columns]
+        columns = [definition for definition in definitions if not self._add_key(definition)]
+        self._columns = [self._column(definition) for definition in columns]
 
     def statements(self) -> list[str]:
         lines = [*self._columns, *self._constraints]
@@ -232,9 +234,9 @@ class _Table:
         definition = ",\n  ".join(lines)
         return [f"CREATE TABLE {quoted(self._name)} (\n  {definition}\n)", *self._indexes]
 
-    def _add_key(self, part: str) -> bool:
+    def _add_key(self, definition: str) -> bool:
         """Record a part that is a key or another constraint; return whether it is."""
-        match = _KEY.match(part)
+        match = _KEY.match(definition)
         if match is None:
             return False
         kind = match["kind"].upper().split()[0]
@@ -252,10 +254,10 @@ class _Table:
             )
         return True
 
-    def _column(self, part: str) -> str:
-        match = _COLUMN.match(part)
+    def _column(self, definition: str) -> str:
+        match = _COLUMN.match(definition)
         if match is None:
-            raise TaskError(f"table {self._name}: not a column's definition: {part[:80]}")
+            raise TaskError(f"table {self._name}: not a column's definition: {definition[:80]}")
         name, kind, size = _unquote_name(match[1]), match[2].lower(), match[3] or ""
         attributes = _COMMENT.sub(" ", match[4])
         flags = re.sub(_QUOTED, " ", attributes, flags=re.DOTALL).upper()
@@ -282,16 +284,16 @@ class _Table:
         return collation == "binary" or collation.endswith(("_bin", "_cs"))
 
 
-def _parts(statement: str, start: int) -> tuple[list[str], str]:
+def _split_definitions(statement: str, start: int) -> tuple[list[str], str]:
     """Return the parts between the commas of the outer brackets, and the text after these."""
-    parts, depth = [], 1
+    definitions, depth = [], 1
     for token in _TOKEN.finditer(statement, start):
         depth += {"(": 1, ")": -1}.get(token[0], 0)
         if depth == 0 or (token[0] == "," and depth == 1):
-            parts.append(statement[start : token.start()].strip())
+            definitions.append(statement[start : token.start()].strip())
             start = token.end()
         if depth == 0:
-            return parts, _COMMENT.sub(" ", statement[start:])
+            return definitions, _COMMENT.sub(" ", statement[start:])
     raise TaskError(f"a table's definition is cut off: {statement[:80]}")
 
 

@@ -110,7 +110,7 @@ def read_schema(path: str | Path) -> Schema:
     Reads every row once for each column.
 
     Raises:
-        TaskError: The file is no SQLite database, or is damaged.
+        TaskError: The file is not SQLite database, or is damaged.
     """
     try:
         with closing(_open(path)) as connection:
@@ -206,12 +206,16 @@ def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> Tabl
 
 def _collations(name: str, sql: str, columns: list[str]) -> list[str]:
     """Return each column's collation. SQLite reports only collations of indexes: create some."""
-    with closing(sqlite3.connect(":memory:")) as scratch:
+    with closing(sqlite3.connect(":memory:")) as scratch_connection:
         try:
-            scratch.execute(sql)
-            for number, column in enumerate(columns):
-                scratch.execute(f"CREATE INDEX i{number} ON {quoted(name)} ({quoted(column)})")
-            infos = [scratch.execute(f"PRAGMA index_xinfo(i{n})") for n in range(len(columns))]
+            scratch_connection.execute(sql)
+            for index_number, column in enumerate(columns):
+                scratch_connection.execute(
+                    f"CREATE INDEX i{index_number} ON {quoted(name)} ({quoted(column)})"
+                )
+            infos = [
+                scratch_connection.execute(f"PRAGMA index_xinfo(i{n})") for n in range(len(columns))
+            ]
             return [str(info.fetchone()[4]) for info in infos]
         except sqlite3.Error:
             # For instance, the definition uses a function of an application.
@@ -314,15 +318,17 @@ def _foreign_keys(
     key_rows = connection.execute(f"PRAGMA foreign_key_list({quoted(table.name)})").fetchall()
     keys = []
     for _, group in groupby(sorted(key_rows, key=lambda row: (row[0], row[1])), lambda row: row[0]):
-        parts = list(group)
-        target_table = tables_by_name.get(parts[0][2].lower())
+        column_rows = list(group)
+        target_table = tables_by_name.get(column_rows[0][2].lower())
         # SQLite accepts names in any case; the schema has the columns' exact names.
-        columns = tuple(_exact_name(table, part[3]) for part in parts)
-        targets = tuple(_exact_name(target_table, part[4]) for part in parts if part[4])
+        columns = tuple(_exact_name(table, column_row[3]) for column_row in column_rows)
+        targets = tuple(
+            _exact_name(target_table, column_row[4]) for column_row in column_rows if column_row[4]
+        )
         if not targets and target_table is not None:
             targets = target_table.primary_key
-        name = parts[0][2] if target_table is None else target_table.name
-        keys.append(ForeignKey(columns, name, targets, parts[0][6], parts[0][5]))
+        name = column_rows[0][2] if target_table is None else target_table.name
+        keys.append(ForeignKey(columns, name, targets, column_rows[0][6], column_rows[0][5]))
     return sorted(set(keys), key=keys.index)
 
 

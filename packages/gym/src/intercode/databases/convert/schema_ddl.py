@@ -49,9 +49,9 @@ def create_statements(
         dialect: The engine's dialect.
         progress: Called with a line for each part that is left out.
     """
-    tell = progress or (lambda line: None)
+    report_line = progress or (lambda line: None)
     for line in schema.omissions:
-        tell(f"left out: {line}")
+        report_line(f"left out: {line}")
     statements = []
     if dialect == "mysql":
         # Strict mode cuts no text. In a column that numbers rows, 0 is an ordinary number.
@@ -59,7 +59,7 @@ def create_statements(
         statements.append(f"SET @intercode_sql_mode = @@sql_mode, sql_mode = '{modes}'")
         statements.append("SET foreign_key_checks = 0, unique_checks = 0")
     for table in schema.tables:
-        statements += _TableWriter(schema, table, dialect, tell).statements()
+        statements += _TableWriter(schema, table, dialect, report_line).statements()
     return statements
 
 
@@ -109,11 +109,11 @@ class _TableWriter:
     """The writer of one table's definition."""
 
     def __init__(
-        self, schema: Schema, table: TableSchema, dialect: Dialect, tell: Progress
+        self, schema: Schema, table: TableSchema, dialect: Dialect, report_line: Progress
     ) -> None:
         self._table = table
         self._dialect: Dialect = dialect
-        self._tell = tell
+        self._report_line = report_line
         self._keys = list(_keys(schema, table))
         varchars = sum(c.type.size for c in table.columns if c.type.kind == "varchar")
         self._is_wide = varchars > _ROW_CHARACTERS
@@ -162,7 +162,7 @@ class _TableWriter:
                 words.append(f"DEFAULT {default}")
             else:
                 default_label = f"{self._table.name}.{column.name}: {column.default}"
-                self._tell(f"left out: the default of {default_label}")
+                self._report_line(f"left out: the default of {default_label}")
         return " ".join(words)
 
     def _type(self, column: Column) -> str:
@@ -182,8 +182,12 @@ class _TableWriter:
         """Return a text type; in a key, with a length for which the key has room."""
         key_width = max((len(key) for key in self._keys if column.name in key), default=0)
         if key_width:
-            room = _KEY_CHARACTERS // key_width
-            size = column.type.size if 0 < column.type.size <= room else min(255, room)
+            max_characters = _KEY_CHARACTERS // key_width
+            size = (
+                column.type.size
+                if 0 < column.type.size <= max_characters
+                else min(255, max_characters)
+            )
             return f"VARCHAR({max(size, column.max_length)})"
         if column.type.kind == "varchar" and not self._is_wide:
             return f"VARCHAR({column.type.size})"

@@ -96,11 +96,11 @@ def _survey(connection: sqlite3.Connection, values: str) -> _Content:
     storage_rows = connection.execute(
         f"SELECT typeof(c), MIN(c), MAX(c), MAX(LENGTH(CAST(c AS TEXT))) FROM {values} GROUP BY 1"
     ).fetchall()
-    numbers = [row for row in storage_rows if row[0] in ("integer", "real")]
+    numeric_rows = [row for row in storage_rows if row[0] in ("integer", "real")]
     return _Content(
         storage=frozenset(row[0] for row in storage_rows),
-        min_value=min((row[1] for row in numbers), default=0),
-        max_value=max((row[2] for row in numbers), default=0),
+        min_value=min((row[1] for row in numeric_rows), default=0),
+        max_value=max((row[2] for row in numeric_rows), default=0),
         max_length=max((row[3] for row in storage_rows), default=0),
     )
 
@@ -201,12 +201,12 @@ def _as_text(value: Any, _: Type) -> str:
     return str(value).replace("\0", "")  # PostgreSQL's text cannot hold it
 
 
-def decode(data: bytes) -> str:
+def decode(content: bytes) -> str:
     """Decode text as UTF-8, or else as Latin-1, the other encoding in the benchmarks' databases."""
     try:
-        return data.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError:
-        return data.decode("latin-1")
+        return content.decode("latin-1")
 
 
 _CONVERTERS: dict[str, Callable[[Any, Type], Any]] = {

@@ -154,19 +154,24 @@ class DuckDBDatabase(worker.WorkerDatabase):
     def execute(self, sql: str, collector: Collector) -> Message:
         """Run an action's statements, up to the first failure."""
         results: list[Message] = []
-        failure, late = None, False
+        failure, has_timed_out = None, False
         self.seeded |= "setseed" in sql.lower()
         try:
             for statement in self.connection.extract_statements(sql):
                 results.append(self.run(statement, collector))
-                if late := collector.is_late():
+                if has_timed_out := collector.is_late():
                     break
         except _FAILURES as error:
-            failure, late = _failure(error, sql), collector.is_late()
-        return [results, collector.timeout_failure() if late else failure, late, self.writable]
+            failure, has_timed_out = _failure(error, sql), collector.is_late()
+        return [
+            results,
+            collector.timeout_failure() if has_timed_out else failure,
+            has_timed_out,
+            self.writable,
+        ]
 
     def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
-        """Run one statement; on a copy, if it is no query or if it writes."""
+        """Run one statement; on a copy, if it is not a query or if it writes."""
         if not self.writable:
             if statement.type == duckdb.StatementType.SELECT:
                 try:
@@ -234,7 +239,8 @@ class DuckDBDatabase(worker.WorkerDatabase):
     ) -> Message:
         """Return one table or view of a schema."""
         qualified_name = ".".join(
-            '"' + part.replace('"', '""') + '"' for part in (self.path.stem, schema, name)
+            '"' + identifier.replace('"', '""') + '"'
+            for identifier in (self.path.stem, schema, name)
         )
 
         def read() -> tuple[Message, Iterator[Any]]:

@@ -155,20 +155,20 @@ class SQLiteDatabase(worker.WorkerDatabase):
         """Run an action's statements, up to the first failure."""
         self.collector = collector
         results: list[Message] = []
-        failure, late = None, False
+        failure, has_timed_out = None, False
         for start, statement in split(sql):
             try:
                 results.append(self.run(statement))
             except (sqlite3.Error, sqlite3.Warning, MemoryError, ValueError) as error:
-                failure, late = _failure(error, statement, start), collector.is_late()
+                failure, has_timed_out = _failure(error, statement, start), collector.is_late()
             if failure is None and collector.is_late():
-                late = True  # for instance because of very many statements
-            if failure is not None or late:
+                has_timed_out = True  # for instance because of very many statements
+            if failure is not None or has_timed_out:
                 break
         return [
             results,
-            collector.timeout_failure() if late else failure,
-            late,
+            collector.timeout_failure() if has_timed_out else failure,
+            has_timed_out,
             self.authorizer.writable,
         ]
 
@@ -210,8 +210,10 @@ class SQLiteDatabase(worker.WorkerDatabase):
             }
             if virtual_tables and not self.authorizer.writable:
                 self.make_writable()  # a module prepares to write when its table is read
-            shadows = {
-                shadow for name, kind in virtual_tables.items() for shadow in _shadows(name, kind)
+            shadow_names = {
+                shadow_name
+                for name, kind in virtual_tables.items()
+                for shadow_name in _shadows(name, kind)
             }
             return [
                 [
@@ -221,7 +223,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
                     [[*trigger] for trigger in self.connection.execute(_TRIGGERS, [name])],
                 ]
                 for name, kind, sql in catalog_rows
-                if name.lower() not in shadows
+                if name.lower() not in shadow_names
             ]
         except (sqlite3.Error, MemoryError) as error:
             raise OSError(str(error) or "out of memory") from error
@@ -287,7 +289,11 @@ class SQLiteDatabase(worker.WorkerDatabase):
     def read(self, name: str) -> tuple[Message, Iterable[Any]]:
         """Return the columns and the rows of a table or view of the main schema."""
         rows = self.connection.execute(f"SELECT * FROM main.{_quote_name(name)}")
-        return [[c[1], c[2]] for c in self.ask("table_xinfo", name) if c[6] != _HIDDEN_COLUMN], rows
+        return [
+            [column[1], column[2]]
+            for column in self.ask("table_xinfo", name)
+            if column[6] != _HIDDEN_COLUMN
+        ], rows
 
     def constraints(self, name: str, virtual_match: re.Match[str] | None = None) -> list[Message]:
         """Return the constraints of a table except checks, which its definition contains.
@@ -311,11 +317,11 @@ class SQLiteDatabase(worker.WorkerDatabase):
                 text = re.split(r"\bON\b", sql, maxsplit=1, flags=re.I)[1] if has_condition else ""
                 rules.append(["unique", [n for n in names if n is not None], text])
         keys: dict[int, list[Any]] = {}
-        for number, _, table, column, target, update_rule, delete_rule, *_ in self.ask(
+        for key_number, _, table, column, target, update_rule, delete_rule, *_ in self.ask(
             "foreign_key_list", name
         ):
             key = keys.setdefault(
-                number, [table, [], [], f"update {update_rule}, delete {delete_rule}"]
+                key_number, [table, [], [], f"update {update_rule}, delete {delete_rule}"]
             )
             key[1].append(column)
             key[2] += [] if target is None else [target]
@@ -327,7 +333,11 @@ class SQLiteDatabase(worker.WorkerDatabase):
     def key(self, name: str) -> list[str]:
         """Return the columns of a table's primary key."""
         columns = self.ask("table_xinfo", name)
-        return [c[1] for c in sorted(columns, key=lambda column: column[5]) if c[5]]
+        return [
+            column_row[1]
+            for column_row in sorted(columns, key=lambda column: column[5])
+            if column_row[5]
+        ]
 
     def ask(self, pragma: str, name: str) -> list[Any]:
         """Return the rows of a pragma of the main schema about a table or index."""
@@ -343,8 +353,8 @@ def _shadows(name: str, virtual_match: re.Match[str]) -> Iterator[str]:
         yield f"{name}_{end}".lower()
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "surrogateescape")
 
 
 def _failure(error: Exception, statement: str, start: int) -> Message:
@@ -450,13 +460,13 @@ def count_statements(total_count: int, last_count: int, rowid: int) -> list[str]
         or rowid - total_count < -(1 << 63)
     ):
         return None
-    parts = [earlier_count, last_count] if last_count else [earlier_count]
+    group_counts = [earlier_count, last_count] if last_count else [earlier_count]
     statements = []
-    for count in filter(None, parts):
-        numbers = f"SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}"
+    for count in filter(None, group_counts):
+        numbers_query = f"SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}"
         statements += [
             "CREATE TEMP TABLE fork_counts (x)",
-            f"INSERT INTO temp.fork_counts (rowid) WITH RECURSIVE numbers (n) AS ({numbers}) "
+            f"INSERT INTO temp.fork_counts (rowid) WITH RECURSIVE numbers (n) AS ({numbers_query}) "
             f"SELECT {rowid} - {count} + n FROM numbers",
             "DROP TABLE temp.fork_counts",
         ]

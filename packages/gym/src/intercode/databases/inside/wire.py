@@ -44,14 +44,14 @@ def encode(message: Any) -> bytes:
     return _ENCODER.encode(message).encode("utf-8", "surrogatepass")
 
 
-def decode(data: bytes | bytearray) -> Any:
+def decode(message_bytes: bytes | bytearray) -> Any:
     """Return the argument of `encode`, with lists for tuples.
 
     Raises:
-        ValueError: The data is no result of `encode`.
+        ValueError: The data is not a result of `encode`.
     """
     try:
-        return _DECODER.decode(data.decode("utf-8", "surrogatepass"))
+        return _DECODER.decode(message_bytes.decode("utf-8", "surrogatepass"))
     except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
         raise ValueError(f"a malformed message: {error!r}") from error
 
@@ -115,22 +115,22 @@ def receive(
         OSError: For instance a time-out.
     """
     chunk, fds, _, _ = socket.recv_fds(sock, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
-    data = bytearray(chunk)
+    message_bytes = bytearray(chunk)
     length: int | None = None
     while True:
-        if length is None and len(data) >= _LENGTH.size:
-            length = _LENGTH.unpack_from(data)[0]
+        if length is None and len(message_bytes) >= _LENGTH.size:
+            length = _LENGTH.unpack_from(message_bytes)[0]
             if length > limit:
                 raise ValueError(f"a message of {length} bytes, above {limit}")
-        if length is not None and len(data) >= length + _LENGTH.size:
+        if length is not None and len(message_bytes) >= length + _LENGTH.size:
             break
         if not chunk:
             raise EOFError("the other end closed")
         if wait is not None:
             wait()
         chunk = sock.recv(_CHUNK if length is None else 1 << 20)
-        data += chunk
-    if len(data) > length + _LENGTH.size:
+        message_bytes += chunk
+    if len(message_bytes) > length + _LENGTH.size:
         raise ValueError("more than one message at once")
-    del data[: _LENGTH.size]
-    return data, fds
+    del message_bytes[: _LENGTH.size]
+    return message_bytes, fds

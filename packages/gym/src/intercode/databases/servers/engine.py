@@ -105,14 +105,14 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     ) -> AnySession:
         """Open a session; see `intercode.databases.base.Engine.open`."""
         limits = limits or Limits()
-        key, make = (source.digest, role), partial(self._make_clone, source)
+        key, make_clone = (source.digest, role), partial(self._make_clone, source)
         self._ensure_server()
         for _ in range(_MAX_IDLE_CLONES + 1):  # every idle clone may be stale
-            clone = self._pool.take(key, make)
+            clone = self._pool.take(key, make_clone)
             try:
                 session = self.session(self, clone, source, role, limits)
             except ConnectionLoss:  # idle for too long, or its server has died
-                self._pool.replace(key, clone, make)
+                self._pool.replace(key, clone, make_clone)
                 self._ensure_server()
                 continue
             with self._lock:
@@ -139,7 +139,10 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._pool.close()
         self.watchdog.close()
         if not self._is_ours:
-            with suppress(DatabaseError), self.admin(patient=False) as admin:  # else swept later
+            with (
+                suppress(DatabaseError),
+                self.admin(should_wait=False) as admin,
+            ):  # else swept later
                 for template in self._templates.values():
                     self._drop_named(admin, template.name)
         for admin in self._admins:
@@ -171,17 +174,17 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             self._pool.replace(key, clone, partial(self._make_clone, session.source))
 
     @contextmanager
-    def admin(self, patient: bool = True) -> Iterator[ConnectionT]:
+    def admin(self, should_wait: bool = True) -> Iterator[ConnectionT]:
         """Yield an administrator's connection, for this thread alone.
 
         Args:
-            patient: Whether to wait for a server that does not respond, and to restart a private
+            should_wait: Whether to wait for a server that does not respond, and to restart a private
                 one.
 
         Raises:
             DatabaseError: No connection is possible, or it was lost.
         """
-        admin = self._borrow(patient)
+        admin = self._borrow(should_wait)
         try:
             yield admin
         except ConnectionLoss as loss:
@@ -199,7 +202,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     def discard(self, clone: Clone[ConnectionT]) -> None:
         """Discard a clone. Never fails: the next start drops leftovers."""
         if clone.generation == self._generation and not (self._is_ours and self._closed):
-            with suppress(DatabaseError), self.admin(patient=False) as admin:
+            with suppress(DatabaseError), self.admin(should_wait=False) as admin:
                 self._drop(admin, clone)
                 return
         clone.connection.close()
@@ -263,7 +266,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             if not self._is_ours or (self._server is not None and self._server.alive):
                 return
             if self._server is not None:
-                self._say(f"the {self.name} server has died and is restarted")
+                self._report_line(f"the {self.name} server has died and is restarted")
                 self._reset_state()
                 self._server.close()
             self._server = self._start()
@@ -278,12 +281,12 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         for clone in self._pool.clear():
             clone.connection.close()
 
-    def _borrow(self, patient: bool) -> ConnectionT:
+    def _borrow(self, should_wait: bool) -> ConnectionT:
         while True:
             with self._lock:
                 admin = self._admins.pop() if self._admins else None
             if admin is None:
-                return self._connect_patiently(_PATIENCE_SECONDS if patient else 0.0)
+                return self._connect_patiently(_PATIENCE_SECONDS if should_wait else 0.0)
             try:
                 admin.ping()
             except ConnectionLoss:
@@ -344,7 +347,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             return template
 
     def _fill_template(self, source: Source) -> TemplateT:
-        self._say(f"loading {source.name} into {self.name}")
+        self._report_line(f"loading {source.name} into {self.name}")
         with self.admin() as admin:
             clone = self._make_empty(admin)
             try:
@@ -368,9 +371,9 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             self._insert(connection, table, schema.rows(path, table))
         for statement in schema_ddl.finish_statements(shape, self.dialect, self._progress):
             if failure := connection.run(statement).failure:
-                self._say(f"left out: {statement}: {failure.message}")
+                self._report_line(f"left out: {statement}: {failure.message}")
 
-    def _say(self, line: str) -> None:
+    def _report_line(self, line: str) -> None:
         if self._progress is not None:
             self._progress(line)
 
@@ -391,19 +394,19 @@ def parse_url(
     Raises:
         UsageError: The URL is malformed.
     """
-    parts = urlsplit(url)
-    password = parts.password
+    url_parts = urlsplit(url)
+    password = url_parts.password
     try:
         connect_args: dict[str, Any] = {
-            "host": parts.hostname or "localhost",
-            "port": parts.port or port,
-            "user": unquote(parts.username or user),
+            "host": url_parts.hostname or "localhost",
+            "port": url_parts.port or port,
+            "user": unquote(url_parts.username or user),
             "password": variables().get(secret, "") if password is None else unquote(password),
         }
     except ValueError:
         raise UsageError(f"the URL of a {product} server has no valid port") from None
-    for key, value in parse_qsl(parts.query):
+    for key, value in parse_qsl(url_parts.query):
         if key not in options:
             raise UsageError(f"the URL of a {product} server has no option {key!r}")
         connect_args[key] = value
-    return connect_args, parts
+    return connect_args, url_parts

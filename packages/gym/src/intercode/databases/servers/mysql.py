@@ -196,7 +196,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         try:
             return self._connect_as(clone.name, clone.password)
         except DatabaseError:  # the agent can drop its database and change its password
-            with self.admin(patient=False) as admin:
+            with self.admin(should_wait=False) as admin:
                 account = f"'{clone.name}'@'{self._host}'"
                 admin.query(f"ALTER USER {account} IDENTIFIED BY '{clone.password}'")
                 admin.query(f"CREATE DATABASE IF NOT EXISTS `{clone.name}`")
@@ -204,7 +204,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
     def interrupt(self, connection: MySQLConnection, should_disconnect: bool) -> None:
         """Kill the statement of a connection, or the whole connection."""
-        with self.admin(patient=False) as admin:
+        with self.admin(should_wait=False) as admin:
             _kill(admin, connection, "CONNECTION" if should_disconnect else "QUERY")
 
     def check_same_server(self, clone: MySQLClone) -> None:
@@ -222,10 +222,12 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     # --- the server --------------------------------------------------------------------------
 
     def _parse(self, url: str) -> dict[str, Any]:
-        connect_args, parts = parse_url(url, "MySQL", 3306, "root", "MYSQL_PWD", _FLAGS + _FILES)
-        if parts.path.strip("/"):
+        connect_args, url_parts = parse_url(
+            url, "MySQL", 3306, "root", "MYSQL_PWD", _FLAGS + _FILES
+        )
+        if url_parts.path.strip("/"):
             raise UsageError(
-                f"leave {parts.path!r} off the URL: every episode has a database of its own on the "
+                f"leave {url_parts.path!r} off the URL: every episode has a database of its own on the "
                 "MySQL server, so the URL ends with its host and port, as …@host:3306"
             )
         for flag in connect_args.keys() & _FLAGS:
@@ -323,8 +325,8 @@ def _roll_back_prepared(admin: MySQLConnection) -> None:
 
     Those of an open session stay: the server refuses to touch them.
     """
-    for _, length, _, data in admin.query("XA RECOVER"):
-        name = data if isinstance(data, bytes) else str(data).encode()
+    for _, length, _, identifier in admin.query("XA RECOVER"):
+        name = identifier if isinstance(identifier, bytes) else str(identifier).encode()
         end = int(str(length))
         admin.run(f"XA ROLLBACK X'{name[:end].hex()}', X'{name[end:].hex()}'")
 

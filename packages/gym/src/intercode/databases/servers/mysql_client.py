@@ -100,7 +100,7 @@ class MySQLConnection(Connection):
                 **connect_args,
             )
         except pymysql.err.OperationalError as error:
-            code, message = _parts(error)
+            code, message = _code_and_message(error)
             if code in _UNREACHABLE_CODES:
                 raise UnreachableServer(message) from None
             raise DatabaseError(f"the MySQL server refuses: {message}") from None
@@ -123,7 +123,7 @@ class MySQLConnection(Connection):
             with self._driver_connection.cursor() as cursor:
                 cursor.executemany(sql, rows)
         except pymysql.err.Error as error:
-            code, message = _parts(error)
+            code, message = _code_and_message(error)
             if code in _LOSS_CODES or code == 0:
                 raise ConnectionLoss(message) from None
             raise self.refusal(message) from None
@@ -173,12 +173,12 @@ class MySQLConnection(Connection):
         except ServerError as error:
             if error.code in _LOSS_CODES:
                 raise ConnectionLoss(error.message) from None
-            # The rest of the text may be a comment, which is no error.
+            # The rest of the text may be a comment, which is not an error.
             if error.code != _EMPTY_QUERY_CODE or _GAP.search(text):
                 failure = Failure(error.message, f"{error.code} ({error.state})")
                 timed_out = error.code in _TIMEOUT_CODES
         except pymysql.err.Error as error:
-            raise ConnectionLoss(_parts(error)[1]) from None
+            raise ConnectionLoss(_code_and_message(error)[1]) from None
         except (OSError, ValueError, AttributeError) as error:  # closed meanwhile
             raise ConnectionLoss(str(error)) from None
         except ArithmeticError:  # the agent has chosen a character set without ASCII
@@ -199,7 +199,7 @@ def _check_socket(path: str | None) -> None:
             raise UnreachableServer(f"{path}: {error.strerror}") from None
 
 
-def _parts(error: Exception) -> tuple[int, str]:
+def _code_and_message(error: Exception) -> tuple[int, str]:
     """Return code and message; the code is 0 for an error that is not the server's."""
     match error.args:
         case (int(code), str(message)):
@@ -247,13 +247,13 @@ class Reply:
         """
         packet = self._packet()
         if packet[0] == _OK:
-            affected_rows, position = _number(packet, 1)
-            _, position = _number(packet, position)  # the number of the last inserted row
+            affected_rows, position = _read_length(packet, 1)
+            _, position = _read_length(packet, position)  # the number of the last inserted row
             self._end(packet, position)
             return Result(affected_rows=affected_rows)
         if packet[0] == _NULL:
             raise ConnectionLoss("the server asks for a file")
-        columns = [_column(self._packet()) for _ in range(_number(packet, 0)[0])]
+        columns = [_column(self._packet()) for _ in range(_read_length(packet, 0)[0])]
         self._packet()  # the end of the columns
         decoders = [decode for _, decode in columns]
         packet = self._packet()
@@ -272,12 +272,12 @@ class Reply:
         )
 
     def _packet(self) -> bytes:
-        packet = self._part()
+        packet = self._read_packet_part()
         if len(packet) == _MAX_PACKET_BYTES:
-            parts = [packet]
-            while len(parts[-1]) == _MAX_PACKET_BYTES:
-                parts.append(self._part())
-            packet = b"".join(parts)
+            packet_parts = [packet]
+            while len(packet_parts[-1]) == _MAX_PACKET_BYTES:
+                packet_parts.append(self._read_packet_part())
+            packet = b"".join(packet_parts)
         if not packet:
             raise ConnectionLoss("the server sent nothing")
         if packet[0] == _ERROR:
@@ -285,16 +285,16 @@ class Reply:
             raise ServerError(packet)
         return packet
 
-    def _part(self) -> bytes:
+    def _read_packet_part(self) -> bytes:
         header = self._read(4)
         size = int.from_bytes(header[:3], "little")
-        part = self._read(size)
-        if len(header) < 4 or len(part) < size:
+        payload = self._read(size)
+        if len(header) < 4 or len(payload) < size:
             raise ConnectionLoss("Lost connection to MySQL server during query")
-        return part
+        return payload
 
 
-def _number(packet: bytes, position: int) -> tuple[int, int]:
+def _read_length(packet: bytes, position: int) -> tuple[int, int]:
     """Read a number of variable length; return it and the position after it."""
     first_byte = packet[position]
     if first_byte < _NULL:
@@ -310,7 +310,7 @@ def _column(packet: bytes) -> tuple[str, Decode | None]:
     position = 0
     fields = []
     for _ in range(6):  # catalogue, database, alias, table, name, name in the table
-        size, start = _number(packet, position)
+        size, start = _read_length(packet, position)
         position = start + size
         fields.append(packet[start:position])
     charset = int.from_bytes(packet[position + 1 : position + 3], "little")
@@ -346,7 +346,7 @@ def _row(packet: bytes, decoders: list[Decode | None]) -> Row:
         if size < _NULL:
             start = position + 1
         else:
-            size, start = _number(packet, position)
+            size, start = _read_length(packet, position)
         position = start + size
         value = packet[start:position]
         row.append(value if decode is None else decode(value))

@@ -34,7 +34,7 @@ from intercode.databases.base import Outcome, Result, Row, Table
 from intercode_sandbox.ownership import has_ended, start_time
 
 _NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
-_numbers = itertools.count(1)
+_name_numbers = itertools.count(1)
 Edit = tuple[int, int, str]
 """A replacement: its start and end in the original text, and the new text."""
 
@@ -69,7 +69,7 @@ def new_name() -> str:
     wildcard in a ``GRANT``.
     """
     pid = os.getpid()
-    return f"ic{_machine_digest()}p{pid:x}t{start_time(pid) or 0:x}n{next(_numbers):x}"
+    return f"ic{_machine_digest()}p{pid:x}t{start_time(pid) or 0:x}n{next(_name_numbers):x}"
 
 
 def is_leftover(name: str) -> bool:
@@ -90,16 +90,16 @@ def _machine_digest() -> str:
     return hashlib.blake2b(f"{boot}{namespace}".encode(), digest_size=4).hexdigest()
 
 
-def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list[Edit]]:
+def rewrite(text: str, agent_name: str, name: str, dialect: str) -> tuple[str, list[Edit]]:
     """Return an action with the clone's name, and the replacements.
 
     Args:
         text: The action.
-        nominal: The agent's name of the database.
+        agent_name: The agent's name of the database.
         name: The server's name of the database.
         dialect: sqlglot's name of the dialect: ``mysql`` or ``postgres``.
     """
-    if not _may_name(nominal).search(text):
+    if not _may_name(agent_name).search(text):
         return text, []
     from sqlglot import tokenize
     from sqlglot.errors import SqlglotError
@@ -108,31 +108,31 @@ def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list
         tokens = tokenize(text, read=dialect)
     except SqlglotError:
         return text, []  # the server reports the error
-    edits = list(_edits(text, tokens, nominal.lower(), name))
-    parts: list[str] = []
+    edits = list(_edits(text, tokens, agent_name.lower(), name))
+    pieces: list[str] = []
     end = 0
     for start, stop, replacement in edits:
-        parts += [text[end:start], replacement]
+        pieces += [text[end:start], replacement]
         end = stop
-    return "".join((*parts, text[end:])), edits
+    return "".join((*pieces, text[end:])), edits
 
 
 def original_position(position: int, edits: Sequence[Edit]) -> int:
     """Return the position in the original text of a position in a rewritten text."""
-    shift = 0
+    length_change = 0
     for start, stop, replacement in edits:
-        if position < start + shift:
+        if position < start + length_change:
             break
-        if position < start + shift + len(replacement):
+        if position < start + length_change + len(replacement):
             return start
-        shift += len(replacement) - (stop - start)
-    return position - shift
+        length_change += len(replacement) - (stop - start)
+    return position - length_change
 
 
 @lru_cache(maxsize=256)
-def _may_name(nominal: str) -> re.Pattern[str]:
+def _may_name(agent_name: str) -> re.Pattern[str]:
     """Return a cheap test, because most actions do not name the database."""
-    name = re.escape(nominal)
+    name = re.escape(agent_name)
     return re.compile(
         rf"(?<!\w){name}[`\"]?\s*\.|(?:use|from|in|database|schema|exists)\s+[`\"]?{name}\b"
         rf"|['\"]{name}['\"]",
@@ -140,13 +140,13 @@ def _may_name(nominal: str) -> re.Pattern[str]:
     )
 
 
-def _edits(text: str, tokens: Sequence[Any], nominal: str, name: str) -> Iterator[Edit]:
+def _edits(text: str, tokens: Sequence[Any], agent_name: str, name: str) -> Iterator[Edit]:
     is_catalog_query = _CATALOG_QUERY.search(text) is not None
     offset = 0
     for i, token in enumerate(tokens):
         if token.text == ";":
             offset = i + 1
-        if token.text.lower() != nominal:
+        if token.text.lower() != agent_name:
             continue
         start, stop = token.start, token.end + 1
         quote = text[start] if text[start] in "'\"`" else ""
@@ -236,7 +236,10 @@ class NameMapping:
         return replace(result, columns=columns, rows=self._rows(result.rows))
 
     def _rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        return [tuple(self._text(c) if type(c) is str else c for c in row) for row in rows]
+        return [
+            tuple(self._text(value) if type(value) is str else value for value in row)
+            for row in rows
+        ]
 
     def _text(self, text: str) -> str:
         return text.replace(self.clone, self.name) if self.clone in text else text

@@ -143,8 +143,8 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
     def _read(
         self, connection: PostgreSQLConnection, relation: Relation, limits: Limits
     ) -> tuple[Sequence[Row], Outcome]:
-        oid, namespace, name, _, is_row_security_forced = relation.row
-        columns = connection.query(_COLUMNS.format(oid))
+        relation_id, namespace, name, _, is_row_security_forced = relation.row
+        columns = connection.query(_COLUMNS.format(relation_id))
         qualified_name = f"{quoted(str(namespace))}.{quoted(str(name))}"
         if not is_row_security_forced:
             return columns, connection.run(f"SELECT * FROM {qualified_name}", limits=limits)
@@ -193,7 +193,7 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
         try:
             return self._connect_as(clone.name, clone.password, settings)
         except (UnreachableServer, DatabaseError):
-            with self.admin(patient=False) as admin:
+            with self.admin(should_wait=False) as admin:
                 admin.query(_ACCESS_REPAIR.format(name=clone.name, password=clone.password))
             return self._connect_as(clone.name, clone.password, settings)
 
@@ -207,8 +207,10 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     # --- the server --------------------------------------------------------------------------
 
     def _parse(self, url: str) -> dict[str, Any]:
-        connect_args, parts = parse_url(url, "PostgreSQL", 5432, "postgres", "PGPASSWORD", _OPTIONS)
-        return {**connect_args, "dbname": unquote(parts.path.strip("/")) or "postgres"}
+        connect_args, url_parts = parse_url(
+            url, "PostgreSQL", 5432, "postgres", "PGPASSWORD", _OPTIONS
+        )
+        return {**connect_args, "dbname": unquote(url_parts.path.strip("/")) or "postgres"}
 
     def _connect(self, connect_args: Mapping[str, Any]) -> PostgreSQLConnection:
         return PostgreSQLConnection(connect_args, {"timezone": "UTC"})

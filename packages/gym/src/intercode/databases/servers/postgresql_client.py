@@ -216,8 +216,8 @@ class _Rows:
             (result.fname(i) or b"").decode("utf-8", "surrogateescape")
             for i in range(result.nfields)
         )
-        unlimited = max_rows is None or limits is None
-        self._row_buffer = RowBuffer(None if unlimited else max_rows, limits)
+        is_unlimited = max_rows is None or limits is None
+        self._row_buffer = RowBuffer(None if is_unlimited else max_rows, limits)
 
     def add(self, transformer: Any, result: Any) -> None:
         """Add a chunk of rows."""
@@ -272,13 +272,13 @@ def _read_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
     level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [item for value in level for item in _items(value)]
+        level = [child for value in level for child in _child_values(value)]
     if level:
         raise ValueError("it is nested too deeply")
     return value
 
 
-def _items(value: Any) -> Iterable[Any]:
+def _child_values(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()

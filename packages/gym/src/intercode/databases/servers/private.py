@@ -170,13 +170,13 @@ class PrivateServer:
         cached_folder = cache_root() / "servers" / _version(self._recipe)
         with suppress(OSError):  # then the data folder is not cached
             hold_folder(cached_folder.parent)
-        data = self.folder / "data"
+        data_folder = self.folder / "data"
         if cached_folder.is_dir():
-            shutil.copytree(cached_folder, data, symlinks=True)
+            shutil.copytree(cached_folder, data_folder, symlinks=True)
             return
         self._change_owner()
         self._run(self._recipe.initialise(self.folder))
-        _cache_data(data, cached_folder)
+        _cache_data(data_folder, cached_folder)
 
     def _change_owner(self) -> None:
         """Give the folder to the user that the server runs as."""
@@ -241,9 +241,9 @@ class PrivateServer:
                 if not self.alive or time.monotonic() > deadline:
                     size = os.fstat(log).st_size
                     log_bytes = os.pread(log, _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
-                    tail = log_bytes.decode(errors="replace").strip()
+                    log_tail = log_bytes.decode(errors="replace").strip()
                     raise DatabaseError(
-                        f"{self.product} did not start ({error}); its log ends:\n{tail}"
+                        f"{self.product} did not start ({error}); its log ends:\n{log_tail}"
                     ) from None
             time.sleep(0.01)
 
@@ -309,12 +309,12 @@ def _version(recipe: Recipe) -> str:
     return f"{recipe.product}-{hashlib.blake2b(result.stdout + command, digest_size=8).hexdigest()}"
 
 
-def _cache_data(data: Path, cached_folder: Path) -> None:
+def _cache_data(data_folder: Path, cached_folder: Path) -> None:
     """Copy an initialised data folder into the cache, completely or not at all."""
     cached_folder.parent.mkdir(parents=True, exist_ok=True)
     copy = Path(tempfile.mkdtemp(dir=cached_folder.parent, prefix=f"{cached_folder.name}.tmp-"))
     try:
-        shutil.copytree(data, copy / "data", symlinks=True)
+        shutil.copytree(data_folder, copy / "data", symlinks=True)
         (copy / "data").rename(cached_folder)
     except OSError:
         if not cached_folder.is_dir():  # otherwise another process was first
@@ -374,8 +374,8 @@ def _initialise_mariadb(folder: Path) -> Sequence[str]:
 
 
 def _initialise_mysql(binary: Path, folder: Path) -> Sequence[str]:
-    data = f"--datadir={folder / 'data'}"
-    return (str(binary), "--no-defaults", "--initialize-insecure", data, _CASE)
+    data_option = f"--datadir={folder / 'data'}"
+    return (str(binary), "--no-defaults", "--initialize-insecure", data_option, _CASE)
 
 
 def _serve_mysql(binary: Path, product: Sequence[str], folder: Path) -> Sequence[str]:

@@ -83,19 +83,19 @@ class RelationSchema:
     triggers: tuple[Trigger, ...] = ()
 
 
-def postgresql_schema(query: Query, oid: str) -> RelationSchema:
+def postgresql_schema(query: Query, relation_id: str) -> RelationSchema:
     """Read a schema on PostgreSQL.
 
     Args:
         query: Runs statements, with only ``pg_catalog`` in its search path.
-        oid: The object id of the table or view.
+        relation_id: The object id of the table or view.
     """
     constraints = [
         Constraint(cast(Any, kind), tuple(json.loads(str(names))) if names else (), str(text or ""))
-        for kind, names, text in query(_POSTGRESQL_CONSTRAINTS.format(oid))
+        for kind, names, text in query(_POSTGRESQL_CONSTRAINTS.format(relation_id))
     ]
-    [(view, collations)] = query(_POSTGRESQL_DEFINITION.format(oid)) or [("", "")]
-    triggers = [Trigger(*map(str, row)) for row in query(_POSTGRESQL_TRIGGERS.format(oid))]
+    [(view, collations)] = query(_POSTGRESQL_DEFINITION.format(relation_id)) or [("", "")]
+    triggers = [Trigger(*map(str, row)) for row in query(_POSTGRESQL_TRIGGERS.format(relation_id))]
     return RelationSchema(tuple(constraints), str(view or collations or ""), tuple(triggers))
 
 

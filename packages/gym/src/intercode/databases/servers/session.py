@@ -506,8 +506,8 @@ def _table(
     if outcome.failure is None:
         column_types = tuple((str(column), str(type_)) for column, type_ in columns)
         rows = outcome.results[-1].rows
-        parts = schema.constraints, schema.definition, schema.triggers
-        return Table(relation.kind, column_types, rows, *parts)
+        schema_fields = schema.constraints, schema.definition, schema.triggers
+        return Table(relation.kind, column_types, rows, *schema_fields)
     if relation.kind == "view" and not outcome.timed_out:
         # A view over a missing table has neither columns nor rows.
         return Table(relation.kind, (), ())

@@ -31,8 +31,8 @@ def main(arguments: list[str]) -> int:
     """Run the server until the standard input closes; return the server's exit code."""
     folder, uid, gid, memory, ending, *command = arguments
     change = int(uid) != os.geteuid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing the pipe
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_IGN)  # the parent decides, by closing the pipe
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # this process adopts orphans
     try:
         with open(os.path.join(folder, "log"), "ab") as log:  # noqa: PTH118, PTH123 - starts fast
@@ -58,8 +58,8 @@ def main(arguments: list[str]) -> int:
 
 def _prepare(memory: int) -> None:
     """Prepare the server's process, after the change of user."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_DFL)
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

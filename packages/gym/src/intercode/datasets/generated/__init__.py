@@ -57,16 +57,16 @@ class Generated(Dataset):
     """A dataset with the first generated tasks listed, and all others by index or id."""
 
     def __init__(
-        self, make: Callable[[int], Task], count: int, name: str, databases: str | None = None
+        self, make_task: Callable[[int], Task], count: int, name: str, databases: str | None = None
     ) -> None:
-        super().__init__(map(make, range(count)), name, databases=databases)
-        self._make = make
+        super().__init__(map(make_task, range(count)), name, databases=databases)
+        self._make_task = make_task
         self._prefix = self._tasks[0].task_id.rpartition("-")[0]
 
     def at(self, index: int) -> Task:
         """Return the task at an index: any integer from 0, even beyond the listed tasks."""
         known = isinstance(index, bool) or not isinstance(index, Integral) or index < len(self)
-        return super().at(index) if known else self._make(int(index))
+        return super().at(index) if known else self._make_task(int(index))
 
     def by_id(self, task_id: str | int) -> Task:
         """Return the task with an id, listed or not."""
@@ -180,8 +180,8 @@ def _task(facts: tuple[str, int, int, str, int], draft: Draft) -> Task:
 def _cached_tasks(
     kind: str, seed: int, difficulty: int, split: str, count: int, databases: str | None
 ) -> Generated:
-    make = partial(task, kind, seed=seed, difficulty=difficulty, split=split)
-    return Generated(make, count, f"generated-{kind}", databases)
+    make_task = partial(task, kind, seed=seed, difficulty=difficulty, split=split)
+    return Generated(make_task, count, f"generated-{kind}", databases)
 
 
 def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> None:
@@ -189,9 +189,9 @@ def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> Non
         if value not in choices:
             suggestion = hint_text(str(value), choices)
             raise UsageError(f"generated tasks have no {option} {value!r}{suggestion}")
-    for option, number in (("seed", seed), ("difficulty", difficulty), ("index", index)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise UsageError(f"{option} must be a whole number from 0, not {number!r}")
+    for option, option_value in (("seed", seed), ("difficulty", difficulty), ("index", index)):
+        if isinstance(option_value, bool) or not isinstance(option_value, int) or option_value < 0:
+            raise UsageError(f"{option} must be a whole number from 0, not {option_value!r}")
     min_difficulty = 2 if split == "compositions" else 1
     if not min_difficulty <= difficulty <= MAX_DIFFICULTY:
         raise UsageError(
@@ -202,7 +202,10 @@ def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> Non
 
 def _write_databases(seed: int, split: str) -> str:
     """Write the databases of a seed and split; return their folder, named by the digest."""
-    scripts = {database_name(number): script(seed, split, number) for number in range(DATABASES)}
+    scripts = {
+        database_name(database_number): script(seed, split, database_number)
+        for database_number in range(DATABASES)
+    }
     folder = cache_root() / "generated" / sha256("".join(scripts.values()))[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -39,11 +39,11 @@ _EXCLUDED_WORDS = [
 """Excluded words: the name of a program, and offensive words."""
 
 
-def _combine(firsts: Sequence[str], lasts: Sequence[str]) -> tuple[str, ...]:
+def _combine(prefixes: Sequence[str], suffixes: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         prefix + suffix
-        for prefix in firsts
-        for suffix in lasts
+        for prefix in prefixes
+        for suffix in suffixes
         if prefix + suffix not in _EXCLUDED_WORDS
     )
 
@@ -96,13 +96,13 @@ class Pool:
         return _POOLS["train" if split == "compositions" else split]
 
 
-def _pool(parts: Sequence[int], counts: Sequence[int]) -> Pool:
+def _pool(residues: Sequence[int], counts: Sequence[int]) -> Pool:
     """Return the names and values of the given sixths, by position modulo 6."""
     words, ends = (
-        tuple(item for row, item in enumerate(all_items) if row % 6 in parts)
+        tuple(item for index, item in enumerate(all_items) if index % 6 in residues)
         for all_items in (_WORDS, _ENDS)
     )
-    return Pool(words, tuple(n for n in range(10, 100) if n % 6 in parts), tuple(counts), ends)
+    return Pool(words, tuple(n for n in range(10, 100) if n % 6 in residues), tuple(counts), ends)
 
 
 _POOLS = {

@@ -98,11 +98,11 @@ class Puzzle:
 
     def task(self, name: str) -> Task:
         """Return the puzzle as a task, with binary files in base64 as ``metadata.binary_files``."""
-        text = {path: data for path, data in self.files.items() if isinstance(data, str)}
+        text = {path: content for path, content in self.files.items() if isinstance(content, str)}
         binary = {
-            path: base64.b64encode(data).decode()
-            for path, data in self.files.items()
-            if isinstance(data, bytes)
+            path: base64.b64encode(content).decode()
+            for path, content in self.files.items()
+            if isinstance(content, bytes)
         }
         metadata: dict[str, Any] = {
             "solution": list(self.solution),

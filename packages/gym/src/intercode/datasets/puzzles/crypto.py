@@ -43,7 +43,7 @@ def passwords(draw: Draw) -> Puzzle:
         rows.append(f"{user}:{salt}:{hashlib.sha256((salt + password).encode()).hexdigest()}\n")
     secret = passwords_by_user[owner].encode()
     key = b"".join(hashlib.sha256(secret + bytes([n])).digest() for n in range(len(flag) // 32 + 1))
-    vault = bytes(a ^ b for a, b in zip(flag.encode(), key, strict=False))
+    sealed_flag = bytes(a ^ b for a, b in zip(flag.encode(), key, strict=False))
     return Puzzle(
         f"vault.hex is {owner.capitalize()}'s; vault.py opens it with the right password. "
         "users.txt has user:salt:sha256(salt + password), and it is known that every password is a "
@@ -60,7 +60,7 @@ def passwords(draw: Draw) -> Puzzle:
             "users.txt": "".join(rows),
             "words.txt": "\n".join(words) + "\n",
             "vault.py": _VAULT,
-            "vault.hex": vault.hex() + "\n",
+            "vault.hex": sealed_flag.hex() + "\n",
         },
         wrong_flags=tuple(f"intercode{{{password}}}" for password in passwords_by_user.values()),
         facts={"subtasks": [{"name": f"{owner}'s password", "answer": passwords_by_user[owner]}]},
@@ -100,8 +100,11 @@ def rsa(draw: Draw) -> Puzzle:
     """Return a puzzle about RSA with a modulus of sixty bits."""
     flag, exponent = draw.flag(), 65537
     first_prime, second_prime = _prime(draw, exponent), _prime(draw, exponent)
-    data = flag.encode()
-    blocks = [int.from_bytes(data[offset : offset + 6], "big") for offset in range(0, len(data), 6)]
+    flag_bytes = flag.encode()
+    blocks = [
+        int.from_bytes(flag_bytes[offset : offset + 6], "big")
+        for offset in range(0, len(flag_bytes), 6)
+    ]
     lines = [
         f"n = {first_prime * second_prime}",
         f"e = {exponent}",
@@ -134,9 +137,11 @@ print("".join(pow(c, d, p * q).to_bytes(6, "big").lstrip(b"\\0").decode() for c 
 
 def _prime(draw: Draw, exponent: int) -> int:
     while True:
-        number = draw.randrange(1 << 29, 1 << 30) | 1
-        if number % exponent != 1 and all(number % d for d in range(3, 1 << 15, 2)):
-            return number
+        candidate = draw.randrange(1 << 29, 1 << 30) | 1
+        if candidate % exponent != 1 and all(
+            candidate % divisor for divisor in range(3, 1 << 15, 2)
+        ):
+            return candidate
 
 
 _LOTTERY = """\
@@ -164,11 +169,13 @@ def lottery(draw: Draw) -> Puzzle:
     """Return a puzzle about a linear congruential generator: five numbers determine the next."""
     flag, prime = draw.flag(), 2**61 - 1
     multiplier, increment, state = (draw.randrange(2, prime) for _ in range(3))
-    numbers = []
+    generator_outputs = []
     for _ in range(5 + (len(flag) + 7) // 8):
         state = (multiplier * state + increment) % prime
-        numbers.append(state)
-    key = b"".join(number.to_bytes(8, "big") for number in numbers[5:])
+        generator_outputs.append(state)
+    key = b"".join(
+        generator_output.to_bytes(8, "big") for generator_output in generator_outputs[5:]
+    )
     sealed_prize = bytes(x ^ y for x, y in zip(flag.encode(), key, strict=False)).hex()
     return Puzzle(
         "lottery.py draws numbers, and today.txt is what it printed. Tomorrow's prize is sealed "
@@ -192,7 +199,7 @@ print(bytes(p ^ q for p, q in zip(data, key)).decode())
         "cryptography",
         {
             "lottery.py": _LOTTERY,
-            "today.txt": f"drawn: {' '.join(map(str, numbers[:5]))}\nsealed: {sealed_prize}\n",
+            "today.txt": f"drawn: {' '.join(map(str, generator_outputs[:5]))}\nsealed: {sealed_prize}\n",
         },
-        wrong_flags=(f"intercode{{{numbers[5]}}}", f"intercode{{{sealed_prize}}}"),
+        wrong_flags=(f"intercode{{{generator_outputs[5]}}}", f"intercode{{{sealed_prize}}}"),
     )

@@ -68,18 +68,18 @@ def tape(draw: Draw) -> Puzzle:
 
 
 def _ita2(text: str) -> list[int]:
-    codes, shifted = [_LETTERS_SHIFT], False
+    codes, is_shifted = [_LETTERS_SHIFT], False
     for character in text:
-        if character not in (_FIGURES if shifted else _LETTERS):
-            shifted = not shifted
-            codes.append(_FIGURES_SHIFT if shifted else _LETTERS_SHIFT)
-        codes.append((_FIGURES if shifted else _LETTERS).index(character))
+        if character not in (_FIGURES if is_shifted else _LETTERS):
+            is_shifted = not is_shifted
+            codes.append(_FIGURES_SHIFT if is_shifted else _LETTERS_SHIFT)
+        codes.append((_FIGURES if is_shifted else _LETTERS).index(character))
     return codes
 
 
 def _holes(code: int) -> str:
-    holes = "".join("o" if code >> bit & 1 else " " for bit in range(5))
-    return f"{holes[:3]}.{holes[3:]}"
+    hole_marks = "".join("o" if code >> bit & 1 else " " for bit in range(5))
+    return f"{hole_marks[:3]}.{hole_marks[3:]}"
 
 
 _READ_TAPE = """

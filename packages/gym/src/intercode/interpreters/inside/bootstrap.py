@@ -88,12 +88,12 @@ def main(sock: socket.socket) -> None:
 
 
 def _read_exactly(fd: int, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        data += (chunk := os.read(fd, count - len(data)))
+    content = b""
+    while len(content) < count:
+        content += (chunk := os.read(fd, count - len(content)))
         if not chunk:
             raise EOFError
-    return data
+    return content
 
 
 def _settle() -> None:

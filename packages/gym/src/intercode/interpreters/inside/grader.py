@@ -170,8 +170,8 @@ class Grader(Peer):
     def serve(self, payload: bytes) -> bytes:
         """Call a function of the tests for the subject; return ``[done, result or reason]``."""
         try:
-            number, args, kwargs = json.loads(payload)
-            function = self._objects[number]
+            function_number, args, kwargs = json.loads(payload)
+            function = self._objects[function_number]
             if not callable(function):
                 raise TypeError(f"{type(function).__name__} cannot be called")
             result = function(*self.decode(args), **self.decode(kwargs))
@@ -185,19 +185,21 @@ def _describe_error(error: BaseException) -> str:
     return "".join(lines).strip()[:_MAX_MESSAGE_LENGTH] or type(error).__name__
 
 
-def _answer(channel: Channel, kind: int, number: int, grader: Grader | None, data: Any) -> Any:
+def _answer(
+    channel: Channel, kind: int, request_number: int, grader: Grader | None, request: Any
+) -> Any:
     """Answer one request of the host; return the grader."""
     message = ""
     try:
         if kind == OPEN:
-            grader = Grader(channel, data)
+            grader = Grader(channel, request)
         elif grader is not None:
-            grader.run(data)
+            grader.run(request)
         else:
             message = "the tests could not be set up"
     except BaseException as error:  # noqa: BLE001 - a test that fails
         message = _describe_error(error)
-    channel.send(kind, number, message.encode("utf-8", "backslashreplace"))
+    channel.send(kind, request_number, message.encode("utf-8", "backslashreplace"))
     return grader
 
 
@@ -211,11 +213,11 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
     channel.send(STARTED)
     while True:
         try:
-            kind, number, payload = channel.receive()
+            kind, request_number, payload = channel.receive()
         except EOFError:
             return
         if kind in (OPEN, TEST):
-            grader = _answer(channel, kind, number, grader, json.loads(payload))
+            grader = _answer(channel, kind, request_number, grader, json.loads(payload))
 
 
 # -- objects of the submission ---------------------------------------------------------------------
@@ -270,8 +272,8 @@ class Remote:
         if not isinstance(iterator, Remote):
             raise TypeError("an iterator that is none")
         while has_more:
-            items, has_more = self.__grader.perform("take", iterator, size)
-            yield from items
+            batch, has_more = self.__grader.perform("take", iterator, size)
+            yield from batch
             size = min(2 * size, _MAX_BATCH)
 
     def __contains__(self, item: Any) -> bool:
@@ -326,7 +328,8 @@ class Remote:
     @staticmethod
     def __as_data(function: str, left_value: Any, right_value: Any) -> Any:
         values = [
-            part.__value if isinstance(part, Remote) else part for part in (left_value, right_value)
+            operand.__value if isinstance(operand, Remote) else operand
+            for operand in (left_value, right_value)
         ]
         if any(value is NO_DATA for value in values):
             return NotImplemented
@@ -336,12 +339,12 @@ class Remote:
         return self.__grader.perform(name, self, *args)
 
 
-def _method(helper: str, *bound: Any) -> Any:
+def _method(helper_name: str, *bound_values: Any) -> Any:
     """Return a special method that calls a private helper of `Remote` with bound arguments."""
 
     def method(self: Remote, *args: Any) -> Any:
-        name, *bound_arguments = bound
-        return getattr(self, "_Remote__" + helper)(name, *args, *bound_arguments)
+        name, *bound_arguments = bound_values
+        return getattr(self, "_Remote__" + helper_name)(name, *args, *bound_arguments)
 
     return method
 

@@ -53,7 +53,7 @@ def _iso(encode: Coder, value: Any) -> list[Any]:
     return [value.isoformat()]
 
 
-_PARTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
+_CONSTRUCTOR_ARGUMENTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
     **dict.fromkeys((list, tuple, set, frozenset, deque), _items),
     **dict.fromkeys((dict, OrderedDict, Counter, defaultdict), _pairs),
     **dict.fromkeys((bytes, bytearray), _hex),
@@ -72,7 +72,7 @@ def _decode_dict(decode: Coder, pairs: Any) -> dict[Any, Any]:
     return {decode(key): decode(item) for key, item in pairs}
 
 
-_MAKERS: dict[str, Callable[..., Any]] = {
+_CONSTRUCTORS: dict[str, Callable[..., Any]] = {
     "int": lambda _, text: int(text, 16),
     "list": lambda decode, items: [decode(item) for item in items],
     "tuple": lambda decode, items: tuple(decode(item) for item in items),
@@ -96,7 +96,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "Fraction": lambda decode, *parts: Fraction(*map(decode, parts)),
     "ellipsis": lambda _: ...,
 }
-_DATA: dict[type, Callable[[Any], Any]] = {
+_EXACT_COPIES: dict[type, Callable[[Any], Any]] = {
     int: int.__int__, float: float.__float__, str: str.__str__, tuple: tuple, list: list,
     dict: dict, set: set, frozenset: frozenset, bytes: bytes,
 }  # fmt: skip
@@ -111,7 +111,7 @@ class Peer:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._objects: list[object] = []
-        self._numbers: dict[int, int] = {}
+        self._object_numbers: dict[int, int] = {}
         self._stand_ins: dict[int, Any] = {}
 
     # -- the parts of each side ------------------------------------------------------------------
@@ -145,29 +145,35 @@ class Peer:
             return value
         if kind is int:
             return value if -_LARGE_INTEGER < value < _LARGE_INTEGER else ["int", hex(value)]
-        if (parts := _PARTS.get(kind)) is not None:
-            return [kind.__name__, *parts(self.encode, value)]
-        if (number := self.object_number(value)) is not None:
-            return ["yours", number]
+        if (get_arguments := _CONSTRUCTOR_ARGUMENTS.get(kind)) is not None:
+            return [kind.__name__, *get_arguments(self.encode, value)]
+        if (reference_number := self.object_number(value)) is not None:
+            return ["yours", reference_number]
         name = self.names_by_id.get(id(value))
         return ["builtin", name] if name is not None else self._refer(value)
 
     def _refer(self, value: Any) -> list[Any]:
-        number = self._numbers.get(id(value))
-        if number is None:
-            number = self._numbers[id(value)] = len(self._objects)
+        reference_number = self._object_numbers.get(id(value))
+        if reference_number is None:
+            reference_number = self._object_numbers[id(value)] = len(self._objects)
             self._objects.append(value)
         if isinstance(value, type):
             if issubclass(value, BaseException):
                 bases = [self.encode(base) for base in value.__bases__ if base is not object]
-                return ["ref", number, "exception", value.__name__, [value.__module__, bases]]
-            return ["ref", number, "class", value.__name__]
+                return [
+                    "ref",
+                    reference_number,
+                    "exception",
+                    value.__name__,
+                    [value.__module__, bases],
+                ]
+            return ["ref", reference_number, "class", value.__name__]
         if isinstance(value, ModuleType):
-            return ["ref", number, "module", value.__name__]
+            return ["ref", reference_number, "module", value.__name__]
         if isinstance(value, _CALLABLE_TYPES):
-            return ["ref", number, "callable", value.__name__]
-        reference = ["ref", number, "object", type(value).__name__]
-        for kind, copy in _DATA.items():
+            return ["ref", reference_number, "callable", value.__name__]
+        reference = ["ref", reference_number, "object", type(value).__name__]
+        for kind, copy in _EXACT_COPIES.items():
             if isinstance(value, kind):
                 return [*reference, [self.encode(copy(value))]]
         return reference
@@ -182,14 +188,14 @@ class Peer:
             if isinstance(tree, dict):
                 raise ValueError("an object is not a value")
             return tree
-        tag, *parts = tree
-        if tag == "yours":
-            return self._objects[parts[0]]
-        if tag == "builtin":
-            return self.find_builtin(parts[0])
-        if tag == "ref":
-            return self._stand_in(*parts)
-        return _MAKERS[tag](self.decode, *parts)
+        type_name, *arguments = tree
+        if type_name == "yours":
+            return self._objects[arguments[0]]
+        if type_name == "builtin":
+            return self.find_builtin(arguments[0])
+        if type_name == "ref":
+            return self._stand_in(*arguments)
+        return _CONSTRUCTORS[type_name](self.decode, *arguments)
 
     def find_builtin(self, name: str) -> Any:
         """Return Python's own function or type of that name."""

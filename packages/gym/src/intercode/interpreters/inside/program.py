@@ -80,8 +80,8 @@ def _run_to_exit(channel: Channel, run: Any) -> int:
 
 def _open_streams(stdin: int, stdout: int, stderr: int) -> list[Any]:
     """Make these descriptors 0, 1 and 2, and open Python's own streams on them as Python does."""
-    for number, fd in enumerate((stdin, stdout, stderr)):
-        os.dup2(fd, number)
+    for standard_fd, fd in enumerate((stdin, stdout, stderr)):
+        os.dup2(fd, standard_fd)
     text: dict[str, Any] = {"encoding": "utf-8", "closefd": False}
     sys.stdin = sys.__stdin__ = open(0, errors="surrogateescape", **text)  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = open(1, "w", errors="surrogateescape", **text)  # type: ignore[misc]

@@ -77,14 +77,14 @@ class PythonSession:
         self._files = [(_fstat(fd).st_dev, _fstat(fd).st_ino) for _, fd in self._standard]
         self._open_streams()
 
-    def run(self, number: int, source: str) -> tuple[int, bytes]:
+    def run(self, action_number: int, source: str) -> tuple[int, bytes]:
         """Run an action; return the kind of its end, and the code of an exit."""
         status, code = FAILED, b""
         try:
             try:
                 self._prepare()
                 self._running = True
-                self._execute(_NAME % number, source)
+                self._execute(_NAME % action_number, source)
                 status = DONE
             finally:
                 self._running = False
@@ -141,22 +141,22 @@ class PythonSession:
 
     def _write(self, text: str) -> None:
         if len(text) > self._limit:
-            half = self._limit // 2
-            cut = f"\n[... {len(text) - 2 * half} characters cut ...]\n"
-            text = text[:half] + cut + text[-half:]
+            head_length = self._limit // 2
+            omission_note = f"\n[... {len(text) - 2 * head_length} characters cut ...]\n"
+            text = text[:head_length] + omission_note + text[-head_length:]
         write_all(self._output_fd, text.encode("utf-8", "backslashreplace"))
 
     def _prepare(self) -> None:
         """Restore whatever earlier actions have closed, replaced or cleared."""
         _handle(_sigint, self._interrupt)
-        for (number, spare_fd), file in zip(self._standard, self._files):
+        for (standard_fd, spare_fd), file in zip(self._standard, self._files):
             try:
-                status = _fstat(number)
-                intact = (status.st_dev, status.st_ino) == file
+                status = _fstat(standard_fd)
+                is_intact = (status.st_dev, status.st_ino) == file
             except OSError:
-                intact = False
-            if not intact:
-                _dup2(spare_fd, number)
+                is_intact = False
+            if not is_intact:
+                _dup2(spare_fd, standard_fd)
         if [sys.stdin, sys.stdout, sys.stderr] != self._streams or any(
             stream.closed for stream in self._streams
         ):
@@ -210,14 +210,14 @@ def _exit_code(error: SystemExit) -> bytes:
 def _report(error: BaseException) -> str:
     report = _details(type(error), error, error.__traceback__)
     reports = [report]
-    for part in reports:
-        part.stack[:] = [
-            frame for frame in part.stack if not frame.filename.startswith(_own_prefixes)
+    for chain_report in reports:
+        chain_report.stack[:] = [
+            frame for frame in chain_report.stack if not frame.filename.startswith(_own_prefixes)
         ]
         related_reports = [
-            part.__cause__,
-            part.__context__,
-            *(getattr(part, "exceptions", None) or ()),
+            chain_report.__cause__,
+            chain_report.__context__,
+            *(getattr(chain_report, "exceptions", None) or ()),
         ]
         reports += [
             related_report for related_report in related_reports if related_report is not None
@@ -240,11 +240,11 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
     reply = 0, -1, b""
     while True:
         try:
-            _, number, source = channel.peek()
-            if reply[1] != number:
-                reply = FAILED, number, b""  # from now on the action is not repeated
-                status, code = session.run(number, source.decode("utf-8", "surrogatepass"))
-                reply = status, number, code
+            _, request_number, source = channel.peek()
+            if reply[1] != request_number:
+                reply = FAILED, request_number, b""  # from now on the action is not repeated
+                status, code = session.run(request_number, source.decode("utf-8", "surrogatepass"))
+                reply = status, request_number, code
             channel.send(*reply)
             channel.drop()
         except EOFError:

@@ -86,13 +86,13 @@ class Subject(Peer):
         """Return the number of the tests' object that a value stands for; None for other values."""
         return value._number if type(value) is Stub else None
 
-    def call(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, reference_number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an object of the tests in their process.
 
         Raises:
             RuntimeError: The call failed; the message has the reason.
         """
-        is_done, value = self.ask(number, self.encode(args), self.encode(kwargs))
+        is_done, value = self.ask(reference_number, self.encode(args), self.encode(kwargs))
         if not is_done:
             raise RuntimeError(value)
         return self.decode(value)
@@ -108,7 +108,7 @@ class Subject(Peer):
         value = error = None
         changed_arguments: list[Any] = []
         try:
-            args, kwargs = (self.decode(part) for part in arguments)
+            args, kwargs = (self.decode(argument) for argument in arguments)
             operation = self._operations[name]
             with contextlib.redirect_stdout(output):
                 try:
@@ -154,15 +154,15 @@ class Subject(Peer):
         """Return up to `limit` next items, and whether more may follow."""
         if (pending_error := self._pending_errors.pop(id(iterator), None)) is not None:
             raise pending_error
-        items: list[Any] = []
+        values: list[Any] = []
         try:
-            items.extend(itertools.islice(iterator, limit))
+            values.extend(itertools.islice(iterator, limit))
         except BaseException as error:
-            if not items:
+            if not values:
                 raise
             self._pending_errors[id(iterator)] = error  # raised when the next items are requested
-            return items, True
-        return items, len(items) == limit
+            return values, True
+        return values, len(values) == limit
 
 
 async def _await(awaitable: Any) -> Any:
@@ -179,11 +179,11 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
     channel.send(STARTED)
     while True:
         try:
-            kind, number, payload = channel.receive()
+            kind, request_number, payload = channel.receive()
         except EOFError:
             return
         if kind == LOAD:
-            status, _ = session.run(number, payload.decode("utf-8", "surrogatepass"))
-            channel.send(LOAD, number, b"%d" % status)
+            status, _ = session.run(request_number, payload.decode("utf-8", "surrogatepass"))
+            channel.send(LOAD, request_number, b"%d" % status)
         elif kind == ASK:
             subject.answer(payload)

@@ -42,9 +42,9 @@ def frame(kind: int, number: int = 0, payload: bytes = b"") -> bytes:
     return _HEADER.pack(len(payload), kind, number) + payload
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, content: bytes) -> None:
     """Write all bytes, even if an action has made the descriptor non-blocking."""
-    view = memoryview(data)
+    view = memoryview(content)
     while view:
         try:
             view = view[write(fd, view) :]
@@ -61,25 +61,25 @@ class Frames:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._data = bytearray()
+        self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, chunk: bytes) -> list[Frame]:
         """Return the messages that this data completes.
 
         Raises:
             ValueError: A message exceeds the limit.
         """
-        self._data += data
+        self._buffer += chunk
         frames = []
-        while len(self._data) >= _HEADER.size:
-            length, kind, number = _HEADER.unpack_from(self._data)
+        while len(self._buffer) >= _HEADER.size:
+            length, kind, request_number = _HEADER.unpack_from(self._buffer)
             if length > self._limit:
                 raise ValueError(f"a message of {length} bytes, above {self._limit}")
             end = _HEADER.size + length
-            if len(self._data) < end:
+            if len(self._buffer) < end:
                 break
-            frames.append((kind, number, bytes(self._data[_HEADER.size : end])))
-            del self._data[:end]
+            frames.append((kind, request_number, bytes(self._buffer[_HEADER.size : end])))
+            del self._buffer[:end]
         return frames
 
 
@@ -115,14 +115,14 @@ class Channel:
         """
         while not self._waiting_frames:
             try:
-                data = read(self._read, _CHUNK)
+                chunk = read(self._read, _CHUNK)
             except OSError as error:
                 if error.errno is None:  # for instance an alarm's TimeoutError
                     raise
-                data = b""  # an action closed the descriptor
-            if not data:
+                chunk = b""  # an action closed the descriptor
+            if not chunk:
                 raise EOFError
-            self._waiting_frames += self._frames.feed(data)
+            self._waiting_frames += self._frames.feed(chunk)
         return self._waiting_frames[0]
 
     def drop(self) -> None:

@@ -53,17 +53,17 @@ def parse_port(name: str, base_url: str | None) -> int:
     """
     if base_url is None:
         return 0
-    parts = urlsplit(base_url)
+    url_parts = urlsplit(base_url)
     if (
-        parts.hostname not in _HOSTS
-        or parts.port is None
-        or parts.path.strip("/") not in ("", "v1")
+        url_parts.hostname not in _HOSTS
+        or url_parts.port is None
+        or url_parts.path.strip("/") not in ("", "v1")
     ):
         raise UsageError(
             f"local/{name} is served on this machine: a base URL can only choose the port, as "
             "http://127.0.0.1:8080"
         )
-    return parts.port
+    return url_parts.port
 
 
 class LocalClient:

@@ -123,7 +123,7 @@ def _string(file: BinaryIO, max_length: int) -> str:
     length = _scalar(file, "<Q")
     if length > max_length:
         raise ValueError(f"it has a text of {length:,} bytes")
-    data = file.read(length)
-    if len(data) != length:
+    content = file.read(length)
+    if len(content) != length:
         raise ValueError("it ends within its header")
-    return data.decode("utf-8", "replace")
+    return content.decode("utf-8", "replace")

@@ -22,11 +22,11 @@ def main() -> None:
     options = json.loads(_first_line())
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # llama.cpp's own output goes to the log
-    watch = threading.Thread(target=exit_with_parent, args=(options["log"],), daemon=True)
-    watch.start()  # first: loading the weights takes seconds
+    watchdog_thread = threading.Thread(target=exit_with_parent, args=(options["log"],), daemon=True)
+    watchdog_thread.start()  # first: loading the weights takes seconds
     server = start(options)
     print(server.listening_address, file=answer, flush=True)
-    watch.join()
+    watchdog_thread.join()
 
 
 def _first_line() -> bytes:

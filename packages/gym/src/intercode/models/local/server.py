@@ -103,22 +103,22 @@ def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
     """
     memory = available_memory() - weights.size - BUFFERS
     context = min(MOST_CONTEXT, weights.header.context or CONTEXT)
-    slots = max(1, min(calls, MOST_SLOTS))
-    while context > CONTEXT and weights.header.cache_bytes(slots * context) > memory // 4:
+    slot_count = max(1, min(calls, MOST_SLOTS))
+    while context > CONTEXT and weights.header.cache_bytes(slot_count * context) > memory // 4:
         context //= 2
-    while slots > 1 and weights.header.cache_bytes(slots * context) > memory // 2:
-        slots -= 1  # the other half of the free memory is for sandboxes and other processes
-    while context > LEAST_CONTEXT and weights.header.cache_bytes(slots * context) > memory:
+    while slot_count > 1 and weights.header.cache_bytes(slot_count * context) > memory // 2:
+        slot_count -= 1  # the other half of the free memory is for sandboxes and other processes
+    while context > LEAST_CONTEXT and weights.header.cache_bytes(slot_count * context) > memory:
         context //= 2
-    if (required_memory := weights.header.cache_bytes(slots * context)) > memory:
+    if (required_memory := weights.header.cache_bytes(slot_count * context)) > memory:
         required_memory += weights.size + BUFFERS
         raise UsageError(
             f"local/{name} needs {required_memory / 1e9:.1f} GB of memory, and "
             f"{max(0, memory + weights.size + BUFFERS) / 1e9:.1f} GB are free: "
             "choose a smaller model ('intercode models list')"
         )
-    spare = min(MOST_PROMPT_CACHE, (memory - required_memory) // 4)
-    return ServerOptions(slots, context, len(os.sched_getaffinity(0)), spare // MIB)
+    spare_memory = min(MOST_PROMPT_CACHE, (memory - required_memory) // 4)
+    return ServerOptions(slot_count, context, len(os.sched_getaffinity(0)), spare_memory // MIB)
 
 
 def check_package() -> None:

@@ -89,7 +89,7 @@ def fetch(
     entry: ModelEntry,
     *,
     origin: str | Path = "",
-    say: Callable[[str], None] | None = None,
+    report_line: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Fetch a model's file unless it exists; an interrupted download is resumed.
@@ -97,7 +97,7 @@ def fetch(
     Args:
         entry: The model.
         origin: A local copy of the file, or another URL; empty: the publisher's URL.
-        say: Called with lines of text about the steps; None: no output.
+        report_line: Called with lines of text about the steps; None: no output.
         progress: Called during the download.
 
     Returns:
@@ -107,38 +107,40 @@ def fetch(
         UsageError: The local copy does not exist.
         FetchError: The file cannot be fetched, or has another digest.
     """
-    place = home(entry)
-    tell = say or (lambda line: None)
+    model_file = home(entry)
+    report_step = report_line or (lambda line: None)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        model_file.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
             folder() / f".{entry.name}.lock",
-            on_wait=lambda: tell(f"waiting for another process that fetches {entry.name}"),
+            on_wait=lambda: report_step(f"waiting for another process that fetches {entry.name}"),
         ):
-            if not place.exists():
+            if not model_file.exists():
                 if origin and "://" not in str(origin):
-                    _copy(entry, Path(origin).expanduser(), place)
+                    _copy(entry, Path(origin).expanduser(), model_file)
                 else:
                     url = str(origin) or entry.url
-                    tell(f"fetching {url} ({entry.licence}; {HOST}/{entry.repository})")
-                    download(url, place, sha256=entry.sha256, progress=progress, resumable=True)
-                place.chmod(0o444)
+                    report_step(f"fetching {url} ({entry.licence}; {HOST}/{entry.repository})")
+                    download(
+                        url, model_file, sha256=entry.sha256, progress=progress, resumable=True
+                    )
+                model_file.chmod(0o444)
     except OSError as error:
         if isinstance(error, FetchError):
             raise
         raise FetchError(f"cannot keep models in {folder()}: {error}") from error
     finally:
         with suppress(OSError):  # the folder is missing or not empty
-            place.parent.rmdir()
-    return place
+            model_file.parent.rmdir()
+    return model_file
 
 
-def ensure(name: str | None, say: Callable[[str], None]) -> None:
+def ensure(name: str | None, report_line: Callable[[str], None]) -> None:
     """Fetch a run's model if it is a catalog model without a file on this machine.
 
     Args:
         name: ``PROVIDER/NAME``; every name except ``local/NAME`` is ignored.
-        say: Called with lines of text about the download, one per tenth of it.
+        report_line: Called with lines of text about the download, one per tenth of it.
 
     Raises:
         UsageError: The catalog has no such model.
@@ -149,7 +151,7 @@ def ensure(name: str | None, say: Callable[[str], None]) -> None:
         return
     entry = find_entry(model)
     if not home(entry).exists():
-        fetch(entry, say=say, progress=tenth_progress(say))
+        fetch(entry, report_line=report_line, progress=tenth_progress(report_line))
 
 
 def remove(entry: ModelEntry) -> int | None:
@@ -158,21 +160,21 @@ def remove(entry: ModelEntry) -> int | None:
     Returns:
         The freed bytes on disk; None: the model had no files.
     """
-    place = home(entry).parent
-    if not place.exists():
+    model_folder = home(entry).parent
+    if not model_folder.exists():
         return None
     with file_lock(folder() / f".{entry.name}.lock"):
-        size = tree_size(place)
-        remove_tree(place)
+        size = tree_size(model_folder)
+        remove_tree(model_folder)
     return size
 
 
-def _copy(entry: ModelEntry, origin: Path, place: Path) -> None:
+def _copy(entry: ModelEntry, origin: Path, target: Path) -> None:
     if not origin.is_file():
         raise UsageError(f"{origin}: there is no such file")
-    with atomic_file(place) as part:
-        shutil.copyfile(origin, part)
-        if (file_digest := sha256(part)) != entry.sha256:
+    with atomic_file(target) as partial_file:
+        shutil.copyfile(origin, partial_file)
+        if (file_digest := sha256(partial_file)) != entry.sha256:
             raise FetchError(
                 f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {file_digest}, "
                 "not "
