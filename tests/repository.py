@@ -1,4 +1,4 @@
-"""Checks of the files that GitHub and contributors' tools read: ``python tests/repository.py [ROOT]``.
+"""Checks of the files that GitHub and contributors read: ``python tests/repository.py [ROOT]``.
 
 Four programs check their form: actionlint and zizmor the workflows, check-jsonschema all files with
 a published schema, pre-commit its own. The rules here check their content. A job calls a target of
