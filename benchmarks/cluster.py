@@ -22,7 +22,12 @@ from intercode.models.limits import Spending
 from intercode.spec import RunSpec
 from intercode_integrations.ray import Ray, driver
 from intercode_integrations.ray.cluster import cluster_connection
-from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedLedger, SharedPace
+from intercode_integrations.ray.shared_limits import (
+    Outbox,
+    SharedBudget,
+    SharedLedger,
+    SharedRateLimit,
+)
 from intercode_integrations.testing import Fault, Line, ScriptedServer
 from rows import Row
 
@@ -174,7 +179,7 @@ def ledger(place: Ray) -> float:
 
     def calls(ledger: Any, name: str) -> None:
         outbox = Outbox(ledger, name)
-        budget, pace = SharedBudget(outbox, None, None), SharedPace(outbox)
+        budget, pace = SharedBudget(outbox, None, None), SharedRateLimit(outbox)
         for _ in range(CALLS):
             started = pace.acquire(1000)
             budget.reserve(1000, 0.001).release()

@@ -448,7 +448,7 @@ DEFENCES = [
     Defence("pids_controller", "host DoS", (NO_PIDS,)),
     _one(
         "equal_weights", "peer DoS", CGROUP,
-        "        self.sandboxes += change\n", "        self.sandboxes = 1\n",
+        "        self.sandboxes += count_change\n", "        self.sandboxes = 1\n",
     ),
     _one(
         "no_core_by_a_pipe", "host leak, escape", ENTER,
@@ -670,7 +670,7 @@ DEFENCES = [
     ),
     _one(
         "moved_clock", "clock", "intercode/evaluate/checks.py",
-        "    _clock_effects,\n    _mislisted_tests", "    _tests",
+        "    _clock_effects,\n    _mislisted_tests", "    _mislisted_tests",
     ),
     _one(
         "twins", "cheating", "intercode/rewards/mutated_tests.py",
@@ -784,7 +784,7 @@ DEFENCES = [
         "links_of_images", "escape",
         (
             Edit(SYS, "resolve = RESOLVE_NO_SYMLINKS | RESOLVE_IN_ROOT;", "resolve = 0;"),
-            Edit(PROVIDER, "            _check_places(image.layers)\n", ""),
+            Edit(PROVIDER, "            _check_mount_points(image.layers)\n", ""),
         ),
         needs_root=True,
     ),
@@ -1066,15 +1066,15 @@ DEFENCES = [
     ),
     _one(
         "private_places", "host leak", "intercode_sandbox/images/host.py",
-        "    places += _private_places(str(cache_root()))\n", "", needs_root=True,
+        "    paths += _cached_private_paths(str(cache_root()))\n", "", needs_root=True,
     ),
     _one(
         "cache_of_others", "lateral", "intercode_sandbox/files.py",
-        "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
+        "        _check_owner(folder, folder.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
         "tokens_of_data", "cheating", "intercode_integrations/trl/tokens.py",
-        "            cuts.add(position + 1)\n", "",
+        "            boundaries.add(position + 1)\n", "",
     ),
     _one(
         "archive_of_zeros", "host DoS", "intercode_sandbox/images/archive.py",
@@ -1159,12 +1159,12 @@ DEFENCES = [
     _one("skill_read_only", "cheating", SKILLS, ", read_only=True)", ")"),
     _one(
         "layer_elsewhere", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != agent_root:', 'if ".." in parts:',
+        'if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:', 'if ".." in member_parts:',
     ),
     _one(
         "layer_parents", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != agent_root:',
-        'if "/".join(parts[:3]) != agent_root:',
+        'if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:',
+        'if "/".join(member_parts[:3]) != agent_root:',
     ),
     _one(
         "layer_checksums_of_npm", "escape", LAYERS,
@@ -1229,7 +1229,7 @@ DEFENCES = [
     ),
     _one(
         "gateway_paths", "exfiltration", GATE,
-        'elif request.method == "POST" and parts.path in {*_PATHS, COUNT}:',
+        'elif request.method == "POST" and target.path in {*_PATHS, COUNT}:',
         'elif request.method == "POST":',
     ),
     _one(
@@ -1294,7 +1294,7 @@ DEFENCES = [
     Defence(
         "gateway_body", "host DoS",
         (
-            Edit(DOOR, "            if len(data) > limit:", "            if False:"),
+            Edit(DOOR, "            if len(content) > limit:", "            if False:"),
             Edit(GATE, "        if size > policy.max_body:", "        if False:"),
         ),
     ),
@@ -1540,8 +1540,8 @@ DEFENCES = [
     ),
     _one(
         "dropped_pipes", "cheating", OWNERSHIP,
-        "    finalizer = weakref.finalize(thing, work, ",
-        "    finalizer = weakref.finalize(free_when_gone, work, ",
+        "    finalizer = weakref.finalize(owner, callback, ",
+        "    finalizer = weakref.finalize(free_when_gone, callback, ",
     ),
     Defence(
         "exit_in_an_agent", "cheating",
@@ -1567,7 +1567,7 @@ DEFENCES = [
         (
             Edit(
                 "intercode_sandbox/docker/sandbox.py",
-                "        container.process,\n        on_slow_end=container.hand_over,\n",
+                "        container.process,\n        on_slow_end=container.request_kill,\n",
                 "        None,\n",
             ),
             Edit(CONTAINER, "if not self.process.end(_HANG_UP_SECONDS):", "if False:"),

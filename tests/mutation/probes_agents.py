@@ -76,7 +76,7 @@ class _Machine:
 
 def _installs(machine: _Machine, agent: str, before: str | None = None) -> bool:
     recipe = layers.find_recipe(agent)
-    build = layers._npm if recipe.install.source == "npm" else layers._pypi
+    build = layers._install_npm if recipe.install.source == "npm" else layers._install_pypi
     sandbox = cast(Any, machine)
     return not _refused(lambda: build(recipe, "http://index", sandbox, machine.run, before))
 

@@ -38,7 +38,7 @@ Result = tuple[str, float, bool, bool, dict[str, Any]]
 @dataclass(frozen=True, slots=True)
 class _Job(Generic[T]):
     call: Callable[[], T]
-    answer: asyncio.Future[T]
+    result_future: asyncio.Future[T]
     discard: Callable[[T], object]
     """Frees a result that is no longer awaited."""
     abandon: Callable[[], object]
@@ -87,10 +87,10 @@ class CallQueue:
         """
         if self._closing_task is not None:
             raise EnvironmentStateError(f"{self._label} is closed")
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Job(call, answer, discard, abandon))
+        result_future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Job(call, result_future, discard, abandon))
         self._run_next()
-        return await answer
+        return await result_future
 
     async def close(self) -> None:
         """End the running call, refuse the waiting calls, and free the resource. Idempotent.
@@ -101,19 +101,21 @@ class CallQueue:
             self._closing_task = asyncio.get_running_loop().create_task(self._end())
         await asyncio.shield(self._closing_task)
 
-    def when_idle(self, work: Callable[[], object]) -> None:
-        """Call `work` when no call runs or waits: now, or after the last call."""
-        self._idle_callbacks.append(work)
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when no call runs or waits: now, or after the last call."""
+        self._idle_callbacks.append(callback)
         self._run_next()
 
     def _run_next(self) -> None:
         while self._queue and self._running_future is None:
             job = self._queue.popleft()
-            if job.answer.done():
+            if job.result_future.done():
                 job.abandon()
             else:
                 executor = self._executor or threads(os.getpid())
-                self._running_future = job.answer.get_loop().run_in_executor(executor, job.call)
+                self._running_future = job.result_future.get_loop().run_in_executor(
+                    executor, job.call
+                )
                 self._running_future.add_done_callback(partial(self._finish_job, job))
         while self._idle_callbacks and self._running_future is None:
             self._idle_callbacks.pop()()
@@ -121,11 +123,11 @@ class CallQueue:
     def _finish_job(self, job: _Job[T], future: asyncio.Future[T]) -> None:
         self._running_future = None
         error = future.exception()
-        if not job.answer.done():
+        if not job.result_future.done():
             if error is None:
-                job.answer.set_result(future.result())
+                job.result_future.set_result(future.result())
             else:
-                job.answer.set_exception(error)
+                job.result_future.set_exception(error)
         else:
             job.abandon()
             if error is None:
@@ -135,9 +137,9 @@ class CallQueue:
     async def _end(self) -> None:
         loop, pid = asyncio.get_running_loop(), os.getpid()
         while self._queue:
-            answer = self._queue.popleft().answer
-            if not answer.done():
-                answer.set_exception(EnvironmentStateError(f"{self._label} was closed"))
+            result_future = self._queue.popleft().result_future
+            if not result_future.done():
+                result_future.set_exception(EnvironmentStateError(f"{self._label} was closed"))
         if self._running_future is not None:
             await loop.run_in_executor(closing_threads(pid), self._stop)
         if self._running_future is not None:
@@ -257,9 +259,9 @@ class AsyncEnv:
         forks = await self._calls(partial(self._base_env.fork, n, how, lossy), close)
         return [AsyncEnv(fork, self._executor) for fork in forks]
 
-    def when_idle(self, work: Callable[[], object]) -> None:
-        """Call `work` when no call runs or waits: now, or after the last call."""
-        self._calls.when_idle(work)
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when no call runs or waits: now, or after the last call."""
+        self._calls.when_idle(callback)
 
     async def close(self) -> None:
         """End the episode and its running action, and free its sandbox. Idempotent.

@@ -93,7 +93,7 @@ class OpenEnvEnv(Elsewhere):
 
     def _take(self, action: str) -> Reply:
         try:
-            reply_data = self._session.ask("step", self._read(action))
+            reply_data = self._session.ask("step", self._parse_action(action))
         except ActionError as error:
             return Reply(f"[not executed: {error}]", ok=False, info={"executed": False})
         observation, info = reply_data["observation"], reply_data["observation"].get("info") or {}
@@ -113,7 +113,7 @@ class OpenEnvEnv(Elsewhere):
             info=sandbox_end(info) if self._is_ours else {},
         )
 
-    def _read(self, action: str) -> dict[str, Any]:
+    def _parse_action(self, action: str) -> dict[str, Any]:
         if self._field is not None:
             return {self._field: action}
         try:

@@ -211,9 +211,9 @@ class SandboxPool(Generic[Key, Resource]):
         warm: Mapping[Key, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for name, number in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
-            if not number > 0:
-                raise UsageError(f"{name} must be more than 0, not {number}")
+        for name, limit in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
+            if not limit > 0:
+                raise UsageError(f"{name} must be more than 0, not {limit}")
         self._warm_targets = dict(warm or {})
         if sum(self._warm_targets.values()) > capacity:
             raise UsageError(f"warm names more sandboxes than the capacity, {capacity}, allows")

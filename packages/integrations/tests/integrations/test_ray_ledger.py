@@ -17,7 +17,7 @@ def test_a_lost_process_has_paid_for_its_calls() -> None:
     ledger.reserve("one", 60, 0.0)
     ledger.reserve("other", 20, 0.0)
     ledger.end("other", 20, 0.0, "spent", (0.0, 5))
-    ledger.lost("one")
+    ledger.release_process("one")
     assert ledger.read_spending() == (Spending(0.0, 15), Spending(0.0, 60))
     ledger.end("one", 60, 0.0, "spent", (0.0, 60))  # which was on its way: it counts once
     assert ledger.read_spending()[0].tokens == 15
@@ -41,7 +41,7 @@ def test_others_wait_for_what_a_lost_process_held() -> None:
     waiting = threading.Thread(target=call)
     waiting.start()
     assert not ended.is_set()  # the only permit is held
-    ledger.lost("one")
+    ledger.release_process("one")
     assert ended.wait(PATIENCE)
     waiting.join()
     ledger.leave("one")  # too late: it has none
@@ -66,13 +66,13 @@ def test_a_call_keeps_its_ticket_and_leaves_nothing() -> None:
         ledger.release("one", started, 0, True)
         ledger.end("one", 60, 0.5, "spent", (0.5, 60))
     held = ledger._states["one"]
-    assert not held.reservations and not held.start_time and not held.permits
+    assert not held.reservations and not held.start_times and not held.permits
 
 
 def test_posts_come_before_the_question() -> None:
     ledger = SharedLedger(None, 100, Spending(), None)
     ledger.reserve("one", 90, 0.0)
     ended = [("end", 90, 0.0, "spent", (0.0, 40))]
-    ledger.tell("one", ended, "reserve", 60, 0.0)  # without them, it would wait for ever
-    ledger.tell("one", [("end", 60, 0.0, "", (0.0, 0))])
+    ledger.handle("one", ended, "reserve", 60, 0.0)  # without them, it would wait for ever
+    ledger.handle("one", [("end", 60, 0.0, "", (0.0, 0))])
     assert ledger.read_spending()[0].tokens == 40

@@ -65,11 +65,11 @@ def resolve(current: str, path: str) -> str:
     '/testbed/dir2 && ls'
     """
     segments: list[str] = []
-    for part in (path if path.startswith("/") else f"{current}/{path}").split("/"):
-        if part == "..":
+    for segment in (path if path.startswith("/") else f"{current}/{path}").split("/"):
+        if segment == "..":
             del segments[-1:]
-        elif part not in ("", "."):
-            segments.append(part)
+        elif segment not in ("", "."):
+            segments.append(segment)
     return "/" + "/".join(segments)
 
 

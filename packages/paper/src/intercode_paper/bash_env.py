@@ -55,7 +55,7 @@ class PaperBashStage(NoRecipe, SandboxStage):
 
     DEFAULT = IMAGE
 
-    def changed(self, task: Task, place: SandboxBackend) -> bool:
+    def changed(self, task: Task, workspace: SandboxBackend) -> bool:
         """Return False: an image is prepared once, and gold runs in the same prepared image."""
         return False
 
@@ -214,7 +214,7 @@ class _Turn(ReplayedTurn):
     """The turn's reward under the version before the released version."""
 
 
-def same_text(recorded_text: str, replayed_text: str) -> bool:
+def has_same_text(recorded_text: str, replayed_text: str) -> bool:
     """Return whether an observation equals the recorded text, or its recorded excerpt."""
     return recorded_text == (replayed_text[:CUT] if len(recorded_text) == CUT else replayed_text)
 
@@ -222,21 +222,24 @@ def same_text(recorded_text: str, replayed_text: str) -> bool:
 def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
     """Replay one episode; turns that are not compared are executed, too."""
     turns: list[_Turn] = []
-    observation, scored = task.query, False
+    observation, is_scored = task.query, False
     with closing(golds.image.start()) as sandbox:
         bash = PaperBash(sandbox, variables(AGENT_HOST, golds.image.name))
         for turn in episode.turns:
             if turn.command is None:
                 continue
-            submits = turn.command.startswith("submit")
-            if not submits and turn.command != "skip":
+            is_submission = turn.command.startswith("submit")
+            if not is_submission and turn.command != "skip":
                 observation = bash.execute(turn.command).output.decode("utf-8")
             score = Score(0.0)
             # A computed reward is at least 0.01: a recorded reward of 0 was not computed.
-            if submits or turn.reward:
-                score, scored = golds.score(task, observation, sandbox, is_repeat=scored), True
-            if turn.counts:
-                same_observation = turn.observation is None or same_text(
+            if is_submission or turn.reward:
+                score, is_scored = (
+                    golds.score(task, observation, sandbox, is_repeat=is_scored),
+                    True,
+                )
+            if turn.is_compared:
+                same_observation = turn.observation is None or has_same_text(
                     turn.observation, observation
                 )
                 early_reward = early_score(score).value if score.detail else 0.0

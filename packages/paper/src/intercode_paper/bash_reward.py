@@ -104,10 +104,15 @@ def early_score(released_score: Score) -> Score:
 
 
 def _total(info: Mapping[str, Any]) -> Score:
-    parts: Mapping[str, float] = info["reward"]
+    components: Mapping[str, float] = info["reward"]
     # The sum of floats depends on this order: 0.6900000000000001 is recorded.
-    value = 0.01 + parts["file_diff"] + parts["file_changes"] + parts["answer_similarity"]
-    return Score(value, parts, info)
+    value = (
+        0.01
+        + components["file_diff"]
+        + components["file_changes"]
+        + components["answer_similarity"]
+    )
+    return Score(value, components, info)
 
 
 _VOLATILE = re.compile(
@@ -184,7 +189,7 @@ class GoldRuns:
         sandbox = self.image.start()
         try:
             first_outcome = self._run_once(sandbox, command)
-            if first_outcome.pairs or not _changes_ignored(sandbox):
+            if first_outcome.pairs or not _has_ignored_changes(sandbox):
                 return _Runs(first_outcome, first_outcome)
             # Git's reset has nothing to undo, but ignored changes remain: the next run sees them.
             return _Runs(first_outcome, self._run_once(sandbox, command))
@@ -202,7 +207,7 @@ class GoldRuns:
         return Outcome(pairs, output.text, sums.__getitem__, output.text == MALFORMED)
 
 
-def _changes_ignored(sandbox: SandboxBackend) -> bool:
+def _has_ignored_changes(sandbox: SandboxBackend) -> bool:
     return any(change.path.split("/")[1] in IGNORED_NAMES for change in sandbox.changes())
 
 

@@ -75,12 +75,12 @@ class PaperImage:
 
     def status(self, sandbox: SandboxBackend) -> list[Pair]:
         """Return ``git status --short`` of a sandbox of `start`, as the 2023 reward parsed it."""
-        return pairs(self.short_status(sandbox))
+        return parse_pairs(self.short_status(sandbox))
 
     def short_status(self, sandbox: SandboxBackend) -> str:
         """Return ``git status --short`` of a sandbox of `start`."""
         _, index = self._prepare_once()
-        return short(status(index, sandbox.changes()))
+        return format_short(status(index, sandbox.changes()))
 
     def close(self) -> None:
         """Delete the prepared snapshot. Idempotent."""
@@ -116,14 +116,16 @@ def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
     # `git clean -fd` removes directories without tracked files, even /tmp and /mnt, but
     # not mount points.
     untracked_directories = [
-        e.path for e in entries if e.kind == b"d" and e.path not in index.directories
+        entry_item.path
+        for entry_item in entries
+        if entry_item.kind == b"d" and entry_item.path not in index.directories
     ]
     if untracked_directories:
         empty_directories = sorted(
             untracked_directories, key=lambda path: path.count("/"), reverse=True
         )
         sandbox.exec(["rmdir", "--", *(f"/{path}" for path in empty_directories)])
-    _bring_ages_back(sandbox, entries, index)
+    _restore_ages(sandbox, entries, index)
     return index
 
 
@@ -142,18 +144,18 @@ def _add_script(sandbox: SandboxBackend, name: str) -> None:
 
 def _entries(sandbox: SandboxBackend) -> list[_Entry]:
     listing = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
-    _must_succeed(listing, "its files cannot be listed")
+    _check_success(listing, "its files cannot be listed")
     entries = []
     for line in listing.stdout.split(b"\0")[:-1]:
         kind, mode, mtime, name = line.split(b" ", 3)
         path = name.decode("utf-8", "surrogateescape").lstrip("/")
-        if seen_by_git(path):
+        if is_visible_to_git(path):
             entries.append(_Entry(kind, int(mode, 8), float(mtime), path))
     return entries
 
 
-def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
-    now = _plain_moment(time.time())
+def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
+    now = _listing_time(time.time())
     paths: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
         if entry.kind == b"f" or (entry.kind == b"d" and entry.path in index.directories):
@@ -161,7 +163,7 @@ def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Inde
             paths[int(now - age)].append(f"/{entry.path}")
     for moment, names in sorted(paths.items()):
         result = sandbox.exec(["touch", "-h", "-d", f"@{moment}", "--", *names])
-        _must_succeed(result, "the times of its files cannot be set")
+        _check_success(result, "the times of its files cannot be set")
     keep = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
     base_log_tests = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
     # Exit codes are ignored: an image without logs belongs to no task of 2023.
@@ -184,7 +186,7 @@ def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Inde
     )
 
 
-def _plain_moment(now: float) -> float:
+def _listing_time(now: float) -> float:
     """Return the last time whose day, hour and minute are three different two-digit numbers.
 
     The reward counts the words of a date: ``Nov 21 00:00`` has one word fewer than every recorded
@@ -198,7 +200,7 @@ def _plain_moment(now: float) -> float:
     return now
 
 
-def _must_succeed(result: Completed, problem: str) -> None:
+def _check_success(result: Completed, problem: str) -> None:
     if not result.ok:
         reason = result.stderr.decode("utf-8", "replace").strip()
         raise ImageError(f"the image cannot be used for the 2023 protocol: {problem}: {reason}")
@@ -244,10 +246,10 @@ def parents(path: str) -> list[str]:
     ['a', 'a/b']
     """
     parts = path.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def seen_by_git(path: str) -> bool:
+def is_visible_to_git(path: str) -> bool:
     """Return whether git considers a relative path: neither ignored nor within ``.git``."""
     parts = path.split("/")
     return parts[0] not in IGNORED_NAMES and ".git" not in parts
@@ -264,7 +266,7 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
     untracked: set[str] = set()
     for change in changes:
         path = change.path.lstrip("/")
-        if not seen_by_git(path):
+        if not is_visible_to_git(path):
             continue
         tracked_file = index.files.get(path)
         if tracked_file is None:
@@ -278,7 +280,7 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
         elif (
             change.type != tracked_file[0]
             or change.content_changed
-            or _executable(change) != tracked_file[1]
+            or _is_executable(change) != tracked_file[1]
         ):
             tracked_lines.append((" M", path))
     return sorted(tracked_lines, key=_by_path) + [
@@ -286,7 +288,7 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
     ]
 
 
-def _executable(change: Change) -> bool:
+def _is_executable(change: Change) -> bool:
     """Return whether a file is executable for git, which ignores the modes of symlinks."""
     return change.type == "file" and bool(change.mode & stat.S_IXUSR)
 
@@ -328,17 +330,17 @@ def quote_path(path: str) -> str:
     return f'"{escaped_path}"' if escaped_path != path or " " in path else path
 
 
-def short(lines: Iterable[tuple[str, str]]) -> str:
+def format_short(lines: Iterable[tuple[str, str]]) -> str:
     """Format the lines of a status like git."""
     return "".join(f"{code} {quote_path(path)}\n" for code, path in lines)
 
 
-def pairs(text: str) -> list[Pair]:
+def parse_pairs(text: str) -> list[Pair]:
     r"""Parse a status like the 2023 reward: split at whitespace, in pairs of words.
 
     A path with a space therefore misaligns all following pairs.
 
-    >>> pairs(' M a.txt\n?? "b c"\n?? d\n')
+    >>> parse_pairs(' M a.txt\n?? "b c"\n?? d\n')
     [('a.txt', 'M'), ('"b', '??'), ('??', 'c"')]
     """
     words = text.split()

@@ -79,7 +79,7 @@ class PaperCtfEnv(CtfEnv):
             with tasks.locate_errors(task):
                 _check(task)
         super().__init__(
-            Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source),
+            Dataset(map(_with_folder, tasks), tasks.name, tasks.source),
             options=CtfOptions(
                 **{**asdict(options), "attempts": None, "limits": LIMITS, "reward": _reward}
             ),
@@ -138,7 +138,7 @@ def _is_flag(task: Task, answer: str | None) -> bool:
     return answer is not None and answer.lower() in {flag.strip().lower() for flag in task.gold}
 
 
-def _in_its_folder(task: Task) -> Task:
+def _with_folder(task: Task) -> Task:
     """Return the task with all its files; the default folder is that of 2023, ``/ctf/ID``."""
     facts = {"directory": f"{FOLDER}/{task.task_id}", **task.metadata, "assets_without": ()}
     return replace(task, metadata=facts)
@@ -201,7 +201,7 @@ def replay_ctf(
     start_time = time.monotonic()
     stage = CtfStage(provider, image, LIMITS)
     jobs = [
-        (episode, replace(_in_its_folder(find_task(tasks, episode)), setup=None))
+        (episode, replace(_with_folder(find_task(tasks, episode)), setup=None))
         for episode in recorded_run.episodes
     ]
     for _, task in jobs:
@@ -239,18 +239,20 @@ def _episode(
                 observation = RIGHT if turn.observation == RIGHT else observation
             elif status == "submitted":
                 observation = WRONG
-            if turn.counts:
+            if turn.is_compared:
                 same_observation = turn.observation in (None, observation)
                 turns.append(ReplayedTurn(turn, observation, reward, same_observation))
-    return turns, _by_default(provider, episode, task), has_files
+    return turns, _default_reward(provider, episode, task), has_files
 
 
-def _by_default(provider: Provider, episode: RecordedEpisode, task: Task) -> float:
+def _default_reward(provider: Provider, episode: RecordedEpisode, task: Task) -> float:
     """Return the reward of the submitted flags under the default protocol.
 
     The reward depends on flags alone, so the commands between them are not run again.
     """
-    flags = [t.command for t in episode.turns if t.command and t.command.startswith("submit")]
+    flags = [
+        turn.command for turn in episode.turns if turn.command and turn.command.startswith("submit")
+    ]
     dataset = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
     with closing(CtfEnv(dataset, sandbox=provider, max_turns=len(flags) + 1)) as env:
         env.reset()

@@ -39,22 +39,22 @@ def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[s
                 f"the form of 2023 has one attempt at a task, and there are several at "
                 f"{episode.task_id!r}: choose one with --epoch N"
             )
-        paper_episodes[episode.task_id] = _paper(episode, manifest)
+        paper_episodes[episode.task_id] = _paper_record(episode, manifest)
     agent = manifest.get("agent", {})
     if str(agent.get("name", "")).startswith("plan-solve"):
         return {"meta": dict(agent), "logs": paper_episodes}
     return paper_episodes
 
 
-def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
     dataset, env = manifest.get("dataset", {}), manifest.get("env", {})
-    thoughts, steps = _notes(episode, "thought"), _notes(episode, "step")
-    turns = _as_react(episode) if thoughts else _with_the_end(episode)
+    thoughts, steps = _notes_by_turn(episode, "thought"), _notes_by_turn(episode, "step")
+    turns = _as_react(episode) if thoughts else _with_final_turn(episode)
     rewards = [turn.reward for turn in turns]
     history: dict[str, list[Any]] = {}
     for name, notes in (("thoughts", thoughts), ("steps", steps)):
         if notes:
-            history[name] = [notes.get(number, "") for number in range(len(turns))]
+            history[name] = [notes.get(turn_index, "") for turn_index in range(len(turns))]
     task_id = episode.task_id
     record = {
         "environment": f"ic_{episode.env}",
@@ -81,7 +81,7 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "hardness": level} if level else record
 
 
-def _notes(episode: Episode, name: str) -> dict[int, str]:
+def _notes_by_turn(episode: Episode, name: str) -> dict[int, str]:
     """Map each turn to a note of its call to the model."""
     calls = (agent_talk(episode) or Talk()).get("calls", ())
     return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
@@ -96,7 +96,7 @@ def _as_react(episode: Episode) -> list[Turn]:
     return [*turns, Turn(ending_action(episode), "", episode.reward or 0.0)]
 
 
-def _with_the_end(episode: Episode) -> list[Turn]:
+def _with_final_turn(episode: Episode) -> list[Turn]:
     turns = list(episode.turns)
     reward = episode.reward or 0.0
     if episode.answer is not None or not turns:

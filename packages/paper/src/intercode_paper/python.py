@@ -195,9 +195,9 @@ class PythonStage(PaperStage[PaperPython]):
         stage: The default protocol's stage, which starts the sandboxes.
     """
 
-    def changed(self, task: Task, place: PaperPython) -> bool:
+    def changed(self, task: Task, workspace: PaperPython) -> bool:
         """Return whether the image differs from that of the session."""
-        return self._stage.changed(task, place.sandbox)
+        return self._stage.changed(task, workspace.sandbox)
 
     def check(self, task: Task) -> None:
         """Refuse a task that the protocol does not support.
@@ -266,7 +266,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         super().__init__(
             tasks,
             stage,
-            lambda place: TextInterpreter(place.step, is_error),
+            lambda workspace: TextInterpreter(workspace.step, is_error),
             _reward,
             options=options,
         )
@@ -278,7 +278,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         return status
 
 
-def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
+def _reward(task: Task, episode: Episode, workspace: PaperPython) -> Score:
     """Score the submitted function, or the function that the last action defined.
 
     Raises:
@@ -289,7 +289,7 @@ def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
         name = defined_name(episode.turns[-1].action)
         if name is None:  # in this case the experiments of 2023 submitted nothing
             return Score(0.0)
-    return score(place.trial(task, name or ""), name or "")
+    return score(workspace.trial(task, name or ""), name or "")
 
 
 _COUNT = re.compile(r"Failed \d+/\d+ Test Cases\.")
@@ -371,7 +371,7 @@ def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list
             trial = session.trial(task, name)
             reward = trial.reward
             observation = model_observation(answer, trial, recorded_text)
-        if turn.counts:
+        if turn.is_compared:
             same_observation = turn.observation in (None, observation)
             turns.append(ReplayedTurn(turn, observation, reward, same_observation))
     return turns

@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     recorded_run, reworded_ids = update_queries(tasks, recorded_run)
     if reworded_ids:
         print_message(
-            f"intercode: {_ids(reworded_ids)} of the data: reworded since the run, and found by id"
+            f"intercode: {_format_ids(reworded_ids)} of the data: reworded since the run, and found by id"
         )
     selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()
@@ -117,7 +117,7 @@ def _bash(
         provider.digest(name)  # found or built before the workers start, and the clock
     report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
     lines = [
-        f"{_ids([task for task in task_images if task_images[task] == other_image])} in "
+        f"{_format_ids([task for task in task_images if task_images[task] == other_image])} in "
         f"{safe(other_image)}, where they were recorded"
         for other_image in dict.fromkeys(task_images.values())
     ]
@@ -128,16 +128,16 @@ def _sql(
     args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
 ) -> ReplayOutput:
     from intercode_paper.sql_replay import replay_sql
-    from intercode_paper.sql_server import open_databases, usual_engine
+    from intercode_paper.sql_server import default_engine, open_databases
 
-    place = args.databases or tasks.databases
-    if place is None:
+    databases_path = args.databases or tasks.databases
+    if databases_path is None:
         raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
-    engine, say = args.engine or usual_engine(), None if args.quiet else print_message
-    with closing(open_databases(engine, Path(place), dialect, say)) as databases:
+    engine, on_message = args.engine or default_engine(), None if args.quiet else print_message
+    with closing(open_databases(engine, Path(databases_path), dialect, on_message)) as databases:
         report = replay_sql(tasks, recorded_run, databases, progress)
-    return report, {}, _rates(report)
+    return report, {}, _rates_text(report)
 
 
 def _python(
@@ -167,7 +167,7 @@ def _ctf(
     return report, {}, f"{_default_success_text(report)}\n{files_line}"
 
 
-def _ids(ids: Sequence[str]) -> str:
+def _format_ids(ids: Sequence[str]) -> str:
     """Format tasks' ids for messages; consecutive numbers are a range."""
     runs: list[list[str]] = []
     for task_id in ids:
@@ -242,14 +242,14 @@ def _default_success_text(report: RegradedReport) -> str:
     return text
 
 
-def _rates(report: SqlReplayReport) -> str:
+def _rates_text(report: SqlReplayReport) -> str:
     """Format success rates like the paper's table, and the reward's versions."""
     standard_levels = [level for level in _LEVELS if level in report.by_hardness]
     levels = standard_levels + sorted(set(report.by_hardness) - set(standard_levels))
     rates = [report.by_hardness[level] for level in levels]
     rows = [
-        ("recorded", *(_rate(counts.success_recorded, counts) for counts in rates)),
-        ("replayed", *(_rate(counts.success_replayed, counts) for counts in rates)),
+        ("recorded", *(_success_rate(counts.success_recorded, counts) for counts in rates)),
+        ("replayed", *(_success_rate(counts.success_replayed, counts) for counts in rates)),
     ]
     totals = (report.success_recorded, report.success_replayed)
     rows = [
@@ -258,12 +258,15 @@ def _rates(report: SqlReplayReport) -> str:
     ]
     text = table((f"success on {report.engine}", *levels, "all"), rows)
     versions = sorted({part.version for part in report.parts})
-    turns = {name: sum(p.turns for p in report.parts if p.version == name) for name in versions}
+    turn_counts = {
+        name: sum(report_part.turns for report_part in report.parts if report_part.version == name)
+        for name in versions
+    }
     versions_text = ", ".join(
-        f"{name} ({format_count(count, 'turn')})" for name, count in turns.items()
+        f"{name} ({format_count(count, 'turn')})" for name, count in turn_counts.items()
     )
     return f"{text}\n\nversion of the reward, inferred from what agrees: {versions_text}"
 
 
-def _rate(count: int, counts: Hardness) -> str:
+def _success_rate(count: int, counts: Hardness) -> str:
     return percent(count / counts.episodes if counts.episodes else None)

@@ -52,7 +52,7 @@ class RecordedTurn:
     """The recorded ``valid_action``: whether the command ended with exit code 0."""
 
     @property
-    def counts(self) -> bool:
+    def is_compared(self) -> bool:
         """Whether a replay compares the turn: it was executed, and has a recorded reward."""
         return self.command is not None and self.reward is not None
 
@@ -248,8 +248,10 @@ def _convert(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$.")
-        raise RecordError(f"field {place[:-1]!r}: {problem}" if place else problem) from None
+        problem, _, field_path = str(error).partition(" - at `$.")
+        raise RecordError(
+            f"field {field_path[:-1]!r}: {problem}" if field_path else problem
+        ) from None
 
 
 def _episode(key: str, value: Any) -> RecordedEpisode:
@@ -262,15 +264,15 @@ def _episode(key: str, value: Any) -> RecordedEpisode:
     columns = (history.actions, history.observations, history.rewards, history.valid_action)
     rows = islice(zip_longest(*(column or () for column in columns)), len(history.actions))
     turns = tuple(_turn(index, react, *row) for index, row in enumerate(rows))
-    best = data.summary.max_reward if data.summary else None
-    if best is None:
-        best = max((t.reward for t in turns if t.reward is not None), default=0.0)
+    max_reward = data.summary.max_reward if data.summary else None
+    if max_reward is None:
+        max_reward = max((t.reward for t in turns if t.reward is not None), default=0.0)
     has_own_id = isinstance(data.task_id, (int, str)) and not isinstance(data.task_id, bool)
     return RecordedEpisode(
         task_id=str(data.task_id) if has_own_id else key,
         query=data.query,
         turns=turns,
-        max_reward=best,
+        max_reward=max_reward,
         thoughts=tuple(map(str, (history.thoughts if react else None) or history.steps or ())),
         react=react,
         hardness=data.hardness if isinstance(data.hardness, str) else None,

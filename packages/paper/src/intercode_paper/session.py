@@ -69,7 +69,7 @@ class PaperStage(NoRecipe, Generic[PlaceT]):
         """Return a digest of the image's or database's content before any episode."""
         return self._stage.digest(task)
 
-    def changed(self, task: Task, place: PlaceT) -> bool:
+    def changed(self, task: Task, workspace: PlaceT) -> bool:
         """Return False: an episode of this protocol continues in the previous episode's state."""
         return False
 

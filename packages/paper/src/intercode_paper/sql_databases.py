@@ -224,7 +224,7 @@ class EngineConnection:
         if table_match := _DESCRIBE.match(sql):
             for table in schema.tables:
                 if table.name.lower() == table_match[1].lower():
-                    return (_description(table),)
+                    return (_describe_table(table),)
         return None
 
     def _query(self, sql: str) -> Answer:
@@ -234,7 +234,7 @@ class EngineConnection:
             outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
         except (ActionError, UnicodeEncodeError) as error:
             return error_observation(str(error))
-        answer = _answer(outcome, self._database.lower())
+        answer = _make_answer(outcome, self._database.lower())
         if self._translate is not None and not isinstance(answer, str):
             reason = refusal(sql, self._current_tables(), self._database.lower())
             answer = answer if reason is None else error_observation(reason)
@@ -244,12 +244,12 @@ class EngineConnection:
         if self._database not in self._tables:
             schema = self._databases.schema(self._database)
             self._tables[self._database] = {
-                table.name.lower(): _relation(table) for table in schema.tables
+                table.name.lower(): _make_relation(table) for table in schema.tables
             }
         return self._tables[self._database]
 
 
-def _answer(outcome: Outcome, database: str) -> Answer:
+def _make_answer(outcome: Outcome, database: str) -> Answer:
     if outcome.failure is not None:
         message = outcome.failure.message
         if match := _NO_TABLE.match(message):  # a third of all recorded errors
@@ -263,7 +263,7 @@ def _answer(outcome: Outcome, database: str) -> Answer:
     return rows(last_result.rows)
 
 
-def _description(table: TableSchema) -> Answer:
+def _describe_table(table: TableSchema) -> Answer:
     """Return the rows of ``DESC``, as far as the schema determines them."""
     return rows(
         (
@@ -278,7 +278,7 @@ def _description(table: TableSchema) -> Answer:
     )
 
 
-def _relation(table: TableSchema) -> Relation:
+def _make_relation(table: TableSchema) -> Relation:
     nullable_columns = {column.name for column in table.columns if not column.not_null}
     keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
     keys += [

@@ -39,7 +39,7 @@ Version = Literal["released", "early", "first"]
 VERSIONS: tuple[Version, ...] = ("released", "early", "first")
 
 
-class SqlPlace:
+class SqlWorkspace:
     """The workspace of one episode: the shared connection, and the answer to the last action.
 
     Args:
@@ -63,7 +63,7 @@ class SqlPlace:
         """Do nothing: the next episode continues in the present state."""
 
 
-class SqlStage(PaperStage[SqlPlace]):
+class SqlStage(PaperStage[SqlWorkspace]):
     """A stage that shares one connection among all episodes of the environment.
 
     Args:
@@ -89,11 +89,11 @@ class SqlStage(PaperStage[SqlPlace]):
             raise TaskError(f"task {task.task_id!r}, field 'setup': 2023 had no such thing")
         self._stage.check(task)
 
-    def open(self, task: Task) -> SqlPlace:
+    def open(self, task: Task) -> SqlWorkspace:
         """Select the task's database on the connection, and return the workspace."""
         assert task.db is not None  # checked by the environment
         self._connection.use(task.db)
-        return SqlPlace(self._connection, task)
+        return SqlWorkspace(self._connection, task)
 
 
 class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
     ] = "released"
 
 
-class PaperSqlEnv(InterCodeEnv[SqlPlace]):
+class PaperSqlEnv(InterCodeEnv[SqlWorkspace]):
     """The 2023 SQL environment, with its observations, its reward, and its leaks of state.
 
     Agent and gold share one connection, and the state persists from episode to episode. Changes by
@@ -149,13 +149,13 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
         for task in tasks:
             paper_stage.check(task)
 
-        def reward(task: Task, episode: Episode, place: SqlPlace) -> Score:
-            return score(place.answer, place.connection.execute(task.gold[0]), version)
+        def reward(task: Task, episode: Episode, workspace: SqlWorkspace) -> Score:
+            return score(workspace.answer, workspace.connection.execute(task.gold[0]), version)
 
         super().__init__(
             tasks,
             paper_stage,
-            lambda place: TextInterpreter(place.execute, is_error),
+            lambda workspace: TextInterpreter(workspace.execute, is_error),
             reward,
             options=options,
         )
@@ -282,7 +282,7 @@ def _inversions(values: Iterable[str]) -> int:
     sorted_values: list[str] = []
     count = 0
     for value in values:
-        place = bisect_right(sorted_values, value)
-        count += len(sorted_values) - place
-        sorted_values.insert(place, value)
+        position = bisect_right(sorted_values, value)
+        count += len(sorted_values) - position
+        sorted_values.insert(position, value)
     return count

@@ -98,25 +98,31 @@ class _Check:
         )
         candidate_items = [None if self._is_alias(item) else item for item in order_items]
         output_items = list(self._output_items())
-        parts = [*select.expressions, *order_items, *([having.this] if having is not None else [])]
-        if group is not None or any(map(_aggregates, parts)):
+        expressions = [
+            *select.expressions,
+            *order_items,
+            *([having.this] if having is not None else []),
+        ]
+        if group is not None or any(map(_has_aggregate, expressions)):
             group_items = (
                 [self._resolve_group_item(expression) for expression in group.expressions]
                 if group is not None
                 else []
             )
-            texts = frozenset(expression.sql().lower() for expression in group_items)
+            determined_texts = frozenset(expression.sql().lower() for expression in group_items)
             determined_columns = self._scope.closure(self._columns(group_items))
             for clause, items in (
                 ("SELECT list", output_items),
                 ("ORDER BY clause", candidate_items),
             ):
-                if violation := self._find_undetermined(items, determined_columns, texts):
-                    return _ungrouped(clause, *violation, grouped=group is not None)
+                if violation := self._find_undetermined(
+                    items, determined_columns, determined_texts
+                ):
+                    return _ungrouped_message(clause, *violation, is_grouped=group is not None)
         elif select.args.get("distinct"):  # ORDER BY may use only output columns
-            texts = frozenset(item.sql().lower() for item in output_items)
+            determined_texts = frozenset(item.sql().lower() for item in output_items)
             candidate_items = [
-                None if item is None or item.sql().lower() in texts else item
+                None if item is None or item.sql().lower() in determined_texts else item
                 for item in candidate_items
             ]
             if violation := self._find_undetermined(
@@ -143,9 +149,9 @@ class _Check:
     def _resolve_group_item(self, item: Node) -> Node:
         """Resolve a ``GROUP BY`` item: a position, a column, or else an alias."""
         if isinstance(item, exp.Literal) and item.is_int:
-            place = int(item.this)
-            if 1 <= place <= len(self._select.expressions):
-                return self._select.expressions[place - 1].unalias()
+            position = int(item.this)
+            if 1 <= position <= len(self._select.expressions):
+                return self._select.expressions[position - 1].unalias()
         if isinstance(item, exp.Column) and self._scope.resolve(item) is None:
             return self._aliases.get(item.name.lower(), item)
         return item
@@ -165,45 +171,45 @@ class _Check:
         self,
         items: Sequence[Node],
         determined_columns: set[Column],
-        texts: frozenset[str] = frozenset(),
+        determined_texts: frozenset[str] = frozenset(),
     ) -> tuple[int, str] | None:
         """Return position and name of the first column that is not determined.
 
         Args:
             items: The expressions to check; None is skipped.
             determined_columns: The determined columns.
-            texts: Expressions that are determined as a whole, as SQL in lower case.
+            determined_texts: Expressions that are determined as a whole, as SQL in lower case.
         """
 
-        def settled(node: Node) -> bool:
-            return isinstance(node, _EXEMPT_NODES) or node.sql().lower() in texts
+        def is_settled(node: Node) -> bool:
+            return isinstance(node, _EXEMPT_NODES) or node.sql().lower() in determined_texts
 
-        for place, item in enumerate(items, 1):
-            for node in item.walk(prune=settled) if item is not None else ():
-                if isinstance(node, exp.Column) and node.sql().lower() not in texts:
+        for position, item in enumerate(items, 1):
+            for node in item.walk(prune=is_settled) if item is not None else ():
+                if isinstance(node, exp.Column) and node.sql().lower() not in determined_texts:
                     column = self._scope.resolve(node)
                     if column is not None and column not in determined_columns:
-                        return place, self._scope.display_name(column)
+                        return position, self._scope.display_name(column)
         return None
 
 
-def _ungrouped(clause: str, place: int, name: str, grouped: bool) -> str:
-    if not grouped:
+def _ungrouped_message(clause: str, position: int, name: str, is_grouped: bool) -> str:
+    if not is_grouped:
         return (
-            f"In aggregated query without GROUP BY, expression #{place} of {clause} contains "
+            f"In aggregated query without GROUP BY, expression #{position} of {clause} contains "
             f"nonaggregated column '{name}'; {_MODE}"
         )
     return (
-        f"Expression #{place} of {clause} is not in GROUP BY clause and contains nonaggregated "
+        f"Expression #{position} of {clause} is not in GROUP BY clause and contains nonaggregated "
         f"column '{name}' which is not functionally dependent on columns in GROUP BY clause; "
         f"{_MODE}"
     )
 
 
-def _aggregates(item: Node) -> bool:
+def _has_aggregate(expression: Node) -> bool:
     return any(
         isinstance(node, exp.AggFunc) and not isinstance(node.parent, exp.Window)
-        for node in _own_nodes(item)
+        for node in _own_nodes(expression)
     )
 
 
@@ -291,13 +297,15 @@ class Scope:
         if any(item.is_star for item in select.expressions):
             subquery_scope = Scope(select, self._tables, self._database)
             names = [name for r in subquery_scope.relations.values() for name in r.columns.values()]
-        return Relation(alias, {name.lower(): name for name in names}, tuple(_keys(select)))
+        return Relation(
+            alias, {name.lower(): name for name in names}, tuple(_subquery_keys(select))
+        )
 
     def _join(self, join: exp.Join) -> None:
-        optional = join.side in ("LEFT", "RIGHT", "FULL")
+        is_outer = join.side in ("LEFT", "RIGHT", "FULL")
         nullable_alias = join.this.alias_or_name.lower() if join.side == "LEFT" else None
         if condition := join.args.get("on"):
-            self._learn(condition, nullable_alias, constants=not optional)
+            self._learn(condition, nullable_alias, allow_constants=not is_outer)
         for name in join.args.get("using") or []:
             sides = [(a, name.name.lower()) for a, r in self.relations.items()]
             sides = [side for side in sides if side[1] in self.relations[side[0]].columns]
@@ -308,19 +316,19 @@ class Scope:
                 ]
 
     def _learn(
-        self, condition: Node, target_alias: str | None = None, constants: bool = True
+        self, condition: Node, target_alias: str | None = None, allow_constants: bool = True
     ) -> None:
         """Add the equalities that a condition enforces.
 
         Args:
             condition: The condition.
             target_alias: The only relation whose columns it determines (for outer joins).
-            constants: Whether a constant determines a column.
+            allow_constants: Whether a constant determines a column.
         """
         condition = condition.unnest()
         if isinstance(condition, exp.And):
-            self._learn(condition.left, target_alias, constants)
-            self._learn(condition.right, target_alias, constants)
+            self._learn(condition.left, target_alias, allow_constants)
+            self._learn(condition.right, target_alias, allow_constants)
         elif isinstance(condition, exp.EQ):
             for target, determinant in (
                 (condition.left, condition.right),
@@ -330,11 +338,11 @@ class Scope:
                 if column is None or (target_alias is not None and column[0] != target_alias):
                     continue
                 sources = self._columns(determinant)
-                if sources or constants:
+                if sources or allow_constants:
                     self._rules.append((frozenset(sources), column))
 
     def _columns(self, expression: Node) -> set[Column]:
-        columns = (n for n in _own_nodes(expression) if isinstance(n, exp.Column))
+        columns = (node for node in _own_nodes(expression) if isinstance(node, exp.Column))
         return {
             resolved_column
             for column in columns
@@ -342,7 +350,7 @@ class Scope:
         }
 
 
-def _keys(select: exp.Select) -> Iterator[frozenset[str]]:
+def _subquery_keys(select: exp.Select) -> Iterator[frozenset[str]]:
     """Yield the keys of a subquery's result that follow from its grouping."""
     group = select.args.get("group")
     if group is None:

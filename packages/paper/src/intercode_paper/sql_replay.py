@@ -20,14 +20,14 @@ from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.sql_databases import Answer, Connection, Databases
 from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
 
-_MIN_PART_EPISODES = 4
+_MIN_PROCESS_EPISODES = 4
 """The minimum average of a part's episodes; below it, the order of the tasks counts as random."""
 _EVIDENCE = 2
 """The lead in agreeing turns that another version than the file's needs to be a part's version."""
 
 
 @dataclass(slots=True)
-class Part:
+class ReplayedProcess:
     """Consecutive episodes in the order of the data file, from one process of 2023."""
 
     first: str
@@ -56,7 +56,7 @@ class SqlReplayReport(ReplayReport):
 
     engine: str = ""
     by_hardness: dict[str, Hardness] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ReplayedProcess] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +89,34 @@ def replay_sql(
     """
     start_time = time.monotonic()
     jobs = [(episode, find_task(tasks, episode)) for episode in recorded_run.episodes]
-    replayed_parts: list[list[_EpisodeReplay]] = []
-    for part in _parts(jobs, [tasks.index(task) for _, task in jobs]):
+    replayed_processes: list[list[_EpisodeReplay]] = []
+    for process in _split_processes(jobs, [tasks.index(task) for _, task in jobs]):
         with closing(databases.connect()) as connection:
-            replayed_parts.append([])
-            for episode, task in part:
-                replayed_parts[-1].append((episode, task, _episode(connection, task, episode)))
+            replayed_processes.append([])
+            for episode, task in process:
+                replayed_processes[-1].append((episode, task, _episode(connection, task, episode)))
                 if progress is not None:
-                    progress(sum(map(len, replayed_parts)), len(jobs))
-    report = _report(replayed_parts)
+                    progress(sum(map(len, replayed_processes)), len(jobs))
+    report = _report(replayed_processes)
     report.engine = databases.engine
     report.seconds = time.monotonic() - start_time
     return report
 
 
-def _parts(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
+def _split_processes(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
     """Split the episodes wherever the next episode's task does not follow in the data file."""
     next_rows = dict(pairwise(sorted(rows)))
-    parts: list[list[_Job]] = []
+    processes: list[list[_Job]] = []
     previous_row = None
     for job, row in zip(jobs, rows, strict=True):
         if previous_row is None or next_rows.get(previous_row) != row:
-            parts.append([])
-        parts[-1].append(job)
+            processes.append([])
+        processes[-1].append(job)
         previous_row = row
     # A run in random order has many breaks, but is a single part.
     return (
-        parts
-        if len(parts) * _MIN_PART_EPISODES < len(jobs) or len(jobs) < _MIN_PART_EPISODES
+        processes
+        if len(processes) * _MIN_PROCESS_EPISODES < len(jobs) or len(jobs) < _MIN_PROCESS_EPISODES
         else [list(jobs)]
     )
 
@@ -130,57 +130,65 @@ def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> li
     for turn in episode.turns:
         if turn.command is None:
             continue
-        submits = turn.command.startswith(("submit", "skip"))
-        if not submits:
+        is_submission = turn.command.startswith(("submit", "skip"))
+        if not is_submission:
             # ReAct's parser of 2023 took only the first statement.
             statement = turn.command.partition(";")[0] if episode.react else turn.command
             answer = connection.execute(statement)
-        worth = Rewards()
-        if submits or not episode.react:
+        turn_rewards = Rewards()
+        if is_submission or not episode.react:
             gold = connection.execute(task.gold[0])
-            worth = rewards(answer, gold) if turn.command != "skip" else worth
-        if turn.counts:
-            same_observation = turn.observation is None or same_answer(
+            turn_rewards = rewards(answer, gold) if turn.command != "skip" else turn_rewards
+        if turn.is_compared:
+            same_observation = turn.observation is None or has_same_answer(
                 turn.observation, answer, episode.react
             )
             text = _excerpt(answer, episode.react)
-            turns.append(_Turn(turn, text, 0.0, same_observation, worth))
+            turns.append(_Turn(turn, text, 0.0, same_observation, turn_rewards))
     return turns
 
 
-def _report(parts: Sequence[Sequence[_EpisodeReplay]]) -> SqlReplayReport:
-    replays = [replay for part in parts for replay in part]
-    default_version = _best(_agreements(replays), "released", 1)
+def _report(processes: Sequence[Sequence[_EpisodeReplay]]) -> SqlReplayReport:
+    replays = [replay for process in processes for replay in process]
+    default_version = _best_version(_agreements(replays), "released", 1)
     report = SqlReplayReport(version=default_version)
-    for part in parts:
-        agree = _agreements(part)
-        version = _best(agree, default_version, _EVIDENCE)
-        size = sum(len(turns) for _, _, turns in part)
-        report.parts.append(Part(part[0][0].task_id, len(part), size, version, agree))
-        for episode, task, turns in part:
+    for process in processes:
+        agreements = _agreements(process)
+        version = _best_version(agreements, default_version, _EVIDENCE)
+        size = sum(len(turns) for _, _, turns in process)
+        report.parts.append(
+            ReplayedProcess(process[0][0].task_id, len(process), size, version, agreements)
+        )
+        for episode, task, turns in process:
             graded_turns = [replace(turn, reward=turn.rewards.reward(version)) for turn in turns]
             success = report.count(episode, graded_turns)
             hardness = str(episode.hardness or task.metadata.get("hardness") or "unknown")
-            level = report.by_hardness.setdefault(hardness, Hardness())
-            level.episodes += 1
-            level.success_recorded += episode.success
-            level.success_replayed += success
-            level.success_agree += success == episode.success
+            counts = report.by_hardness.setdefault(hardness, Hardness())
+            counts.episodes += 1
+            counts.success_recorded += episode.success
+            counts.success_replayed += success
+            counts.success_agree += success == episode.success
     return report
 
 
-def _agreements(part: Sequence[_EpisodeReplay]) -> dict[Version, int]:
-    turns = [turn for _, _, turns in part for turn in turns]
+def _agreements(replays: Sequence[_EpisodeReplay]) -> dict[Version, int]:
+    turns = [turn for _, _, turns in replays for turn in turns]
     return {
         version: sum(turn.recorded_turn.has_reward(turn.rewards.reward(version)) for turn in turns)
         for version in VERSIONS
     }
 
 
-def _best(agree: Mapping[Version, int], default_version: Version, evidence: int) -> Version:
+def _best_version(
+    agreements: Mapping[Version, int], default_version: Version, evidence: int
+) -> Version:
     """Return the version with most agreeing turns; the default unless its lead is large enough."""
-    best = max(VERSIONS, key=lambda version: agree[version])
-    return best if agree[best] - agree[default_version] >= evidence else default_version
+    best_version = max(VERSIONS, key=lambda version: agreements[version])
+    return (
+        best_version
+        if agreements[best_version] - agreements[default_version] >= evidence
+        else default_version
+    )
 
 
 # Observations are compared as texts. Servers differ in their wording of the same message; the
@@ -208,7 +216,7 @@ _WORDINGS = (
 _ROW_SEPARATOR = re.compile(r"(?<=\)), (?=\()")
 
 
-def same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool:
+def has_same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool:
     """Return whether an answer equals the recorded observation, except for a server's wording.
 
     Args:

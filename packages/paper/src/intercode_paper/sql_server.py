@@ -45,7 +45,7 @@ from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
 from intercode_sandbox.interruption import reraise_callers
 
 
-def usual_engine() -> str:
+def default_engine() -> str:
     """Return ``mysql`` if its server and driver are installed, else ``sqlite``."""
     with suppress(UsageError):
         from intercode.databases.servers.private import mysql_recipe
@@ -57,9 +57,9 @@ def usual_engine() -> str:
 
 def open_databases(
     engine: str,
-    place: Path,
+    path: Path,
     dialect: str = "mysql",
-    tell: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Databases:
     """Open pristine databases, which the caller closes.
 
@@ -67,22 +67,22 @@ def open_databases(
 
     Args:
         engine: An engine's name, or a server's URL.
-        place: The folder or file of the databases.
+        path: The folder or file of the databases.
         dialect: The dialect of actions and golds.
-        tell: Called with messages about long operations, and about risks for the result.
+        on_message: Called with messages about long operations, and about risks for the result.
 
     Raises:
         UsageError: The engine is unknown, or its server cannot be used.
         DatabaseError: The engine failed.
     """
-    if engine_name(engine) == "mysql" and _is_dump(place):
-        return MySQLDatabases(place, engine if "://" in engine else None, tell)
-    database_engine = get_engine(engine, tell)
-    return EngineDatabases(database_engine, partial(find, place), dialect, owned=True)
+    if engine_name(engine) == "mysql" and _is_dump(path):
+        return MySQLDatabases(path, engine if "://" in engine else None, on_message)
+    database_engine = get_engine(engine, on_message)
+    return EngineDatabases(database_engine, partial(find, path), dialect, owned=True)
 
 
-def _is_dump(place: Path) -> bool:
-    return place.is_file() and find(place, names(place)[0]).kind == "dump"
+def _is_dump(path: Path) -> bool:
+    return path.is_file() and find(path, names(path)[0]).kind == "dump"
 
 
 _OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
@@ -103,7 +103,7 @@ class MySQLDatabases:
         dump: The dump, written by ``mysqldump --databases``.
         url: A server's URL, with an account that can create databases and accounts; None: start a
             private MariaDB.
-        tell: Called with messages about risks for the result.
+        on_message: Called with messages about risks for the result.
 
     Raises:
         UsageError: No server is installed, or the server at the URL has a database of the same
@@ -112,7 +112,7 @@ class MySQLDatabases:
     """
 
     def __init__(
-        self, dump: Path, url: str | None = None, tell: Callable[[str], None] | None = None
+        self, dump: Path, url: str | None = None, on_message: Callable[[str], None] | None = None
     ) -> None:
         self._server: PrivateServer | None = None
         if url is None:
@@ -127,7 +127,7 @@ class MySQLDatabases:
         self.is_mariadb = True
         self.engine = ""
         try:
-            self._load(dump, tell or (lambda text: None))
+            self._load(dump, on_message or (lambda text: None))
         except BaseException:
             self.close()
             raise
@@ -152,7 +152,7 @@ class MySQLDatabases:
                     self._database_names.pop()
         self._database_names = []
 
-    def _load(self, dump: Path, tell: Callable[[str], None]) -> None:
+    def _load(self, dump: Path, on_message: Callable[[str], None]) -> None:
         databases = names(dump)
         text = read(dump)
         with _cursor(self._admin) as cursor:
@@ -161,7 +161,7 @@ class MySQLDatabases:
             self.is_mariadb = "mariadb" in version.lower()
             self.engine = f"{'MariaDB' if self.is_mariadb else 'MySQL'} {version.split('-')[0]}"
             if lower_case == 0:
-                tell(
+                on_message(
                     "this server tells upper from lower case in names of tables "
                     "(lower_case_table_names=0); that of 2023 did not: many queries will fail"
                 )
@@ -284,7 +284,7 @@ class MySQLConnection:
         if "sql_mode" in sql.lower():
             return self._with_mode(sql)
         tables = self._current_tables() if self._full_group_by else {}
-        answer = self._query(as_mysql8(sql))  # unknown names are reported first
+        answer = self._query(to_mysql8(sql))  # unknown names are reported first
         reason = refusal(sql, tables, self._database) if self._full_group_by else None
         return answer if reason is None else error_observation(reason)
 
@@ -349,9 +349,9 @@ _MARIADB = "tmp_memory_table_size = 0"
 process."""
 
 
-def as_mysql8(sql: str) -> str:
+def to_mysql8(sql: str) -> str:
     """Rewrite a statement to have the same effect on MariaDB as on MySQL 8."""
-    sql = unsorted(_ANY_VALUE.sub("", sql))
+    sql = remove_group_order(_ANY_VALUE.sub("", sql))
     if _INTERSECTS.match(sql):
         # MariaDB 10.11 loses rows of subqueries with INTERSECT if its tables are not in memory.
         return f"SET STATEMENT tmp_memory_table_size = 16777216 FOR {sql}"
@@ -359,10 +359,10 @@ def as_mysql8(sql: str) -> str:
 
 
 @lru_cache(maxsize=8192)
-def unsorted(sql: str) -> str:
+def remove_group_order(sql: str) -> str:
     """Rewrite a query so that its groups come in order of their first row, like on MySQL 8.
 
-    >>> unsorted("SELECT a FROM t GROUP BY a LIMIT 3")
+    >>> remove_group_order("SELECT a FROM t GROUP BY a LIMIT 3")
     'SELECT a FROM t GROUP BY a ORDER BY NULL LIMIT 3'
     """
     if not _GROUPS.search(sql):
@@ -371,7 +371,7 @@ def unsorted(sql: str) -> str:
         tokens = MySQL().tokenize(sql)
     except PARSE_ERRORS:
         return sql
-    depth, grouped, end = 0, False, len(sql)
+    depth, is_grouped, end = 0, False, len(sql)
     for token in tokens:
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if depth:
@@ -384,15 +384,15 @@ def unsorted(sql: str) -> str:
             TokenType.ROLLUP,
         ):
             return sql
-        grouped = grouped or token.token_type == TokenType.GROUP_BY
-        if grouped and token.token_type in (
+        is_grouped = is_grouped or token.token_type == TokenType.GROUP_BY
+        if is_grouped and token.token_type in (
             TokenType.LIMIT,
             TokenType.SEMICOLON,
             TokenType.FOR,
             TokenType.INTO,
         ):
             end = min(end, token.start)
-    return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if grouped else sql
+    return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if is_grouped else sql
 
 
 def read_tables(cursor: Any, database: str) -> Tables:
@@ -442,7 +442,7 @@ def conversions() -> dict[Any, Any]:
         (FIELD_TYPE.DATETIME, datetime),
         (FIELD_TYPE.TIMESTAMP, datetime),
     ):
-        custom_conversions[kind] = _real_date(default_conversions[kind], value_type)
+        custom_conversions[kind] = _valid_date_conversion(default_conversions[kind], value_type)
     return custom_conversions
 
 
@@ -451,7 +451,7 @@ def _bits(value: bytes | str) -> int:
     return int.from_bytes(data, "big")
 
 
-def _real_date(convert: Callable[[Any], Any], value_type: type) -> Callable[[Any], Any]:
+def _valid_date_conversion(convert: Callable[[Any], Any], value_type: type) -> Callable[[Any], Any]:
     """Return a conversion that gives None for an impossible date, such as ``0000-00-00``."""
 
     def convert_date(value: Any) -> Any:

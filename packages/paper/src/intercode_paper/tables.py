@@ -91,11 +91,11 @@ class _Experiment:
     def label(self, experiments: Iterable[_Experiment]) -> str:
         """Return the experiment's label, with its turns if no other fact distinguishes it."""
         text = f"{self.strategy}, handicap" if self.handicap else self.strategy
-        alike = any(
+        is_ambiguous = any(
             experiment != self and replace(experiment, turns=self.turns) == self
             for experiment in experiments
         )
-        return f"{text}, {format_count(self.turns, 'turn')}" if alike else text
+        return f"{text}, {format_count(self.turns, 'turn')}" if is_ambiguous else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
         RecordError: No file can be read.
     """
     skipped_files: list[SkippedFile] = []
-    files = _files(folder, skipped_files.append)
+    files = _read_files(folder, skipped_files.append)
     skipped_files.sort(key=lambda skipped_file: skipped_file.path)
     if not files:
         reasons = "".join(
@@ -136,11 +136,19 @@ def rates(folder: Path, skip: Callable[[SkippedFile], None] = lambda file: None)
     for skipped_file in skipped_files:
         skip(skipped_file)
     all_rates: list[Rate] = []
-    for env, model in dict.fromkeys((f.experiment.env, f.experiment.model) for f in files):
-        model_files = [f for f in files if (f.experiment.env, f.experiment.model) == (env, model)]
-        for experiment, experiment_files, is_first_turn in _rows(env, model_files):
+    for env, model in dict.fromkeys(
+        (results_file.experiment.env, results_file.experiment.model) for results_file in files
+    ):
+        model_files = [
+            results_file
+            for results_file in files
+            if (results_file.experiment.env, results_file.experiment.model) == (env, model)
+        ]
+        for experiment, experiment_files, is_first_turn in _list_experiments(env, model_files):
             name = experiment.label(file.experiment for file in model_files)
-            all_rates += _rates(replace(experiment, strategy=name), experiment_files, is_first_turn)
+            all_rates += _group_rates(
+                replace(experiment, strategy=name), experiment_files, is_first_turn
+            )
     return all_rates
 
 
@@ -150,10 +158,14 @@ def tables(all_rates: Sequence[Rate]) -> list[Table]:
     for env in dict.fromkeys(entry.env for entry in all_rates):
         env_rates = [entry for entry in all_rates if entry.env == env]
         groups = list(dict.fromkeys(entry.group for entry in env_rates))
-        groups.sort(key=lambda group: (group == "all", *_place(group)))
+        groups.sort(key=lambda group: (group == "all", *_group_order(group)))
         rows = []
         for model, strategy in dict.fromkeys((entry.model, entry.strategy) for entry in env_rates):
-            row = {o.group: o for o in env_rates if (o.model, o.strategy) == (model, strategy)}
+            row = {
+                candidate.group: candidate
+                for candidate in env_rates
+                if (candidate.model, candidate.strategy) == (model, strategy)
+            }
             total = row["all"]
             rates = [row[group].value if group in row else None for group in groups]
             rows.append(
@@ -184,16 +196,16 @@ def _solved_count(env: str, total: Rate) -> str:
     )
 
 
-def _place(group: str) -> tuple[int, str]:
+def _group_order(group: str) -> tuple[int, str]:
     return (_LEVELS.index(group) if group in _LEVELS else 0, group)
 
 
 # Files
 
 
-def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
+def _read_files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
     """Read all results files; of two with the same episodes, the file in its model's folder."""
-    candidates = [(path, _experiment(path)) for path in sorted(folder.rglob("*.json"))]
+    candidates = [(path, _parse_experiment(path)) for path in sorted(folder.rglob("*.json"))]
     candidates.sort(
         key=lambda entry: entry[1] is not None and entry[0].parent.name != entry[1].model
     )
@@ -204,7 +216,7 @@ def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
                 skip(SkippedFile(path, "its name is not that of a recorded run (ic_ENV_…)"))
             continue
         try:
-            file = _file(path, experiment)
+            file = _load_file(path, experiment)
         except RecordError as error:
             skip(SkippedFile(path, str(error).removeprefix(f"{path}: ")))
             continue
@@ -222,7 +234,7 @@ def _files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File]:
     return sorted(files, key=lambda file: file.run.path)
 
 
-def _experiment(path: Path) -> _Experiment | None:
+def _parse_experiment(path: Path) -> _Experiment | None:
     """Parse the experiment from a file's name; None if the name is not that of a recorded run."""
     match = _NAME.fullmatch(path.stem.replace(_HANDICAP, ""))
     if match is None or "_turns" in match["what"]:  # followed by words of unknown meaning
@@ -241,7 +253,7 @@ def _experiment(path: Path) -> _Experiment | None:
     )
 
 
-def _file(path: Path, experiment: _Experiment) -> _File:
+def _load_file(path: Path, experiment: _Experiment) -> _File:
     try:
         open_record(path).close()  # refuses links: the caller named only this folder
     except OSError as error:
@@ -255,7 +267,9 @@ def _file(path: Path, experiment: _Experiment) -> _File:
 # Rates
 
 
-def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_File], bool]]:
+def _list_experiments(
+    env: str, files: Sequence[_File]
+) -> list[tuple[_Experiment, list[_File], bool]]:
     """List a model's experiments with their files, and whether only the first turn counts.
 
     The single-turn experiment has a separate file. Otherwise its results are the first turns of the
@@ -266,15 +280,22 @@ def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_Fil
         (experiment, [file for file in files if file.experiment == experiment], False)
         for experiment in dict.fromkeys(file.experiment for file in files)
     ]
-    tries = [row for row in experiment_rows if row[0].strategy == _TRIES and not row[0].handicap]
-    has_own = any(
+    retry_rows = [
+        row for row in experiment_rows if row[0].strategy == _TRIES and not row[0].handicap
+    ]
+    has_single_turn_file = any(
         experiment.strategy == _SINGLE and not experiment.handicap
         for experiment, _, _ in experiment_rows
     )
-    if env in EPISODE_COUNTS and tries and not has_own:
-        experiment, experiment_files, _ = max(tries, key=lambda row: row[0].turns)
-        firsts = [e.turns[0] for file in experiment_files for e in file.run.episodes if e.turns]
-        if all(turn.reward is not None for turn in firsts):
+    if env in EPISODE_COUNTS and retry_rows and not has_single_turn_file:
+        experiment, experiment_files, _ = max(retry_rows, key=lambda row: row[0].turns)
+        first_turns = [
+            episode.turns[0]
+            for file in experiment_files
+            for episode in file.run.episodes
+            if episode.turns
+        ]
+        if all(turn.reward is not None for turn in first_turns):
             experiment_rows.append(
                 (replace(experiment, strategy=_SINGLE, turns=1), experiment_files, True)
             )
@@ -284,7 +305,9 @@ def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_Fil
     )
 
 
-def _rates(experiment: _Experiment, files: Iterable[_File], is_first_turn: bool) -> list[Rate]:
+def _group_rates(
+    experiment: _Experiment, files: Iterable[_File], is_first_turn: bool
+) -> list[Rate]:
     groups: dict[str, list[bool]] = {"all": []}
     for file in files:
         for episode in file.run.episodes:
@@ -292,22 +315,22 @@ def _rates(experiment: _Experiment, files: Iterable[_File], is_first_turn: bool)
             groups["all"].append(success)
             if name := episode.hardness or file.system:
                 groups.setdefault(name, []).append(success)
-    return [_rate(experiment, name, results) for name, results in groups.items()]
+    return [_make_rate(experiment, name, successes) for name, successes in groups.items()]
 
 
 def _is_solved_in_first_turn(episode: RecordedEpisode) -> bool:
     return bool(episode.turns) and episode.turns[0].reward == 1
 
 
-def _rate(experiment: _Experiment, group: str, results: Sequence[bool]) -> Rate:
-    estimate = rate(results)
+def _make_rate(experiment: _Experiment, group: str, successes: Sequence[bool]) -> Rate:
+    estimate = rate(successes)
     return Rate(
         experiment.env,
         experiment.model,
         experiment.strategy,
         group,
-        sum(results),
-        len(results),
+        sum(successes),
+        len(successes),
         estimate.low,
         estimate.high,
     )

@@ -32,7 +32,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, idle_handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _leave(signal_number: int, frame: FrameType | None) -> None:
     os._exit(_INTERRUPT_EXIT_CODE)
 
 

@@ -62,11 +62,11 @@ def resolve_account(text: str, read: FileReader) -> Account:
     if not group:
         group_ids = [g[2] for g in groups if login in g[-1].split(",")] if uid else []
         return Account(uid, gid, home, login, tuple(map(int, group_ids)))
-    number = next((g[2] for g in groups if group in (g[0], g[2])), group)
-    for group_id in (number, *other_groups):
+    group_text = next((g[2] for g in groups if group in (g[0], g[2])), group)
+    for group_id in (group_text, *other_groups):
         if not group_id.isdecimal():
             raise LookupError(f"the image has no group {group_id!r}")
-    return Account(uid, int(number), home, login, tuple(map(int, other_groups)))
+    return Account(uid, int(group_text), home, login, tuple(map(int, other_groups)))
 
 
 def _parse_table(text: str) -> list[list[str]]:

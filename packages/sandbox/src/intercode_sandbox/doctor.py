@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import cause_of_death
-from intercode_sandbox.docker.engine import INSTALL_COMMAND, Engine, default_url, may_be_there
+from intercode_sandbox.docker.engine import INSTALL_COMMAND, Engine, default_url, may_exist
 from intercode_sandbox.docker.images import SCHEME
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.runtime_mounts import (
@@ -125,15 +125,19 @@ def _check_endings() -> list[Check]:
 
 def _check_kernel() -> Check:
     release = platform.release()
-    numbers = [int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
+    version_numbers = [
+        int(component)
+        for component in release.replace("-", ".").split(".")[:2]
+        if component.isdigit()
+    ]
     required_version = [5, 19] if is_root() else [6, 6]
-    if platform.system() != "Linux" or numbers < required_version:
+    if platform.system() != "Linux" or version_numbers < required_version:
         feature = "id-mapped layers" if is_root() else "overlays on tmpfs for ordinary users"
         return Check(
             "kernel",
             False,
             f"Linux {release}; {required_version[0]}.{required_version[1]} is needed for {feature}",
-            "run as root" if os.geteuid() and numbers >= [5, 19] else "use a newer kernel",
+            "run as root" if os.geteuid() and version_numbers >= [5, 19] else "use a newer kernel",
         )
     return Check("kernel", True, f"Linux {release} on {platform.machine()}")
 
@@ -247,7 +251,7 @@ def _check_cache() -> Check:
         root = cache_root()
     except UsageError as error:
         return Check("image cache", False, str(error), _CACHE_COMMAND)
-    folder = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
+    folder = next(path for path in (root, *root.parents) if os.access(path, os.F_OK))
     free_bytes = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
         return Check("image cache", False, f"{root} cannot be written", _CACHE_COMMAND)
@@ -276,7 +280,7 @@ def _check_engine() -> list[Check]:
         with closing(Engine()) as engine:
             info = engine.info()
     except InterCodeError as error:
-        if may_be_there(Path(default_url().removeprefix("unix://"))):
+        if may_exist(Path(default_url().removeprefix("unix://"))):
             return [failed_check("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
         return [Check("docker", None, detail, getattr(error, "fix", ""))]

@@ -62,24 +62,24 @@ def cache_root() -> Path:
     Raises:
         UsageError: Another user could change its content: images, programs, databases.
     """
-    place = cache_folder()
-    named = "INTERCODE_CACHE" in os.environ
-    if not named and place == Path("/root/.cache/intercode") and needs_stand_in():
-        place = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+    folder = cache_folder()
+    is_configured = "INTERCODE_CACHE" in os.environ
+    if not is_configured and folder == Path("/root/.cache/intercode") and needs_stand_in():
+        folder = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        _check_owner(place, place.stat())
-    return place
+        _check_owner(folder, folder.stat())
+    return folder
 
 
-def _check_owner(place: Path, info: os.stat_result) -> None:
+def _check_owner(folder: Path, info: os.stat_result) -> None:
     if info.st_uid not in (os.geteuid(), 0):
         reason = f"belongs to another user ({info.st_uid}), who could change what is in it"
         fix = "set INTERCODE_CACHE to a folder of your own"
     elif info.st_mode & stat.S_IWOTH:
-        reason, fix = "can be written by all users", f"chmod o-w {place}"
+        reason, fix = "can be written by all users", f"chmod o-w {folder}"
     else:
         return
-    raise UsageError(f"the cache {place} {reason}: {fix}")
+    raise UsageError(f"the cache {folder} {reason}: {fix}")
 
 
 @contextlib.contextmanager
@@ -209,13 +209,15 @@ def sha256(content: str | bytes | Path | BinaryIO) -> str:
     return hasher.hexdigest()
 
 
-def joint_digest(*parts: str | bytes) -> str:
+def joint_digest(*values: str | bytes) -> str:
     """Return one digest (BLAKE2b-128) of several values: unequal lists have unequal digests."""
     hasher = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-        hasher.update(b"%d:" % len(data))
-        hasher.update(data)
+    for value in values:
+        encoded_value = (
+            value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        )
+        hasher.update(b"%d:" % len(encoded_value))
+        hasher.update(encoded_value)
     return hasher.hexdigest()
 
 

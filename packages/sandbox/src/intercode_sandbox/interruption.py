@@ -33,7 +33,7 @@ def is_handlers(error: BaseException) -> bool:
     """
     if isinstance(error, KeyboardInterrupt):
         return True
-    entry, handlers = error.__traceback__, {*_handlers()}
+    entry, handlers = error.__traceback__, {*_handler_codes()}
     while entry is not None:
         if entry.tb_frame.f_code in handlers:
             return True
@@ -54,10 +54,10 @@ def reraise_callers(error: BaseException) -> None:
         context = context.__context__
 
 
-def _handlers() -> Iterator[CodeType]:
+def _handler_codes() -> Iterator[CodeType]:
     """Yield the code object of each signal handler written in Python."""
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
+    for signal_number in signal.valid_signals():
+        handler: Any = signal.getsignal(signal_number)
         while hasattr(handler, "func"):  # a partial
             handler = handler.func
         # The code of a function or method, or of a callable object.

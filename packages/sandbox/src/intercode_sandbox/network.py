@@ -162,16 +162,16 @@ def _split_entry(text: str) -> tuple[str, int | None, str]:
     scheme, port = "", None
     host = text
     if "://" in text:
-        parts = urlsplit(text)
-        scheme = parts.scheme
-        if scheme not in ("http", "https") or "@" in parts.netloc:
+        url = urlsplit(text)
+        scheme = url.scheme
+        if scheme not in ("http", "https") or "@" in url.netloc:
             raise UsageError(
                 f"network: a URL begins with http:// or https://, and a host: {text!r}"
             )
         host = (
-            parts.netloc
-            if parts.netloc.rpartition("]")[2].count(":")
-            else (f"{parts.netloc}:{443 if scheme == 'https' else 80}")
+            url.netloc
+            if url.netloc.rpartition("]")[2].count(":")
+            else (f"{url.netloc}:{443 if scheme == 'https' else 80}")
         )
     if ":" in host:
         try:
@@ -219,10 +219,10 @@ def _translations(candidate: Address) -> list[Address]:
     """
     if isinstance(candidate, ipaddress.IPv4Address):
         return []
-    value = int(candidate)
-    bits = value >> 64 << 56 | value & (1 << 56) - 1
+    address_number = int(candidate)
+    bits = address_number >> 64 << 56 | address_number & (1 << 56) - 1
     shifts = [88 - prefix for prefix in (32, 40, 48, 56, 64)]
-    words = [value, *(bits >> shift for shift in shifts)]
+    words = [address_number, *(bits >> shift for shift in shifts)]
     return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in words]
 
 

@@ -38,17 +38,17 @@ class SupportsClose(Protocol):
 _owned_resources: weakref.WeakSet[SupportsDisown] = weakref.WeakSet()
 
 
-def disown_in_forks(thing: SupportsDisown) -> None:
+def disown_in_forks(resource: SupportsDisown) -> None:
     """Register a resource that every forked process must release.
 
     A fork that kept descriptors would also hide the end of this process from its peers.
     """
-    _owned_resources.add(thing)
+    _owned_resources.add(resource)
 
 
 def _disown_all() -> None:
-    for thing in list(_owned_resources):
-        thing.disown()
+    for resource in list(_owned_resources):
+        resource.disown()
     _owned_resources.clear()
 
 
@@ -140,32 +140,32 @@ def _is_executing(frame: FrameType) -> bool:
 
 
 def register_finalizer(
-    thing: object, work: Callable[..., object], *arguments: Any
+    owner: object, callback: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
     """Register work for an object's end or this process's exit; a fork never does the work."""
-    return weakref.finalize(thing, _if_owner, os.getpid(), work, arguments)
+    return weakref.finalize(owner, _call_if_owner, os.getpid(), callback, arguments)
 
 
 def register_release(
-    thing: object, work: Callable[..., object], *arguments: Any
+    owner: object, callback: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
     """Register the release of an object's resources, for an owner who drops it without `close`.
 
-    The work may run in any thread, at any line: `work` takes no lock that is not reentrant, and
+    The work may run in any thread, at any line: `callback` takes no lock that is not reentrant, and
     never waits. At the exit of this process the kernel releases the resources. A fork does the
     work, too: its descriptors are separate.
 
     Returns:
         The finalizer. `close` of the object calls it, so the work is done once.
     """
-    finalizer = weakref.finalize(thing, work, *arguments)
+    finalizer = weakref.finalize(owner, callback, *arguments)
     finalizer.atexit = False
     return finalizer
 
 
-def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+def _call_if_owner(pid: int, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     if os.getpid() == pid:
-        work(*arguments)
+        callback(*arguments)
 
 
 def close_at_exit(provider: SupportsClose) -> None:

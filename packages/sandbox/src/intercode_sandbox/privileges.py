@@ -104,20 +104,24 @@ def cache_folder() -> Path:
 
 def _on_overlay(folder: Path) -> bool:
     """Return whether a folder is on an overlay, whose ids cannot be mapped (a container's root)."""
-    place = next(place for place in (folder, *folder.parents) if os.access(place, os.F_OK))
-    return _file_system(place)[1] == "overlay"
+    existing_folder = next(
+        existing_folder
+        for existing_folder in (folder, *folder.parents)
+        if os.access(existing_folder, os.F_OK)
+    )
+    return _mounted_file_system(existing_folder)[1] == "overlay"
 
 
-def _file_system(place: Path) -> tuple[str, str]:
+def _mounted_file_system(path: Path) -> tuple[str, str]:
     """Return the folder of the file system mounted at a path, and the file system's type.
 
     Both are "" on btrfs, whose subvolumes have device numbers that no mount has.
     """
-    number = place.stat().st_dev
+    device = path.stat().st_dev
     with Path("/proc/self/mountinfo").open() as file:
         for line in file:
             fields = line.split()
-            if fields[2] == f"{os.major(number)}:{os.minor(number)}":
+            if fields[2] == f"{os.major(device)}:{os.minor(device)}":
                 return fields[3], fields[fields.index("-") + 1]
     return "", ""
 
@@ -143,7 +147,7 @@ def in_container() -> bool:
     if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
         return False
     # A virtual machine created from an image has its own root file system.
-    folder, kind = _file_system(Path("/"))
+    folder, kind = _mounted_file_system(Path("/"))
     return kind == "overlay" or folder != "/"
 
 
@@ -219,7 +223,7 @@ def make_private(folder: Path) -> None:
         folder.chmod(mode)
 
 
-def hand_over(folder: Path) -> None:
+def transfer_ownership(folder: Path) -> None:
     """Give a folder and its content to the user of sandboxes, if that is another user."""
     user = sandboxes_user()
     if user is None:

@@ -40,10 +40,10 @@ def absolute(text: str) -> str:
     if not is_reference(text):
         return text
     file, _, suffix = text.partition(".py:")
-    return f"{_place(f'{file}.py')}:{suffix}"
+    return f"{_absolute_path(f'{file}.py')}:{suffix}"
 
 
-_places: dict[str, Path] = {}
+_absolute_paths: dict[str, Path] = {}
 """Relative path of an executed file → its absolute path, by the working directory at that time."""
 
 
@@ -57,13 +57,13 @@ def remember(reference: str) -> None:
         file = f"{reference.partition('.py:')[0]}.py"
         path = Path(file).expanduser().absolute()
         if path.exists():
-            _places[file] = path
+            _absolute_paths[file] = path
 
 
-def _place(file: str) -> Path:
+def _absolute_path(file: str) -> Path:
     """Return the absolute path of a file, even if its code has changed the working directory."""
     path = Path(file).expanduser().absolute()
-    return path if path.exists() else _places.get(file, path)
+    return path if path.exists() else _absolute_paths.get(file, path)
 
 
 def target_reference(target: object) -> str:
@@ -86,10 +86,10 @@ def load(kind: str, reference: str) -> Any:
             name.
     """
     file, _, attribute = reference.rpartition(":")
-    path = _place(file)
+    path = _absolute_path(file)
     if path.exists():
-        _places[file] = path
-    module = _module(kind, reference, path if file in _places else Path(file).expanduser())
+        _absolute_paths[file] = path
+    module = _module(kind, reference, path if file in _absolute_paths else Path(file).expanduser())
     target = getattr(module, attribute, None)
     if not callable(target):
         names = (name for name, value in vars(module).items() if callable(value))
@@ -108,7 +108,7 @@ def digest(reference: str) -> str:
         return ""
     file = f"{reference.partition('.py:')[0]}.py"
     try:
-        return hashlib.blake2b(_place(file).read_bytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(_absolute_path(file).read_bytes(), digest_size=16).hexdigest()
     except OSError as error:
         raise UsageError(f"{reference}: cannot read {file}: {error.strerror}") from None
 
@@ -128,15 +128,15 @@ def describe_error(error: BaseException) -> str:
 
     The line is the innermost line outside InterCode and outside installed packages.
     """
-    places = []
+    locations = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         module = str(frame.f_globals.get("__name__", ""))
-        is_installed = any(part in INSTALLED for part in Path(file).parts)
+        is_installed = any(component in INSTALLED for component in Path(file).parts)
         if module.partition(".")[0] not in _NON_USER_MODULES and not is_installed:
-            places.append(f"{file}, line {line}: ")
+            locations.append(f"{file}, line {line}: ")
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"{places[-1] if places else ''}{text}"
+    return f"{locations[-1] if locations else ''}{text}"
 
 
 def _module(kind: str, reference: str, path: Path) -> ModuleType:

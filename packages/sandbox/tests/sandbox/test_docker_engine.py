@@ -190,7 +190,7 @@ def test_nothing_is_left_of_a_caller_that_ends(
         "p = get_provider('docker'); boxes = [p.start('host') for _ in range(3)]; "
         "boxes[0].changes(); boxes[1].snapshot()\n"
         # One that the engine is just making would stay, to be found by its label.
-        "while any(p._pool._coming.values()): time.sleep(0.01)\n"
+        "while any(p._pool._starting_counts.values()): time.sleep(0.01)\n"
         f"child = 0\n{fork}\n"
         "print(p._home.lease, child, flush=True)\n"
         "for _ in range(600): time.sleep(0.1)"  # a long one may miss an interrupt
@@ -233,7 +233,7 @@ def test_what_is_begun_ahead_is_waited_for(
     pool = provider._pool
     assert going_on.wait(60)
     provider.close()
-    assert not any(pool._coming.values()), sandboxes
+    assert not any(pool._starting_counts.values()), sandboxes
     assert not api.containers(all=True, filters={"label": [label]})
 
 

@@ -329,7 +329,7 @@ def test_processes_of_others_do_not_count(start: Start) -> None:
 def test_few_identities_are_kept() -> None:
     with closing(NativeProvider()) as provider:
         sandboxes = [provider.start("host") for _ in range(identity._MAX_IDLE_IDENTITIES + 8)]
-        spawner = provider._running().process.pid
+        spawner = provider._running_spawner().process.pid
 
         def kept() -> int:
             found = 0

@@ -357,25 +357,26 @@ def _signals() -> Iterator[SimpleQueue[int]]:
 
     def forward_signals() -> None:
         with os.fdopen(reader, "rb", buffering=0) as signals:
-            while number := signals.read(1):
-                signal_queue.put(number[0])
+            while signal_number := signals.read(1):
+                signal_queue.put(signal_number[0])
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(signal_number: int, frame: FrameType | None) -> None:
         for handled_number in previous_handlers:
             signal.signal(handled_number, signal.default_int_handler)
 
     previous_handlers = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        signal_number: signal.getsignal(signal_number)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     threading.Thread(target=forward_signals, daemon=True).start()
     descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in previous_handlers:
-        signal.signal(number, handle)
+    for signal_number in previous_handlers:
+        signal.signal(signal_number, handle)
     try:
         yield signal_queue
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
         signal.set_wakeup_fd(descriptor)
         os.close(writer)
 

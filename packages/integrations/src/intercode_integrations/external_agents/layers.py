@@ -181,7 +181,7 @@ def install(name: str, progress: Progress) -> Layer:
         return layer
     archive_path = _archive_path(recipe)
     _check_tools(recipe)
-    index = _index(recipe.install.source)
+    index = _index_url(recipe.install.source)
     _check_reached(index)
     archive_path.parent.mkdir(parents=True, exist_ok=True)
     report_wait = partial(progress, f"waiting for another process that installs {name}")
@@ -229,7 +229,7 @@ def _read_record(archive_path: Path) -> _Record | None:
 # --- the index ---------------------------------------------------------------------------------
 
 
-def _index(source: str) -> str:
+def _index_url(source: str) -> str:
     """Return the URL of the package index that this machine's operator has set, or the public one.
 
     The URL may contain a password, which InterCode neither prints nor stores.
@@ -254,8 +254,8 @@ def _read_client_setting(*command: str) -> str:
 
 
 def _endpoint(index: str) -> tuple[str, int]:
-    parts = urlsplit(index)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    url = urlsplit(index)
+    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
 
 
 def _check_reached(index: str) -> None:
@@ -270,7 +270,7 @@ def _check_reached(index: str) -> None:
         ) from None
 
 
-def _policy(index: str) -> Policy:
+def _network_policy(index: str) -> Policy:
     host, port = _endpoint(index)
     file_hosts = _FILE_HOSTS.get(host, ())
     return Policy.of([f"{name}:{port}" for name in (host, *file_hosts)])
@@ -298,9 +298,9 @@ def _build(
     start_time = time.monotonic()
     previous_record = _read_record(archive_path)
     progress(f"installing {recipe.name} {recipe.version} from {_endpoint(index)[0]}")
-    build = _npm if recipe.install.source == "npm" else _pypi
+    build = _install_npm if recipe.install.source == "npm" else _install_pypi
     new_archive = scratch / "layer.tar"
-    with _sandbox(index) as (sandbox, env):
+    with _open_sandbox(index) as (sandbox, env):
         run = partial(_run, sandbox, env)
         lock, packages = build(
             recipe, index, sandbox, run, previous_record.lock if previous_record else None
@@ -330,11 +330,11 @@ def _build(
 
 
 @contextmanager
-def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
+def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
     """Start a sandbox that reaches an index; yield it with the clients' environment variables."""
     from intercode_sandbox.native.provider import NativeProvider
 
-    policy = _policy(index)
+    policy = _network_policy(index)
     with closing(NativeProvider()) as provider:
         sandbox = provider.start("host", _LIMITS)
         # The operator has named the index: unlike a benchmark's hosts, it may be on a private
@@ -383,7 +383,7 @@ _Lock = tuple[str, dict[str, str]]
 """Lock of a package manager, and the checksums in it."""
 
 
-def _npm(
+def _install_npm(
     recipe: Recipe,
     index: str,
     sandbox: SandboxBackend,
@@ -416,7 +416,9 @@ def _npm(
         raise ImageError(f"the index tells no checksum of {', '.join(unverified_names)}")
     # npm silently omits an optional package that is missing or differs from its checksum.
     lock_packages = msgspec.json.decode(lock)["packages"]
-    required_paths = {path for path, package in lock_packages.items() if path and _fits(package)}
+    required_paths = {
+        path for path, package in lock_packages.items() if path and _matches_platform(package)
+    }
     if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):
         raise ImageError(
             f"npm did not install {', '.join(absent_paths)}: the index does not have it, or not as "
@@ -429,20 +431,20 @@ def _npm(
         programs = {main.rpartition("/")[2]: programs}
     run("mkdir", "-p", f"{home}/bin")
     for name, script in programs.items():
-        native = _native(name, home, run)
+        native = _install_native(name, home, run)
         target = native or f"{home}/node_modules/{main}/{script}"
         run("chmod", "a+rx", target)
         run("ln", "-s", target, f"{home}/bin/{name}")
     return lock, checksums
 
 
-def _fits(package: Mapping[str, Any]) -> bool:
+def _matches_platform(package: Mapping[str, Any]) -> bool:
     """Return whether a package of npm's lock is for this machine."""
     platform_facts = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
     return all(value in package.get(kind, [value]) for kind, value in platform_facts.items())
 
 
-def _native(name: str, home: str, run: Callable[..., bytes]) -> str:
+def _install_native(name: str, home: str, run: Callable[..., bytes]) -> str:
     """Return a program's native binary for this machine, which needs no node; empty: none."""
     output = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
     paths = output.decode().split("\n")[:-1]
@@ -451,7 +453,7 @@ def _native(name: str, home: str, run: Callable[..., bytes]) -> str:
     return paths[0] if len(paths) == 1 else ""
 
 
-def _pypi(
+def _install_pypi(
     recipe: Recipe,
     index: str,
     sandbox: SandboxBackend,
@@ -522,6 +524,6 @@ def _check_members(archive_path: Path, name: str) -> None:
     agent_root = f"{PREFIX}/{name}".lstrip("/")
     with tarfile.open(archive_path) as archive:
         for member in archive:
-            parts = member.name.split("/")
-            if ".." in parts or "/".join(parts[:3]) != agent_root:
+            member_parts = member.name.split("/")
+            if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:
                 raise ImageError(f"the layer of {name} has a file elsewhere: {member.name!r}")

@@ -45,7 +45,7 @@ class ExternalAgentProvider(AgentProvider):
         skills_folder = find_profile(self.name).home_of_skills
         return (skills.HOME, *([skills_folder] if skills_folder else []))
 
-    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
+    def make(self, spec: RunSpec, budget: Budget | None, rate_limit: RateLimit | None) -> Actors:
         """Make the agents that a spec names; see `AgentProvider.make`."""
         from intercode.agents.language import EpisodeLimits
         from intercode.evaluate.spending import make_budget, retry_policy
@@ -61,11 +61,11 @@ class ExternalAgentProvider(AgentProvider):
         has_model = spec.model.name not in (None, NO_MODEL)
         profile = find_profile(name, has_model=has_model)
         options = spec.flat()
-        if surplus := [
+        if extra_options := [
             option for option in AGENT_OPTIONS if option in options and option not in _OPTIONS
         ]:
             raise UsageError(
-                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[surplus[0]].flag}"
+                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[extra_options[0]].flag}"
             )
         if spec.model.name is None or (profile.needs_model and not has_model):
             alternative = "" if profile.needs_model else f", or --model {NO_MODEL}"
@@ -85,7 +85,7 @@ class ExternalAgentProvider(AgentProvider):
                 raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
             retry = retry_policy(spec)
             call_context = Around(
-                pace or RateLimit(), budget or make_budget(spec), price=price, retry=retry
+                rate_limit or RateLimit(), budget or make_budget(spec), price=price, retry=retry
             )
             upstream = stack.enter_context(
                 serve_upstream(spec.model.name, spec.model.base_url, max_concurrent_calls(spec))
@@ -95,15 +95,15 @@ class ExternalAgentProvider(AgentProvider):
         limits = EpisodeLimits(
             agent_spec.episode_seconds, agent_spec.episode_tokens, agent_spec.episode_cost
         )
-        offer = ""
+        skill_notes = ""
         if profile.home_of_skills is None:  # otherwise the agent finds them by itself
-            offer = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
+            skill_notes = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
         agents = episode_runner.ExternalAgents(
-            profile, gateway, spec.model.name, limits, calls, offer
+            profile, gateway, spec.model.name, limits, calls, skill_notes
         )
         env_settings: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
-        if needs := profile.limits.to_dict():
-            env_settings["limits"] = needs
+        if needed_limits := profile.limits.to_dict():
+            env_settings["limits"] = needed_limits
         if (layer := find_layer(profile)) is not None:
             env_settings["layers"] = [str(layer)]
         delay = (lambda: None) if gateway is None else gateway.delay

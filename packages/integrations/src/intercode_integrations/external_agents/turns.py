@@ -87,18 +87,18 @@ def rebuild_turns(
         for message in call.messages
         if message.role == "tool" and message.call_id
     }
-    for number, call in enumerate(calls):
+    for call_index, call in enumerate(calls):
         model.call, transcript.turn = call, len(turns)
         try:
             transcript.complete(call.messages)
         except ModelError:
             continue
         if not by_tools:
-            new_turns = _turns_from_text(call, calls[number + 1 :], record)
+            new_turns = _turns_from_text(call, calls[call_index + 1 :], record)
             turns += new_turns
         else:
             new_turns = [
-                _turn(read_action(tool_call, record), results[tool_call.call_id], record)
+                _make_turn(read_action(tool_call, record), results[tool_call.call_id], record)
                 for tool_call in call.tool_calls
                 if tool_call.call_id in results
             ]
@@ -118,7 +118,7 @@ def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) ->
             start = len(contents) - contents[::-1].index(call.text)
             answers = [m.content for m in later_call.messages[start:] if m.role in ("user", "tool")]
             if answers:
-                return [_turn(action, answers[0], record)]
+                return [_make_turn(action, answers[0], record)]
     return []
 
 
@@ -152,8 +152,8 @@ def read_action(call: ToolCall, record: Record) -> str:
     return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
 
 
-def _turn(action: str, result: str, record: Record) -> Turn:
-    output, code = _find_part(record.output, result), _find_part(record.exit_code, result)
+def _make_turn(action: str, result: str, record: Record) -> Turn:
+    output, code = _select_text(record.output, result), _select_text(record.exit_code, result)
     exit_code = int(code) if code is not None and _EXIT_CODE.fullmatch(code) else None
     return Turn(
         action,
@@ -163,7 +163,7 @@ def _turn(action: str, result: str, record: Record) -> Turn:
     )
 
 
-def _find_part(selector: str | None, text: str) -> str | None:
+def _select_text(selector: str | None, text: str) -> str | None:
     """Return the part of a tool's result that a selector of the profile's record matches."""
     if selector is None:
         return None

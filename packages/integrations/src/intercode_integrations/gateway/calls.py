@@ -129,8 +129,8 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(ids := body.get("prompt_token_ids"), list):
         token_data["prompt_token_ids"] = tuple(ids)
     logprob_entries = (choice.get("logprobs") or {}).get("content") or []
-    for item in body.get("output") or ():
-        parts = item.get("content") if isinstance(item, dict) else None
+    for output_item in body.get("output") or ():
+        parts = output_item.get("content") if isinstance(output_item, dict) else None
         for part in parts if isinstance(parts, list) else ():
             logprob_entries = [*logprob_entries, *(part.get("logprobs") or ())]
     if logprob_entries:
@@ -143,11 +143,18 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
 def read_dialogue(name: Name, request_body: Mapping[str, Any]) -> tuple[Message, ...]:
     """Decode the dialogue of a request."""
     if name == "responses":
-        return (*_system(request_body.get("instructions")), *_items(request_body.get("input")))
-    system = _system(request_body.get("system"))
+        return (
+            *_system_messages(request_body.get("instructions")),
+            *_input_messages(request_body.get("input")),
+        )
+    system = _system_messages(request_body.get("system"))
     return (
         *system,
-        *(message for item in request_body.get("messages") or () for message in _message(item)),
+        *(
+            message
+            for item in request_body.get("messages") or ()
+            for message in _decode_message(item)
+        ),
     )
 
 
@@ -157,8 +164,8 @@ def tool_names(request_body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(t.get("name") or t.get("type")) for t in tools if isinstance(t, dict))
 
 
-def _system(value: Any) -> tuple[Message, ...]:
-    return (Message("system", _text(value)),) if value else ()
+def _system_messages(value: Any) -> tuple[Message, ...]:
+    return (Message("system", _content_text(value)),) if value else ()
 
 
 def _role(value: Any) -> Role:
@@ -166,14 +173,14 @@ def _role(value: Any) -> Role:
     return roles.get(value if isinstance(value, str) else "", "system")  # "developer", too
 
 
-def _text(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return wire.replace_surrogates(content or "")
     parts = content if isinstance(content, list) else [content]
-    return "".join(_part(part) for part in parts)
+    return "".join(_part_text(part) for part in parts)
 
 
-def _part(part: Any) -> str:
+def _part_text(part: Any) -> str:
     if not isinstance(part, dict):
         return str(part)
     for key in ("text", "refusal"):
@@ -183,42 +190,44 @@ def _part(part: Any) -> str:
     return "[image]" if "image" in kind else f"[{kind}]"
 
 
-def _message(item: Mapping[str, Any]) -> Iterator[Message]:
+def _decode_message(message_data: Mapping[str, Any]) -> Iterator[Message]:
     """Decode a message of ``chat`` or ``messages``; tool results become separate messages."""
-    role, content = _role(item.get("role")), item.get("content")
+    role, content = _role(message_data.get("role")), message_data.get("content")
     blocks = content if isinstance(content, list) else []
     content_blocks: list[Any] = []
     calls: list[ToolCall] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_result":
-            yield Message("tool", _text(block.get("content")), (), str(block.get("tool_use_id")))
+            yield Message(
+                "tool", _content_text(block.get("content")), (), str(block.get("tool_use_id"))
+            )
         elif kind == "tool_use":
             arguments = wire.arguments(block.get("input"))
             calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
         elif kind not in {"thinking", "redacted_thinking"}:
             content_blocks.append(block)
-    for call in item.get("tool_calls") or ():
+    for call in message_data.get("tool_calls") or ():
         function = call.get("function") or call.get("custom") or {}
         arguments = wire.arguments(function.get("arguments", function.get("input")))
         calls.append(ToolCall(str(call.get("id")), str(function.get("name")), arguments))
     if content_blocks or calls or not blocks:
-        text = _text(content_blocks if blocks else content)
-        call_id = item.get("tool_call_id")
+        text = _content_text(content_blocks if blocks else content)
+        call_id = message_data.get("tool_call_id")
         yield Message(role, text, tuple(calls), call_id if isinstance(call_id, str) else None)
 
 
-def _items(input_items: Any) -> Iterable[Message]:
+def _input_messages(input_items: Any) -> Iterable[Message]:
     if isinstance(input_items, str):
         yield Message("user", input_items)
         return
     for item in input_items or ():
         kind = item.get("type", "message")
         if kind == "message":
-            yield Message(_role(item.get("role")), _text(item.get("content")))
+            yield Message(_role(item.get("role")), _content_text(item.get("content")))
         elif kind.endswith("_call"):
             yield Message("assistant", "", (responses.call(item),))
         elif kind.endswith("_output"):
             output = item.get("output")
-            text = json.dumps(output) if isinstance(output, dict) else _text(output)
+            text = json.dumps(output) if isinstance(output, dict) else _content_text(output)
             yield Message("tool", text, (), str(item.get("call_id")))

@@ -36,14 +36,14 @@ class ConnectionPool:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        parts = urlsplit(upstream.url)
-        self._host = parts.netloc.rpartition("@")[2]
-        self._server = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        url = urlsplit(upstream.url)
+        self._host = url.netloc.rpartition("@")[2]
+        self._server = url.hostname or "", url.port or _PORTS[url.scheme]
+        self._tls = ssl.create_default_context() if url.scheme == "https" else None
         # Like the SDKs that InterCode's agents use.
-        proxy = None if proxy_bypass(self._host) else getproxies().get(parts.scheme)
+        proxy = None if proxy_bypass(self._host) else getproxies().get(url.scheme)
         self._proxy = urlsplit(proxy) if proxy else None
-        self._base = parts.path.removesuffix("/v1")
+        self._base = url.path.removesuffix("/v1")
         if self._proxy and not self._tls:
             self._base = f"http://{self._host}{self._base}"
         self._lock = threading.Lock()

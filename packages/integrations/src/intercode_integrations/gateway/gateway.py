@@ -3,10 +3,10 @@
 A `Gateway` serves a run, and has the key, the budget and the rate limit. A `GatewaySession` serves
 one episode, and has its own token, the only secret that the sandbox sees::
 
-    with Gateway(Upstream.of("anthropic/claude-sonnet-4-5")) as gateway, gateway.seat() as seat:
-        sandbox.forward(8080, seat.serve)
+    with Gateway(Upstream.of("anthropic/claude-sonnet-4-5")) as gateway, gateway.open_session() as session:
+        sandbox.forward(8080, session.serve)
         sandbox.exec([...], env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080",
-                                 "ANTHROPIC_API_KEY": seat.token})
+                                 "ANTHROPIC_API_KEY": session.token})
 """
 
 from __future__ import annotations
@@ -196,7 +196,10 @@ class GatewaySession(EpisodeCalls):
                 with suppress(OSError):  # the connection has already ended
                     connection.shutdown(socket.SHUT_RDWR)
             self._condition.wait_for(
-                lambda: not self._open and not any(p.is_answered for p in self._pending_calls),
+                lambda: (
+                    not self._open
+                    and not any(pending_call.is_answered for pending_call in self._pending_calls)
+                ),
                 _CLOSE_SECONDS,
             )
             unanswered_calls = tuple(self._pending_calls)
@@ -204,18 +207,20 @@ class GatewaySession(EpisodeCalls):
             call.cut()
         self._on_close(self)
 
-    def serve(self, connection: socket.socket, admit: Callable[[], None] = lambda: None) -> None:
+    def serve(
+        self, connection: socket.socket, on_admission: Callable[[], None] = lambda: None
+    ) -> None:
         """Serve one connection: an `intercode_sandbox.forwarding.Handler`.
 
         Args:
             connection: The socket.
-            admit: Called after a request with the valid token.
+            on_admission: Called after a request with the valid token.
         """
         with self._condition:
             if not self._closed:
                 self._connections.add(connection)
         try:
-            ClientConnection(connection, self._gateway.policy, admit).serve(self._handle)
+            ClientConnection(connection, self._gateway.policy, on_admission).serve(self._handle)
         finally:
             with self._condition:
                 self._connections.discard(connection)
@@ -231,31 +236,31 @@ class GatewaySession(EpisodeCalls):
     def _answer(self, request: RequestHead, client: ClientConnection) -> None:
         """Answer one request."""
         try:
-            parts = urlsplit(request.target) if request.target.startswith("/") else None
+            target = urlsplit(request.target) if request.target.startswith("/") else None
         except ValueError:  # //[ starts a host
-            parts = None
-        if parts is None:
+            target = None
+        if target is None:
             raise Refusal(400, "the target of a request is a path")
-        free = request.method in {"HEAD", "GET"} and parts.path == "/"
-        if denial := self._guard.refusal(_KeyHeaders(request), is_token_free=free):
+        is_free = request.method in {"HEAD", "GET"} and target.path == "/"
+        if denial := self._guard.refusal(_KeyHeaders(request), is_token_free=is_free):
             raise Refusal(denial[0].value, denial[1])
         if self._closed:
             raise Refusal(401, "this token is no longer served")
-        if not free:
-            client.admit()
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := query.keys() - _QUERIES:
-            raise bad_request(f"?{'&'.join(sorted(unknown))}")
-        if free:
+        if not is_free:
+            client.on_admission()
+        query = dict(parse_qsl(target.query, keep_blank_values=True))
+        if unknown_names := query.keys() - _QUERIES:
+            raise bad_request(f"?{'&'.join(sorted(unknown_names))}")
+        if is_free:
             client.body()
             client.answer(200, b"" if request.method == "HEAD" else b"{}")
-        elif request.method == "GET" and (parts.path == MODELS or _is_model_path(parts.path)):
+        elif request.method == "GET" and (target.path == MODELS or _is_model_path(target.path)):
             client.body()
-            client.answer(200, json.dumps(self._models(parts.path)).encode())
-        elif request.method == "POST" and parts.path in {*_PATHS, COUNT}:
-            self._post(request, client, parts.path, "?beta=true" if query.get("beta") else "")
+            client.answer(200, json.dumps(self._models(target.path)).encode())
+        elif request.method == "POST" and target.path in {*_PATHS, COUNT}:
+            self._post(request, client, target.path, "?beta=true" if query.get("beta") else "")
         else:
-            raise Refusal(404, f"the gateway has no {request.method} {parts.path[:200]}")
+            raise Refusal(404, f"the gateway has no {request.method} {target.path[:200]}")
 
     def _models(self, path: str) -> dict[str, Any]:
         names = self._gateway.model_names()

@@ -59,16 +59,16 @@ class ClientConnection:
     Args:
         connection: The socket. The caller still owns it.
         policy: Sizes and times.
-        admit: To be called after a request with the valid token.
+        on_admission: To be called after a request with the valid token.
     """
 
     def __init__(
         self,
         connection: socket.socket,
         policy: GatewayPolicy,
-        admit: Callable[[], None] = lambda: None,
+        on_admission: Callable[[], None] = lambda: None,
     ) -> None:
-        self._socket, self._policy, self.admit = connection, policy, admit
+        self._socket, self._policy, self.on_admission = connection, policy, on_admission
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._deadline = 0.0
         self._bodiless = False
@@ -83,7 +83,7 @@ class ClientConnection:
             handle: Answers a request; it may read the body first.
         """
         try:
-            while (request := self._head()) is not None:
+            while (request := self._read_head()) is not None:
                 self.status = 0
                 try:
                     handle(request, self)
@@ -117,20 +117,20 @@ class ClientConnection:
         Raises:
             Refusal: The body is too long, or in too many parts.
         """
-        data, fragments = bytearray(), 0
+        content, fragments = bytearray(), 0
         self._deadline = time.monotonic() + self._policy.patience
         while True:
             event = self._read_event()
             if isinstance(event, h11.EndOfMessage):
-                return bytes(data)
+                return bytes(content)
             if not isinstance(event, h11.Data):
                 raise ClientDisconnect
-            if len(data) <= free_bytes < len(data) + len(event.data):
+            if len(content) <= free_bytes < len(content) + len(event.data):
                 reserve()
                 self._deadline = time.monotonic() + self._policy.patience
-            data += event.data
+            content += event.data
             fragments += len(event.data) < _FRAGMENT
-            if len(data) > limit:
+            if len(content) > limit:
                 raise Refusal(413, f"the body is longer than {limit} bytes")
             if fragments > _MAX_FRAGMENTS:
                 raise Refusal(413, "the body is in too many small parts: send longer chunks")
@@ -169,14 +169,16 @@ class ClientConnection:
         """End a response."""
         self._send(h11.EndOfMessage())
 
-    def _head(self) -> RequestHead | None:
+    def _read_head(self) -> RequestHead | None:
         """Wait for a request and read its head."""
         self._deadline = 0.0
         event = self._read_event()
         if not isinstance(event, h11.Request):
             return None
         self._bodiless = event.method == b"HEAD"
-        headers = tuple((name.decode("latin-1"), v.decode("latin-1")) for name, v in event.headers)
+        headers = tuple(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
+        )
         return RequestHead(event.method.decode(), event.target.decode("latin-1"), headers)
 
     def _read_event(self) -> Any:
@@ -216,10 +218,10 @@ class ClientConnection:
 
     def _linger(self) -> None:
         """Discard remaining input: an early close would reset the connection, losing the answer."""
-        end, remaining_bytes = time.monotonic() + _LINGER_SECONDS, self._policy.max_body
+        deadline, remaining_bytes = time.monotonic() + _LINGER_SECONDS, self._policy.max_body
         with suppress(OSError):  # the connection has already ended
             self._socket.shutdown(socket.SHUT_WR)
-            while remaining_bytes > 0 and (wait := end - time.monotonic()) > 0:
+            while remaining_bytes > 0 and (wait := deadline - time.monotonic()) > 0:
                 self._socket.settimeout(wait)
                 if not (data := self._socket.recv(_CHUNK)):
                     return

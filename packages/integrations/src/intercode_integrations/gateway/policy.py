@@ -130,7 +130,7 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
         raise bad_request("stream is true or false")
     if name == "responses" and not policy.stored:
         request_body["store"] = False  # OpenAI stores responses by default
-    unknown = {*_texts(request_body.get("include"))} - INCLUDES
+    unknown = {*_check_strings(request_body.get("include"))} - INCLUDES
     if unknown and policy.hosted != "pass":
         raise bad_request(f"include: {', '.join(sorted(unknown))}")
     if "tools" in request_body:
@@ -166,16 +166,16 @@ def betas(values: list[str], policy: GatewayPolicy) -> str:
 
 def context_size(request_body: Mapping[str, Any]) -> int:
     """Return an upper bound of a request's tokens: its bytes, and `IMAGE_BYTES` for each image."""
-    images = 0
+    image_count = 0
 
     def strip_images(value: Any) -> Any:
-        nonlocal images
+        nonlocal image_count
         if isinstance(value, list):
             return [strip_images(item) for item in value]
         if not isinstance(value, dict) or value.get("type") == "tool_use":
             return value  # arguments are arbitrary: an apparent image in them is text
         if value.get("type") in {"image_url", "input_image"} or value.get("type") == "base64":
-            images += 1
+            image_count += 1
             return {}
         return {key: strip_images(item) for key, item in value.items()}
 
@@ -184,7 +184,7 @@ def context_size(request_body: Mapping[str, Any]) -> int:
     }
     return (
         len(json.dumps(text_body, ensure_ascii=False).encode(errors="replace"))
-        + images * IMAGE_BYTES
+        + image_count * IMAGE_BYTES
     )
 
 
@@ -197,7 +197,7 @@ def _lower_limit(request_body: dict[str, Any], key: str, policy: GatewayPolicy) 
 
 
 def _filter_tools(tools: Any, table: Table, policy: GatewayPolicy) -> Iterator[dict[str, Any]]:
-    for tool in _items(tools, "tools"):
+    for tool in _check_objects(tools, "tools"):
         kind = tool.get("type", table.tools[0])
         if kind == "namespace":
             tool = {**tool, "tools": [*_filter_tools(tool.get("tools", []), table, policy)]}
@@ -218,7 +218,7 @@ def _check_dialogue(request_body: Mapping[str, Any], table: Table, policy: Gatew
         value = request_body.get(key)
         if value is None or isinstance(value, str):
             continue
-        for item in _items(value, key):
+        for item in _check_objects(value, key):
             _check_part(item, "text" if key == "system" else "message", table, policy)
 
 
@@ -231,8 +231,8 @@ def _check_part(
         if policy.hosted == "pass" and policy.remote and kind in table.unsupported_parts:
             return
         raise bad_request(f"a part of type {kind!r} in the dialogue")
-    if unknown := part.keys() - table.parts[kind] - {"type"}:
-        present_fields = {key for key in unknown if part[key] is not None}
+    if unknown_keys := part.keys() - table.parts[kind] - {"type"}:
+        present_fields = {key for key in unknown_keys if part[key] is not None}
         if present_fields & {"file_id", "file_url"} and not policy.remote:
             raise bad_request("a file that the provider keeps, or fetches")
         if present_fields and not (present_fields <= {"file_id", "file_url"}):
@@ -240,7 +240,7 @@ def _check_part(
     _check_data_source(part, policy)
     for key in ("content", "output", "summary"):
         if isinstance(part.get(key), list):
-            for nested_part in _items(part[key], key):
+            for nested_part in _check_objects(part[key], key):
                 _check_part(nested_part, "text", table, policy)
 
 
@@ -262,13 +262,13 @@ def _check_data_source(part: Mapping[str, Any], policy: GatewayPolicy) -> None:
             raise bad_request("a source of parts")
 
 
-def _items(value: Any, name: str) -> list[dict[str, Any]]:
+def _check_objects(value: Any, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise bad_request(f"{name} is not a list of objects")
     return value
 
 
-def _texts(value: Any) -> list[str]:
+def _check_strings(value: Any) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):

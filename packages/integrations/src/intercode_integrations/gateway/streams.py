@@ -20,7 +20,7 @@ MAX_EVENT_BYTES = 32 * 1024**2
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
 _CONTINUED_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
-"""Text fields of a chat's delta that append; `_continue` also appends fields of tool calls."""
+"""Text fields of a chat's delta that append; `_extend_message` also appends fields of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,38 +119,38 @@ def _add_chat(assembly: StreamAssembly, data: dict[str, Any]) -> None:
     for key, value in data.items():
         if key not in {"choices", "object"} and value is not None:
             body[key] = value
-    for part in data.get("choices") or ():
-        index = part.get("index", 0)
+    for choice_delta in data.get("choices") or ():
+        index = choice_delta.get("index", 0)
         choices = body["choices"]
         choice = next((candidate for candidate in choices if candidate["index"] == index), None)
         if choice is None:
             choice = {"index": index, "message": {"role": "assistant", "content": None}}
             choices.append(choice)
-        _continue(choice["message"], part.get("delta") or {})
+        _extend_message(choice["message"], choice_delta.get("delta") or {})
         for key in ("finish_reason", "stop_reason"):
-            if part.get(key) is not None:
-                choice[key] = part[key]
-        if part.get("token_ids"):
-            choice.setdefault("token_ids", []).extend(part["token_ids"])
-        for key, entries in (part.get("logprobs") or {}).items():
+            if choice_delta.get(key) is not None:
+                choice[key] = choice_delta[key]
+        if choice_delta.get("token_ids"):
+            choice.setdefault("token_ids", []).extend(choice_delta["token_ids"])
+        for key, entries in (choice_delta.get("logprobs") or {}).items():
             if isinstance(entries, list):
                 choice.setdefault("logprobs", {}).setdefault(key, []).extend(entries)
 
 
-def _continue(message: dict[str, Any], delta: dict[str, Any]) -> None:
+def _extend_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for key in _CONTINUED_FIELDS:
         if delta.get(key) is not None:
             message[key] = (message.get(key) or "") + delta[key]
-    for part in delta.get("tool_calls") or ():
+    for call_delta in delta.get("tool_calls") or ():
         calls = message.setdefault("tool_calls", [])
-        index = part.get("index", len(calls))
+        index = call_delta.get("index", len(calls))
         call = next((candidate for candidate in calls if candidate["index"] == index), None)
         if call is None:
             call = {"index": index, "type": "function", "function": {"name": "", "arguments": ""}}
             calls.append(call)
-        if part.get("id"):
-            call["id"] = part["id"]
-        function = part.get("function") or {}
+        if call_delta.get("id"):
+            call["id"] = call_delta["id"]
+        function = call_delta.get("function") or {}
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += function.get("arguments") or ""
 

@@ -152,9 +152,9 @@ class InterCodeEnvironment(BaseEnvironment):
         sizes = {"memory": self._effective_memory_mb, "disk": self._effective_storage_mb}
         limit_values = {name: size * MIB for name, size in sizes.items() if size is not None}
         limits = Limits.of(_LIMITS, **limit_values)
-        return get_provider(self._provider).start(image, limits, self._reach())
+        return get_provider(self._provider).start(image, limits, self._resolve_network())
 
-    def _reach(self) -> Network:
+    def _resolve_network(self) -> Network:
         if self._network_is_allowlist:
             return list(self._network_policy.allowed_hosts)
         return bool(self._network_is_public)

@@ -154,10 +154,10 @@ def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: Recipe) -> TaskChe
             groups = [([row], 1) for row in rows]
         row_groups = [
             {
-                "take": take,
+                "take": row_count,
                 "rows": [[query.to_json_value(value) for value in row] for row in group_rows],
             }
-            for group_rows, take in groups
+            for group_rows, row_count in groups
         ]
         golds.append({"columns": len(gold_result.result.columns), "groups": row_groups})
     tests = {

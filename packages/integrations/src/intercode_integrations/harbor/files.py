@@ -92,14 +92,14 @@ class FileChecks:
         if image not in self._added_paths:
             base = str(replace(spec, additions=()))
             with closing(stage.provider.start(base)) as base_sandbox:
-                base_paths = _paths(base_sandbox)
+                base_paths = _list_paths(base_sandbox)
             with closing(stage.provider.start(image)) as full_sandbox:
-                paths = _paths(full_sandbox)
+                paths = _list_paths(full_sandbox)
             self._added_paths[image] = {path: paths[path] for path in paths.keys() - base_paths}
         return self._added_paths[image]
 
 
-def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
+def _list_paths(sandbox: SandboxBackend) -> dict[str, bool]:
     result = sandbox.exec(_LIST_COMMAND.split(), output_limit=_MAX_LISTING_BYTES, timeout=120)
     if result.timed_out or result.truncated or not result.stdout:
         raise SandboxError(
@@ -123,7 +123,7 @@ def _scope(
     counted_paths = {
         path: folder for path, folder in created_paths.items() if not _scratch_folder(path)
     }
-    changes = [c for outcome in outcomes for c in outcome.changes if _is_asked_for(task, c.path)]
+    changes = [c for outcome in outcomes for c in outcome.changes if _is_requested(task, c.path)]
     counted_paths |= {c.path: c.type == "dir" for c in changes if c.kind == "added"}
     trees = _top_folders(path for path, folder in counted_paths.items() if folder)
     all_paths = counted_paths.keys() | {change.path for change in changes}
@@ -157,7 +157,7 @@ def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutc
     """Return the listing after gold has run."""
     lines = dict(listing)
     for change in outcome.changes:
-        if _is_asked_for(task, change.path) and not task.expects(change.path):
+        if _is_requested(task, change.path) and not task.expects(change.path):
             lines[change.path] = set(_lines(task, change, outcome))
     return b"".join(sorted(encode(f"{line}\n") for rows in lines.values() for line in rows))
 
@@ -177,7 +177,7 @@ def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
     return lines
 
 
-def _is_asked_for(task: Task, path: str) -> bool:
+def _is_requested(task: Task, path: str) -> bool:
     """Return whether gold's change of a path counts; scratch does if the query names it."""
     if not (top := _scratch_folder(path)):
         return True

@@ -181,24 +181,24 @@ def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> d
 def _task(folder: Path) -> Task:
     config = read_config(folder)
     try:
-        text = (folder / "instruction.md").read_text(encoding="utf-8")
+        instruction = (folder / "instruction.md").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        text, instruction_error = "", f"its instruction.md cannot be read: {error}"
+        instruction, instruction_error = "", f"its instruction.md cannot be read: {error}"
     else:
         instruction_error = ""
     environment, task_facts = config.environment, config.metadata
-    parts: list[str | bytes] = [(folder / CONFIG).read_bytes()]
-    for part in (TESTS, SOLUTION):
-        for name, path in files(folder / part):
-            parts += [f"{part}/{name}", path.read_bytes()]
+    digest_inputs: list[str | bytes] = [(folder / CONFIG).read_bytes()]
+    for subfolder in (TESTS, SOLUTION):
+        for name, path in files(folder / subfolder):
+            digest_inputs += [f"{subfolder}/{name}", path.read_bytes()]
     tags = [*config.task.get("keywords", ()), *task_facts.get("tags", ())]
     tags += [task_facts.get("category"), task_facts.get("difficulty")]
-    metadata = {"digest": joint_digest(*parts)}
+    metadata = {"digest": joint_digest(*digest_inputs)}
     if reason := instruction_error or _find_obstacle(folder, config):
         metadata[CANNOT] = reason
     return Task(
         folder.name,
-        _strip_canary(text) or "(no instruction)",
+        _strip_canary(instruction) or "(no instruction)",
         gold=_gold(folder, config),
         verification="/tests/test.sh",
         image=f"docker://{environment.docker_image}" if environment.docker_image else None,

@@ -147,15 +147,15 @@ class HarborReward:
             )
             if result.timed_out:
                 raise NoRewardError(f"they ran into their time limit of {seconds:g} s")
-            parts = _rewards(workspace)
+            rewards = _read_rewards(workspace)
         except CausedInsideError as error:  # no agent's program runs here: the tests caused it
             raise NoRewardError(str(error)) from error
         except (OSError, LookupError, ValueError) as error:  # for instance, the user has gone
             if isinstance(error, InterCodeError):
                 raise
             raise NoRewardError(str(error)) from error
-        value = parts["reward"] if "reward" in parts else sum(parts.values()) / len(parts)
-        return Score(value, parts, {"output": decode(result.stdout[-_MAX_OUTPUT_CHARACTERS:])})
+        reward = rewards["reward"] if "reward" in rewards else sum(rewards.values()) / len(rewards)
+        return Score(reward, rewards, {"output": decode(result.stdout[-_MAX_OUTPUT_CHARACTERS:])})
 
     def _refuse_broken(self, task: Task, error: NoRewardError) -> None:
         """Refuse tests that write no reward even in a workspace that no agent has used.
@@ -167,8 +167,8 @@ class HarborReward:
         """
         try:
             with (
-                closing(self._stage.open(task)) as fresh_place,
-                self._verifier_workspace(task, fresh_place) as workspace,
+                closing(self._stage.open(task)) as fresh_workspace,
+                self._verifier_workspace(task, fresh_workspace) as workspace,
             ):
                 self._test(task, workspace)
         except NoRewardError:
@@ -177,33 +177,37 @@ class HarborReward:
             ) from error
 
 
-def _rewards(workspace: SandboxBackend) -> dict[str, float]:
+def _read_rewards(workspace: SandboxBackend) -> dict[str, float]:
     """Read the rewards that tests have written.
 
     Raises:
         NoRewardError: There are no rewards, or values other than finite numbers.
     """
-    for name in ("reward.json", "reward.txt"):
-        path = f"/logs/verifier/{name}"
+    for file_name in ("reward.json", "reward.txt"):
+        path = f"/logs/verifier/{file_name}"
         try:
-            text = workspace.read_file(path, MIB).decode()
-            reward_value: Any = load_record(text) if name.endswith("json") else float(text)
+            content = workspace.read_file(path, MIB).decode()
+            reward_value: Any = (
+                load_record(content) if file_name.endswith("json") else float(content)
+            )
         except FileNotFoundError:
             continue
         except ValueError as error:
             raise NoRewardError(f"{path}: {error}") from error
-        parts = reward_value if isinstance(reward_value, dict) else {"reward": reward_value}
+        raw_rewards = reward_value if isinstance(reward_value, dict) else {"reward": reward_value}
         try:
-            numbers = {
-                key: float(value) for key, value in parts.items() if isinstance(value, int | float)
+            rewards = {
+                key: float(value)
+                for key, value in raw_rewards.items()
+                if isinstance(value, int | float)
             }
         except OverflowError:
-            numbers = {}
+            rewards = {}
         if (
-            not numbers
-            or len(numbers) < len(parts)
-            or not all(map(math.isfinite, numbers.values()))
+            not rewards
+            or len(rewards) < len(raw_rewards)
+            or not all(map(math.isfinite, rewards.values()))
         ):
-            raise NoRewardError(f"{path} must have finite numbers, not {text[:100]!r}")
-        return numbers
+            raise NoRewardError(f"{path} must have finite numbers, not {content[:100]!r}")
+        return rewards
     raise NoRewardError("there is no /logs/verifier/reward.json or reward.txt")

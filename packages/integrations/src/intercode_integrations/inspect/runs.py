@@ -167,13 +167,13 @@ def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
         return await inspect_task.scorer[0](state, Target(sample.target))
 
     result = _run_coroutine(score)
-    value = math.nan if result is None else _number(result.value)
+    value = math.nan if result is None else _convert_number(result.value)
     if not math.isfinite(value):
         raise RewardError(f"task {task.task_id!r}: its scorer gives {result!r}, not one value")
     return Score(value, detail={"explanation": result.explanation or ""})
 
 
-def _number(value: Any) -> float:
+def _convert_number(value: Any) -> float:
     """Return the number that Inspect reads in a score's value; NaN if it has none.
 
     Inspect itself converts an unknown text to 0.

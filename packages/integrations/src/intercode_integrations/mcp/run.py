@@ -139,9 +139,9 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
     """Leave at the first SIGINT or SIGTERM, by which clients end their servers; die at the next."""
     queue: SimpleQueue[int] = SimpleQueue()  # a signal handler may only put into a queue
 
-    def handle_signal(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        queue.put(number)
+    def handle_signal(signal_number: int, frame: FrameType | None) -> None:
+        signal.signal(signal_number, signal.SIG_DFL)
+        queue.put(signal_number)
 
     def wait() -> None:
         queue.get()
@@ -149,13 +149,14 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
 
     threading.Thread(target=wait, daemon=True).start()
     previous_handlers = {
-        number: signal.signal(number, handle_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        signal_number: signal.signal(signal_number, handle_signal)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
         queue.put(0)  # ends the thread
 
 

@@ -75,7 +75,7 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
 
     async def call_tool(context: Any, params: Any) -> Any:
         call = find_session(context).call(params.name, params.arguments or {}, context.request_id)
-        text, has_failed = await _reporting(context.session, call)
+        text, has_failed = await _report_progress(context.session, call)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], is_error=has_failed
         )
@@ -89,7 +89,7 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
     )
 
 
-async def _reporting(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
+async def _report_progress(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
     """Await a call, and report its seconds so far to a client that has requested progress."""
     task, seconds = asyncio.create_task(call), 0
     try:
@@ -170,11 +170,11 @@ class Http(threading.Thread):
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         display_host = f"[{host}]" if ":" in host else host
         self._url = f"http://{display_host}:{self._socket.getsockname()[1]}/mcp"
-        mcp_server = server(lambda context: context.request.scope["seat"])
+        mcp_server = server(lambda context: context.request.scope["session"])
         app = mcp_server.streamable_http_app(stateless_http=True, host=host)  # validates Host
         admission = admission or Admission()
         config = uvicorn.Config(
-            _Gate(app, sessions, token, admission),
+            _RequestFilter(app, sessions, token, admission),
             http=_admission_protocol(admission),
             log_config=None,
             access_log=False,  # an access log would contain the secrets
@@ -216,38 +216,45 @@ def _admission_protocol(admission: Admission) -> type[H11Protocol]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gate:
+class _RequestFilter:
     """A filter that passes small requests that name a session and come from no web page."""
 
     app: Any
     sessions: EpisodeSessions
     token: str | None
     admission: Admission
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
+    read_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
-            start, _, secret = scope["path"].rpartition("/")
-            session = self.sessions.find(secret) if start == "/mcp" else None
+            path_prefix, _, secret = scope["path"].rpartition("/")
+            session = self.sessions.find(secret) if path_prefix == "/mcp" else None
             if "origin" in headers:
                 rejection = PlainTextResponse("web pages may not call this", 403)
-            elif self.token and (denial := token_refusal(_texts(headers), self.token.encode())):
+            elif self.token and (
+                denial := token_refusal(_authorization_texts(headers), self.token.encode())
+            ):
                 rejection = PlainTextResponse(denial[1], denial[0])
             elif session is None:
                 rejection = PlainTextResponse("there is no such episode", 404)
             else:
                 self.admission.leave(scope["client"])
                 try:
-                    async with self.reading, asyncio.timeout(BODY_SECONDS):
-                        receive, body = await _read(receive)
+                    async with self.read_slots, asyncio.timeout(BODY_SECONDS):
+                        receive, body = await _read_body(receive)
                     # A stateless server cannot relate this request to an earlier one.
                     session.cancel(_cancelled_request(body))
                     rejection = None
                 except (UsageError, TimeoutError) as error:
                     message = str(error) or "the body took too long"
                     rejection = PlainTextResponse(message, 413, {"connection": "close"})
-                scope = {**scope, "path": start, "raw_path": start.encode(), "seat": session}
+                scope = {
+                    **scope,
+                    "path": path_prefix,
+                    "raw_path": path_prefix.encode(),
+                    "session": session,
+                }
             if rejection is not None:
                 await rejection(scope, receive, send)
                 return
@@ -268,13 +275,13 @@ def _cancelled_request(body: bytes) -> object:
     return params.get("requestId") if isinstance(params, dict) else None
 
 
-def _texts(headers: Headers) -> list[str]:
+def _authorization_texts(headers: Headers) -> list[str]:
     """Return the ``Authorization`` headers; Starlette decodes their bytes as Latin-1."""
     values = headers.getlist("authorization")
     return [value.encode("latin-1").decode(errors="replace") for value in values]
 
 
-async def _read(receive: Any) -> tuple[Any, bytes]:
+async def _read_body(receive: Any) -> tuple[Any, bytes]:
     """Read the body of a request; return a function that replays its events, and the body.
 
     Raises:
@@ -296,7 +303,7 @@ async def _read(receive: Any) -> tuple[Any, bytes]:
         events.append({"type": "http.request", "body": bytes(body), "more_body": False})
     events.reverse()
 
-    async def give() -> Any:
+    async def replay_event() -> Any:
         return events.pop() if events else await receive()
 
-    return give, bytes(body)
+    return replay_event, bytes(body)

@@ -123,10 +123,10 @@ def allocate_nodes(
         for node in import_ray().nodes()
         if node["Alive"] and node["NodeID"] not in excluded_nodes
     }
-    turns = sorted(
-        (turn, node) for node, slot_count in capacities.items() for turn in range(slot_count)
+    slots = sorted(
+        (slot, node) for node, slot_count in capacities.items() for slot in range(slot_count)
     )
-    return Counter(node for _, node in turns[:max_processes])
+    return Counter(node for _, node in slots[:max_processes])
 
 
 def node_affinity(node: str) -> Any:

@@ -86,14 +86,14 @@ class RayExecutor:
         self._loss_counts: Counter[Key] = Counter()
         """Number of losses of a job; after the first loss the job runs alone in its batch."""
         self._work, self._address, self._cpus = work, address, cpus
-        self._workers = min(work.plan.spec.how.workers, max(1, len(jobs)))
+        self._worker_count = min(work.plan.spec.how.workers, max(1, len(jobs)))
         self._worker_handles: list[_WorkerHandle] = []
         self._calls: dict[Any, _Call] = {}
         self._refusals: dict[str, str] = {}
         """Node → the reason why it is excluded."""
-        self._failures: Counter[str] = Counter()
-        self._numbers = count(1)
-        self._seconds = 0.0
+        self._failure_counts: Counter[str] = Counter()
+        self._worker_numbers = count(1)
+        self._mean_episode_seconds = 0.0
         """Moving average of an episode's seconds."""
         self._draining = False
         self._failure: BaseException | None = None
@@ -131,7 +131,7 @@ class RayExecutor:
                 ray.remote(SharedLedger)
                 .options(
                     num_cpus=0,
-                    max_concurrency=2 * self._workers + 8,
+                    max_concurrency=2 * self._worker_count + 8,
                     scheduling_strategy=node_affinity(ray.get_runtime_context().get_node_id()),
                 )
                 .remote(budget.max_cost, budget.max_tokens, budget.spent, spec.how.max_connections)
@@ -150,7 +150,7 @@ class RayExecutor:
             ledger=self._ledger,
         )
         self._assignment_ref = ray.put(assignment)
-        self._files: dict[str, Any] = {}
+        self._image_refs: dict[str, Any] = {}
         self._last_poll = 0.0
 
     def _loop(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
@@ -162,8 +162,8 @@ class RayExecutor:
                 handled_count = interrupts.count
                 self._drain()
                 progress.stopping(sum(len(call.batch) for call in self._calls.values()))
-            playing = any(call.batch for call in self._calls.values())
-            if not playing and (self._draining or not self._remaining_jobs):
+            is_playing = any(call.batch for call in self._calls.values())
+            if not is_playing and (self._draining or not self._remaining_jobs):
                 return
             if not self._draining:
                 self._start_missing_workers(progress)
@@ -180,20 +180,22 @@ class RayExecutor:
             return
         self._last_poll = now
         nodes = {n["NodeID"]: n for n in self._ray.nodes() if n["Alive"]}
-        self._names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
-        process_counts = allocate_nodes(self._workers, self._cpus, excluded_nodes=self._refusals)
-        share = ceil(self._workers / (process_counts.total() or 1))
+        self._node_names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
+        process_counts = allocate_nodes(
+            self._worker_count, self._cpus, excluded_nodes=self._refusals
+        )
+        share = ceil(self._worker_count / (process_counts.total() or 1))
         worker_counts = Counter(worker.node for worker in self._worker_handles)
-        for node, number in process_counts.items():
-            for _ in range(number - worker_counts[node]):
+        for node, process_count in process_counts.items():
+            for _ in range(process_count - worker_counts[node]):
                 self._start(node, share, nodes[node]["Resources"])
         if any(worker.is_open for worker in self._worker_handles):
             self._wait_start = now
         elif now - self._wait_start > WAIT_NOTICE_SECONDS:
             self._wait_start = now
             reasons = "; ".join(f"{n}: {reason}" for n, reason in self._refusals.items())
-            text = "no node has room for a process with environments yet"
-            progress.nodes(0, f"{text} ({reasons})" if reasons else text)
+            notice = "no node has room for a process with environments yet"
+            progress.nodes(0, f"{notice} ({reasons})" if reasons else notice)
 
     def _start(self, node: str, share: int, resources: dict[str, float]) -> None:
         # Reserves memory for the sandboxes of its environments, as far as the node has it.
@@ -202,13 +204,13 @@ class RayExecutor:
             share * env_memory,
             int(resources.get("memory", 0) * 0.9 / max(1, int(resources["CPU"]))),
         )
-        name = f"station-{next(self._numbers)}"
+        name = f"worker-{next(self._worker_numbers)}"
         actor = (
             self._ray.remote(RayWorker)
             .options(
                 num_cpus=self._cpus,
                 memory=memory or None,
-                max_concurrency=self._workers + 2,
+                max_concurrency=self._worker_count + 2,
                 scheduling_strategy=node_affinity(node),
             )
             .remote(name)
@@ -226,8 +228,8 @@ class RayExecutor:
         if open_result.missing_images:
             for name in open_result.missing_images:
                 self._store_image(name)
-            files = {name: self._files[name] for name in open_result.missing_images}
-            self._calls[worker.actor.open.remote(self._assignment_ref, files)] = _Call(worker)
+            image_refs = {name: self._image_refs[name] for name in open_result.missing_images}
+            self._calls[worker.actor.open.remote(self._assignment_ref, image_refs)] = _Call(worker)
             return
         if open_result.refusal:
             self._refuse(worker.node, open_result.refusal, progress)
@@ -235,7 +237,7 @@ class RayExecutor:
         worker.is_open = True
         if worker.node not in self._announced_nodes:
             self._announced_nodes.add(worker.node)
-            progress.nodes(self._count(), f"{self._names[worker.node]} takes part")
+            progress.nodes(self._count_nodes(), f"{self._node_names[worker.node]} takes part")
 
     def _refuse(self, node: str, reason: str, progress: Progress) -> None:
         """Exclude a node."""
@@ -244,25 +246,25 @@ class RayExecutor:
         self._refusals[node] = reason
         for worker in [worker for worker in self._worker_handles if worker.node == node]:
             self._remove_worker(worker)
-        progress.nodes(self._count(), f"{self._names[node]} is left out: {reason}")
+        progress.nodes(self._count_nodes(), f"{self._node_names[node]} is left out: {reason}")
         if not allocate_nodes(1, self._cpus, excluded_nodes=self._refusals):
             message = f"no node of the cluster can take part; the last one: {reason}"
             self._failure = rebuild_error(SandboxUnavailableError.__name__, message)
             self._drain()
 
-    def _count(self) -> int:
+    def _count_nodes(self) -> int:
         return len({worker.node for worker in self._worker_handles if worker.is_open})
 
-    def _lose(self, worker: _WorkerHandle, error: Exception, progress: Progress) -> None:
+    def _handle_loss(self, worker: _WorkerHandle, error: Exception, progress: Progress) -> None:
         """Requeue the jobs of a lost worker."""
         self._remove_worker(worker)
-        self._failures[worker.node] += 1
-        if not worker.is_open and self._failures[worker.node] > 2:
+        self._failure_counts[worker.node] += 1
+        if not worker.is_open and self._failure_counts[worker.node] > 2:
             self._refuse(worker.node, f"its processes end at once: {error}", progress)
             return
         self._announced_nodes.discard(worker.node)
-        name = self._names.get(worker.node, worker.node[:8])
-        progress.nodes(self._count(), f"{name}: a process was lost; its episodes begin again")
+        name = self._node_names.get(worker.node, worker.node[:8])
+        progress.nodes(self._count_nodes(), f"{name}: a process was lost; its episodes begin again")
         log.info("%s on %s was lost: %s", worker.name, name, error)
 
     def _remove_worker(self, worker: _WorkerHandle) -> None:
@@ -271,7 +273,7 @@ class RayExecutor:
         self._worker_handles.remove(worker)
         self._ray.kill(worker.actor)
         if self._ledger is not None:
-            self._ledger.lost.remote(worker.name)
+            self._ledger.release_process.remote(worker.name)
         for call in [ref for ref, call in self._calls.items() if call.worker is worker]:
             batch = self._calls.pop(call).batch
             if len(batch) == 1:  # a larger batch does not show which job is at fault
@@ -288,16 +290,16 @@ class RayExecutor:
 
     def _store_image(self, name: str) -> None:
         """Put an image into the object store, once."""
-        if name not in self._files:
+        if name not in self._image_refs:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder, "image.tar")
                 export_image(self._image(name), name, file)
-                self._files[name] = self._ray.put(file.read_bytes())
+                self._image_refs[name] = self._ray.put(file.read_bytes())
 
     # Jobs
 
     def _assign_batches(self) -> None:
-        free_slots = self._workers - sum(worker.batch_count for worker in self._worker_handles)
+        free_slots = self._worker_count - sum(worker.batch_count for worker in self._worker_handles)
         worker_heap = [
             (worker.batch_count, n, worker)
             for n, worker in enumerate(self._worker_handles)
@@ -306,7 +308,7 @@ class RayExecutor:
         heapify(worker_heap)
         while self._remaining_jobs and worker_heap and free_slots > 0:
             _, n, worker = worker_heap[0]
-            batch = self._batch()
+            batch = self._take_batch()
             keys = [(job.epoch, job.task.task_id) for job in batch]
             call = _Call(worker, batch)
             self._calls[worker.actor.play.remote(keys)] = call
@@ -314,10 +316,10 @@ class RayExecutor:
             free_slots -= 1
             heapreplace(worker_heap, (worker.batch_count, n, worker))
 
-    def _batch(self) -> list[Job]:
+    def _take_batch(self) -> list[Job]:
         """Take jobs for a batch; a job that was lost before gets its own batch."""
-        fair_share = len(self._remaining_jobs) // (2 * self._workers)
-        size = int(BATCH_SECONDS / self._seconds) if self._seconds else 1
+        fair_share = len(self._remaining_jobs) // (2 * self._worker_count)
+        size = int(BATCH_SECONDS / self._mean_episode_seconds) if self._mean_episode_seconds else 1
         batch = [self._remaining_jobs.popleft()]
         while len(batch) < min(size, fair_share, MAX_BATCH_JOBS) and self._remaining_jobs:
             if (
@@ -345,43 +347,47 @@ class RayExecutor:
             if (call := self._calls.pop(ref, None)) is None:
                 continue  # its worker was lost meanwhile
             try:
-                answer = self._ray.get(ref)
+                worker_result = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError:
                 raise  # a defect of InterCode
             except self._ray.exceptions.RayError as error:
                 self._calls[ref] = call
-                self._lose(call.worker, error, progress)
+                self._handle_loss(call.worker, error, progress)
                 episodes += self._abandon_jobs()
                 continue
-            if isinstance(answer, OpenResult):
-                self._finish_open(call.worker, answer, progress)
+            if isinstance(worker_result, OpenResult):
+                self._finish_open(call.worker, worker_result, progress)
             else:
-                episodes += self._finish_batch(call, answer, progress)
+                episodes += self._finish_batch(call, worker_result, progress)
         if episodes:
             self._work.record(*episodes)
             yield from episodes
 
-    def _finish_batch(self, call: _Call, answer: BatchResult, progress: Progress) -> list[Episode]:
+    def _finish_batch(
+        self, call: _Call, batch_result: BatchResult, progress: Progress
+    ) -> list[Episode]:
         call.worker.batch_count -= 1
-        if episode_count := len(answer.episodes):
+        if episode_count := len(batch_result.episodes):
             # Excludes the wait for this thread, which may be the bottleneck.
-            episode_seconds = answer.seconds / episode_count
-            self._seconds = (
-                0.8 * self._seconds + 0.2 * episode_seconds if self._seconds else episode_seconds
+            episode_seconds = batch_result.seconds / episode_count
+            self._mean_episode_seconds = (
+                0.8 * self._mean_episode_seconds + 0.2 * episode_seconds
+                if self._mean_episode_seconds
+                else episode_seconds
             )
         self._remaining_jobs.extendleft(reversed(call.batch[episode_count:]))
-        for episode in answer.episodes:
+        for episode in batch_result.episodes:
             if episode.metadata.get("error_type") in FATAL_ERROR_NAMES:
                 self.stopped = self.stopped or episode.error
                 self._drain()
-        if answer.error is not None:
-            name, text = answer.error
+        if batch_result.error is not None:
+            name, message = batch_result.error
             if name == SandboxUnavailableError.__name__:
-                self._refuse(call.worker.node, text, progress)
+                self._refuse(call.worker.node, message, progress)
             else:
-                self._failure = self._failure or rebuild_error(name, text)
+                self._failure = self._failure or rebuild_error(name, message)
                 self._drain()
-        return answer.episodes
+        return batch_result.episodes
 
     def _abandon_jobs(self) -> Iterable[Episode]:
         """Yield failed episodes for jobs that lost their workers more than `retries` times."""
@@ -391,12 +397,12 @@ class RayExecutor:
         ]:
             self._remaining_jobs.remove(job)
             del self._loss_counts[job.key]
-            times = format_count(max_retries + 1, "time")
-            error = SandboxError(f"the process that ran the episode was lost {times}")
+            attempt_text = format_count(max_retries + 1, "time")
+            error = SandboxError(f"the process that ran the episode was lost {attempt_text}")
             env = str(self._work.setting.facts.get("env", ""))
-            partial = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)
-            partial.agent = self._work.agent.name
-            yield failed_episode(error, partial)
+            partial_episode = Episode(job.task.task_id, job.task.query, env, epoch=job.epoch)
+            partial_episode.agent = self._work.agent.name
+            yield failed_episode(error, partial_episode)
 
     # Shutdown
 

@@ -28,7 +28,7 @@ class _ProcessState:
     """The reservations, the calls under way and the permits of one process."""
 
     reservations: Counter[tuple[int, float]] = field(default_factory=Counter)
-    start_time: Counter[float] = field(default_factory=Counter)
+    start_times: Counter[float] = field(default_factory=Counter)
     permits: int = 0
     lost: bool = False
 
@@ -51,25 +51,25 @@ class SharedLedger:
         connections: int | None,
     ) -> None:
         self._budget = Budget(max_cost, max_tokens, before=prior_spending)
-        self._pace = RateLimit()
+        self._rate_limit = RateLimit()
         self._calls = Semaphore(connections)
         self._lock = threading.Lock()
         self._states: dict[str, _ProcessState] = {}
 
-    def tell(
-        self, process_name: str, posts: Sequence[tuple[Any, ...]], name: str = "", *arguments: Any
+    def handle(
+        self, process_name: str, posts: Sequence[tuple[Any, ...]], method: str = "", *arguments: Any
     ) -> Any:
         """Apply the posts of a process; then answer its request, if any.
 
         Args:
             process_name: The process.
             posts: Names of methods that do not wait, with their arguments.
-            name: The method of the request; empty: no request.
+            method: The method of the request; empty: no request.
             arguments: The arguments of the request.
         """
-        for post, *call_arguments in posts:
-            getattr(self, post)(process_name, *call_arguments)
-        return getattr(self, name)(process_name, *arguments) if name else None
+        for post_method, *call_arguments in posts:
+            getattr(self, post_method)(process_name, *call_arguments)
+        return getattr(self, method)(process_name, *arguments) if method else None
 
     def _process_state(self, process_name: str) -> _ProcessState:
         return self._states.setdefault(process_name, _ProcessState())
@@ -107,29 +107,31 @@ class SharedLedger:
             tokens: The estimated tokens of the call.
             ticket: The ticket of its first attempt; None: this is the first.
         """
-        pace_ticket = self._pace.ticket() if ticket is None else ticket
-        start_time = self._pace.acquire(tokens, pace_ticket)
+        call_ticket = self._rate_limit.ticket() if ticket is None else ticket
+        start_time = self._rate_limit.acquire(tokens, call_ticket)
         with self._lock:
             if not self._process_state(process_name).lost:
-                self._process_state(process_name).start_time[start_time] += 1
-                return start_time, pace_ticket
-        self._pace.release(start_time, succeeded=False)
-        return start_time, pace_ticket
+                self._process_state(process_name).start_times[start_time] += 1
+                return start_time, call_ticket
+        self._rate_limit.release(start_time, succeeded=False)
+        return start_time, call_ticket
 
-    def release(self, process_name: str, start_time: float, unused: float, succeeded: bool) -> None:
+    def release(
+        self, process_name: str, start_time: float, unused_tokens: float, succeeded: bool
+    ) -> None:
         """End a call; see `RateLimit.release`."""
         if self._end_call(process_name, start_time):
-            self._pace.release(start_time, unused_tokens=unused, succeeded=succeeded)
+            self._rate_limit.release(start_time, unused_tokens=unused_tokens, succeeded=succeeded)
 
     def refuse(self, process_name: str, start_time: float, retry_after: float | None) -> None:
         """End a refused call; see `RateLimit.refuse`."""
         if self._end_call(process_name, start_time):
-            self._pace.refuse(retry_after)
+            self._rate_limit.refuse(retry_after)
 
     def _end_call(self, process_name: str, start_time: float) -> bool:
         with self._lock:
             state = self._process_state(process_name)
-            _decrement(state.start_time, start_time)
+            _decrement(state.start_times, start_time)
             return not state.lost
 
     def enter(self, process_name: str) -> float:
@@ -150,7 +152,7 @@ class SharedLedger:
             self._process_state(process_name).permits -= 1
         self._calls.__exit__(None, None, None)
 
-    def lost(self, process_name: str) -> None:
+    def release_process(self, process_name: str) -> None:
         """Release everything that a lost process holds. Its calls may have been charged."""
         with self._lock:
             state = self._process_state(process_name)
@@ -159,8 +161,8 @@ class SharedLedger:
             state.lost = True
         for tokens, cost in state.reservations.elements():
             Hold(self._budget, tokens, cost).presume()
-        for start_time in state.start_time.elements():
-            self._pace.release(start_time, succeeded=False)
+        for start_time in state.start_times.elements():
+            self._rate_limit.release(start_time, succeeded=False)
         for _ in range(state.permits):
             self._calls.__exit__(None, None, None)
 
@@ -189,21 +191,23 @@ class Outbox:
         self._lock = threading.Lock()
         self._posts: list[tuple[Any, ...]] = []
 
-    def ask(self, name: str, *arguments: Any) -> Any:
+    def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the ledger; its exceptions are raised unchanged."""
         import ray
 
         try:
             return ray.get(
-                self._ledger.tell.remote(self._process_name, self._take_posts(), name, *arguments)
+                self._ledger.handle.remote(
+                    self._process_name, self._take_posts(), method, *arguments
+                )
             )
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
 
-    def post(self, name: str, *arguments: Any) -> None:
+    def post(self, method: str, *arguments: Any) -> None:
         """Queue a call of a method that does not wait."""
         with self._lock:
-            self._posts.append((name, *arguments))
+            self._posts.append((method, *arguments))
             is_first = len(self._posts) == 1
         if is_first:
             timer = threading.Timer(_MAX_POST_DELAY, self.flush)
@@ -213,7 +217,7 @@ class Outbox:
     def flush(self) -> None:
         """Send the queued calls."""
         if posts := self._take_posts():
-            self._ledger.tell.remote(self._process_name, posts)
+            self._ledger.handle.remote(self._process_name, posts)
 
     def _take_posts(self) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -243,8 +247,8 @@ class SharedBudget(Budget):
         return Hold(self, tokens, cost)
 
     def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
-        name = "" if to is None else "presumed" if to is self.presumed else "spent"
-        self._outbox.post("end", hold.tokens, hold.cost, name, (cost, tokens))
+        account_name = "" if to is None else "presumed" if to is self.presumed else "spent"
+        self._outbox.post("end", hold.tokens, hold.cost, account_name, (cost, tokens))
 
 
 class _Call(threading.local):
@@ -257,7 +261,7 @@ class _Call(threading.local):
     start_time = 0.0
 
 
-class SharedPace(RateLimit):
+class SharedRateLimit(RateLimit):
     """The rate limit outside the ledger's process; a thread makes one call at a time."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -274,9 +278,11 @@ class SharedPace(RateLimit):
         call.ticket = ticket
         return call.start_time
 
-    def release(self, started: float, *, unused: float = 0, succeeded: bool = True) -> None:
+    def release(
+        self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
+    ) -> None:
         """See `RateLimit.release`."""
-        self._outbox.post("release", started, unused, succeeded)
+        self._outbox.post("release", start_time, unused_tokens, succeeded)
 
     def refuse(self, retry_after: float | None) -> None:
         """See `RateLimit.refuse`."""

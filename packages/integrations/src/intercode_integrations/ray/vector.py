@@ -63,7 +63,7 @@ class EnvironmentActor:
         self._wrappers = wrappers
         self._envs: dict[int, Any] = {}
         self._snapshots: dict[int, EpisodeSnapshot] = {}
-        self._numbers = itertools.count()
+        self._handle_numbers = itertools.count()
 
     def check(self) -> Any:
         """Check whether this machine permits sandboxes."""
@@ -83,54 +83,54 @@ class EnvironmentActor:
         env: Any = create(self._env, **self._options)
         for wrap in self._wrappers:
             env = wrap(env)
-        number = next(self._numbers)
-        self._envs[number] = env
-        return number
+        env_number = next(self._handle_numbers)
+        self._envs[env_number] = env
+        return env_number
 
-    def call(self, number: int, name: str, *args: Any, **keywords: Any) -> Any:
+    def call(self, env_number: int, name: str, *args: Any, **keywords: Any) -> Any:
         """Call a method of an environment, or return an attribute."""
 
         def call() -> Any:
-            attribute = self._envs[number].get_wrapper_attr(name)
+            attribute = self._envs[env_number].get_wrapper_attr(name)
             return attribute(*args, **keywords) if callable(attribute) else attribute
 
         return _capture_error(call)
 
-    def save(self, number: int, mode: How, lossy: bool) -> Any:
+    def save(self, env_number: int, mode: How, lossy: bool) -> Any:
         """Take a snapshot; return its number."""
         return _capture_error(
-            lambda: self._keep(self._envs[number].unwrapped.snapshot(mode, lossy))
+            lambda: self._keep(self._envs[env_number].unwrapped.snapshot(mode, lossy))
         )
 
-    def single_fork(self, snapshot: int) -> Any:
+    def single_fork(self, snapshot_number: int) -> Any:
         """Return a snapshot's number for one fork; see `EpisodeSnapshot.reserve_fork`."""
-        return _capture_error(lambda: self._keep(self._snapshots[snapshot].reserve_fork()))
+        return _capture_error(lambda: self._keep(self._snapshots[snapshot_number].reserve_fork()))
 
     def _keep(self, snapshot: EpisodeSnapshot) -> int:
-        number = next(self._numbers)
-        self._snapshots[number] = snapshot
-        return number
+        snapshot_number = next(self._handle_numbers)
+        self._snapshots[snapshot_number] = snapshot
+        return snapshot_number
 
-    def restore(self, number: int, snapshot: int) -> Any:
+    def restore(self, env_number: int, snapshot_number: int) -> Any:
         """Start a fork in an environment."""
         return _capture_error(
-            lambda: self._envs[number].unwrapped.restore(self._snapshots[snapshot])
+            lambda: self._envs[env_number].unwrapped.restore(self._snapshots[snapshot_number])
         )
 
-    def forget(self, snapshot: int) -> None:
+    def forget(self, snapshot_number: int) -> None:
         """Free a snapshot."""
-        if (saved_snapshot := self._snapshots.pop(snapshot, None)) is not None:
+        if (saved_snapshot := self._snapshots.pop(snapshot_number, None)) is not None:
             saved_snapshot.close()
 
-    def close_env(self, number: int) -> None:
+    def close_env(self, env_number: int) -> None:
         """Close an environment."""
-        if (env := self._envs.pop(number, None)) is not None:
+        if (env := self._envs.pop(env_number, None)) is not None:
             env.close()
 
     def close(self) -> None:
         """Close all environments."""
-        for number in list(self._envs):
-            self.close_env(number)
+        for env_number in list(self._envs):
+            self.close_env(env_number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +151,13 @@ def _capture_error(work: Callable[[], Any]) -> Any:
 def _sandbox_failure(call: Any) -> SandboxError | None:
     """Return the error that keeps a machine from running sandboxes; None if there is none."""
     try:
-        _answer(call)
+        _await_answer(call)
     except (SandboxUnavailableError, SandboxClosedError) as error:
         return error
     return None
 
 
-def _answer(call: Any) -> Any:
+def _await_answer(call: Any) -> Any:
     """Wait for an actor's answer, and raise the error that it reports.
 
     Raises:
@@ -266,7 +266,7 @@ class RemoteSnapshot:
 
     def reserve_fork(self) -> RemoteSnapshot:
         """Reserve the snapshot for a single fork; see `EpisodeSnapshot.reserve_fork`."""
-        return RemoteSnapshot(self.actor, _answer(self.actor.single_fork.remote(self.number)))
+        return RemoteSnapshot(self.actor, _await_answer(self.actor.single_fork.remote(self.number)))
 
     def close(self) -> None:
         """Free the snapshot. Idempotent."""
@@ -320,7 +320,7 @@ class ClusterEnv(StandIn):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Start an episode in the proxy's own process."""
-        self._go_home()
+        self._close_fork()
         if self._home_slot is None:
             self._home_slot = self._make_env(self._actors.next_actor())
         return self._reset_result(self._call("reset", seed=seed, options=options))
@@ -332,26 +332,28 @@ class ClusterEnv(StandIn):
 
     def snapshot(self, how: How = "auto", lossy: bool = False) -> RemoteSnapshot:
         """See `InterCodeEnv.snapshot`; only proxies of this vector can restore the snapshot."""
-        actor, number = self._current_slot()
-        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, number, how, lossy))
+        actor, env_number = self._current_slot()
+        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, env_number, how, lossy))
 
     def restore(self, snapshot: RemoteSnapshot) -> tuple[str, dict[str, Any]]:
         """Start a fork, on the machine of its origin."""
         actor = snapshot.actor
         if self._home_slot is not None and self._home_slot[0] is actor:
-            self._go_home()
+            self._close_fork()
         elif self._fork_slot is None or self._fork_slot[0] is not actor:
-            self._go_home()
+            self._close_fork()
             self._fork_slot = self._make_env(actor)
-        number = self._current_slot()[1]
-        return self._reset_result(self._call_actor(actor, actor.restore, number, snapshot.number))
+        env_number = self._current_slot()[1]
+        return self._reset_result(
+            self._call_actor(actor, actor.restore, env_number, snapshot.number)
+        )
 
-    def _go_home(self) -> None:
+    def _close_fork(self) -> None:
         """Close the environment of a fork in another process."""
         if self._fork_slot is not None:
-            actor, number = self._fork_slot
+            actor, env_number = self._fork_slot
             self._fork_slot = None
-            actor.close_env.remote(number)
+            actor.close_env.remote(env_number)
 
     def _make_env(self, actor: Any) -> tuple[Any, int]:
         return actor, self._call_actor(actor, actor.make)
@@ -362,12 +364,12 @@ class ClusterEnv(StandIn):
         return slot
 
     def _call(self, name: str, *args: Any, **keywords: Any) -> Any:
-        actor, number = self._current_slot()
-        return self._call_actor(actor, actor.call, number, name, *args, **keywords)
+        actor, env_number = self._current_slot()
+        return self._call_actor(actor, actor.call, env_number, name, *args, **keywords)
 
     def _call_actor(self, actor: Any, method: Any, *args: Any, **keywords: Any) -> Any:
         try:
-            return _answer(method.remote(*args, **keywords))
+            return _await_answer(method.remote(*args, **keywords))
         except SandboxClosedError as error:
             if error.__cause__ is not None:  # a cause exists if the process was lost, not a sandbox
                 self._actors.lose(actor)

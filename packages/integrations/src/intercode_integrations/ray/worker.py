@@ -24,7 +24,12 @@ from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.models.drain import run_drain
 from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
-from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedCalls, SharedPace
+from intercode_integrations.ray.shared_limits import (
+    Outbox,
+    SharedBudget,
+    SharedCalls,
+    SharedRateLimit,
+)
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.cache import ImageCache
 from intercode_sandbox.images.resolve import carried
@@ -143,17 +148,19 @@ class RayWorker:
         except InterCodeError as error:
             return OpenResult(refusal=Redactor().text(str(error)))
         return OpenResult(
-            refusal=_difference(run_assignment.facts, self._setting.facts if self._setting else {})
+            refusal=_describe_differences(
+                run_assignment.facts, self._setting.facts if self._setting else {}
+            )
         )
 
     def _prepare(self, assignment: Assignment) -> None:
         spec = assignment.plan.spec
-        budget = pace = None
+        budget = rate_limit = None
         if assignment.ledger is not None:
             self._outbox = outbox = Outbox(assignment.ledger, self._name)
             budget = SharedBudget(outbox, spec.model.max_cost, spec.model.max_tokens)
-            pace = SharedPace(outbox)
-        self._actors = actors(spec, budget, pace)
+            rate_limit = SharedRateLimit(outbox)
+        self._actors = actors(spec, budget, rate_limit)
         self._actors.start()
         self._setting = resolve_setting(
             assignment.plan,
@@ -192,8 +199,8 @@ class RayWorker:
             pass
         except Exception as error:  # noqa: BLE001 - handed to the driver, raised there
             worker.close()
-            text = self._redactor.text(str(error))
-            return BatchResult(episodes, error=(type(error).__name__, text))
+            message = self._redactor.text(str(error))
+            return BatchResult(episodes, error=(type(error).__name__, message))
         finally:
             if self._outbox is not None:  # costs must be known when their episodes are
                 self._outbox.flush()
@@ -230,7 +237,7 @@ def _import_image(image_ref: Any, cache: ImageCache) -> None:
         import_image(file, (), cache, lambda text: None)
 
 
-def _difference(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
+def _describe_differences(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
     """Return the differences between this machine's environment and the driver's; empty if none."""
     names = sorted(
         n for n in {*driver_facts, *local_facts} if driver_facts.get(n) != local_facts.get(n)

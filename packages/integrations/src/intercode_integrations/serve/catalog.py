@@ -127,14 +127,19 @@ class EnvironmentEntry:
     def schema(self) -> dict[str, Any]:
         """Return JSON schemas of actions, observations and states."""
         action = {"type": "string", "description": self.env.traits.parameter_description}
-        text, number = {"type": "string"}, {"type": "integer"}
+        string_schema, integer_schema = {"type": "string"}, {"type": "integer"}
         return {
             # verifiers interprets "Action" as a request to list tools by MCP.
             "action": _object("TextAction", action=action),
             "observation": _object(
-                "Observation", text=text, truncated={"type": "boolean"}, info={"type": "object"}
+                "Observation",
+                text=string_schema,
+                truncated={"type": "boolean"},
+                info={"type": "object"},
             ),
-            "state": _object("State", episode_id=text, step_count=number, task_id=text),
+            "state": _object(
+                "State", episode_id=string_schema, step_count=integer_schema, task_id=string_schema
+            ),
         }
 
 

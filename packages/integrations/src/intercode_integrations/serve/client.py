@@ -449,6 +449,6 @@ def connect_vec(
     if count < 1 or not servers:
         raise UsageError(f"there must be an address and an environment, not {count}")
     data = {server.url: tasks(server, split) for server in servers[:count]}
-    assigned_servers = [servers[number % len(servers)] for number in range(count)]
+    assigned_servers = [servers[index % len(servers)] for index in range(count)]
     envs = [RemoteEnv(server, split, data[server.url], **options) for server in assigned_servers]
     return ThreadVectorEnv(envs, autoreset_mode, seed)

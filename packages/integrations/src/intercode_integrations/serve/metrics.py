@@ -50,12 +50,12 @@ class ServerMetrics:
     def __init__(self, workers: int = 1) -> None:
         self.workers, self.worker = workers, 0
         memory = mmap.mmap(-1, workers * len(_FIELDS) * 8)
-        self._numbers = memoryview(memory).cast("d")
+        self._shared_values = memoryview(memory).cast("d")
         self._lock = os.memfd_create("intercode-serve")
 
     def add(self, name: str, amount: float = 1) -> None:
         """Add to a metric of this worker."""
-        self._numbers[self.worker * len(_FIELDS) + _POSITIONS[name]] += amount
+        self._shared_values[self.worker * len(_FIELDS) + _POSITIONS[name]] += amount
 
     def step(self, seconds: float) -> None:
         """Count an action."""
@@ -64,7 +64,7 @@ class ServerMetrics:
 
     def total(self, name: str) -> float:
         """Return the sum of a metric over all workers."""
-        return sum(self._numbers[_POSITIONS[name] :: len(_FIELDS)].tolist())
+        return sum(self._shared_values[_POSITIONS[name] :: len(_FIELDS)].tolist())
 
     def admit(self, max_sessions: int) -> bool:
         """Count a session unless all workers together have reached the maximum."""
@@ -80,12 +80,12 @@ class ServerMetrics:
             Whether the worker had started to serve.
         """
         row = worker * len(_FIELDS)
-        self._numbers[row + _POSITIONS["restarts"]] += 1
-        has_served, self._numbers[row + _POSITIONS["serving"]] = (
-            self._numbers[row + _POSITIONS["serving"]],
+        self._shared_values[row + _POSITIONS["restarts"]] += 1
+        has_served, self._shared_values[row + _POSITIONS["serving"]] = (
+            self._shared_values[row + _POSITIONS["serving"]],
             0,
         )
-        self._numbers[row + _POSITIONS["sessions"]] = 0
+        self._shared_values[row + _POSITIONS["sessions"]] = 0
         return bool(has_served)
 
     @contextmanager
@@ -116,8 +116,8 @@ class ServerMetrics:
         codes = {f'{{code="{code}"}}': self.total(f"error {code}") for code in CODES}
         add_metric("errors_total", "counter", "Errors told to clients.", codes)
         cumulative_count, steps = 0.0, {}
-        for number, limit in enumerate((*BUCKETS, "+Inf")):
-            cumulative_count += self.total(f"step {number}")
+        for bucket_index, limit in enumerate((*BUCKETS, "+Inf")):
+            cumulative_count += self.total(f"step {bucket_index}")
             steps[f'_bucket{{le="{limit}"}}'] = cumulative_count
         steps |= {"_sum": self.total("seconds"), "_count": cumulative_count}
         add_metric("step_seconds", "histogram", "Seconds that actions took.", steps)

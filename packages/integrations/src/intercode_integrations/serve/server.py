@@ -63,7 +63,7 @@ class EnvironmentServer:
     ) -> None:
         self._admission = admission or Admission()
         self._routes = Routes({entry.name: entry for entry in entries})
-        self._limits, self._guard, self._counts = limits, guard, counts
+        self._limits, self._guard, self._metrics = limits, guard, counts
         self._sessions: dict[ServerSession, asyncio.Task[Any]] = {}
         """Open sessions, each with the task that serves it."""
         self._starts = {entry: asyncio.Semaphore(_MAX_STARTS) for entry in entries}
@@ -74,7 +74,7 @@ class EnvironmentServer:
     async def run(
         self,
         listener: socket.socket,
-        ending: Iterable[signal.Signals],
+        stop_signals: Iterable[signal.Signals],
         parent_fd: int | None = None,
     ) -> None:
         """Serve until a signal.
@@ -84,13 +84,13 @@ class EnvironmentServer:
 
         Args:
             listener: The socket that clients connect to.
-            ending: The signals.
+            stop_signals: The signals.
             parent_fd: A descriptor; the server ends at once when it becomes readable.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: log("error", error=str(context)))
-        for number in ending:
-            loop.add_signal_handler(number, self.end)
+        for signal_number in stop_signals:
+            loop.add_signal_handler(signal_number, self.end)
         if parent_fd is not None:
             loop.add_reader(parent_fd, self._stop_event.set)
         connection_logger = logging.getLogger("intercode_integrations.serve.connections")
@@ -113,7 +113,7 @@ class EnvironmentServer:
             logger=connection_logger,
             server_header=None,
         ):
-            self._counts.add("serving")
+            self._metrics.add("serving")
             await self._stop_event.wait()
             for session in self._sessions:
                 session.stop()
@@ -140,7 +140,7 @@ class EnvironmentServer:
         words = path.strip("/").split("/")
         denial = self._guard.refusal(request.headers, is_token_free=path == "/health")
         if denial is not None:
-            self._counts.add("forbidden")
+            self._metrics.add("forbidden")
             return refusal(*denial)
         if path != "/health":  # health checks need no token
             connection.admit()
@@ -150,7 +150,7 @@ class EnvironmentServer:
         if path == "/health":
             return self._health()
         if path == "/metrics":
-            text = self._counts.metrics(self._limits.max_sessions)
+            text = self._metrics.metrics(self._limits.max_sessions)
             return response(HTTPStatus.OK, text.encode(), "text/plain; version=0.0.4")
         return await self._routes.answer(connection.method, words, connection.body)
 
@@ -168,17 +168,17 @@ class EnvironmentServer:
         if not await self._admit_session():
             await self._refuse(connection)
             return
-        session = ServerSession(entry, self._limits, self._counts, self._starts[entry])
+        session = ServerSession(entry, self._limits, self._metrics, self._starts[entry])
         self._sessions[session] = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._counts.add("opened")
+        self._metrics.add("opened")
         log("opened", session=session.id, env=entry.name, client=_name(connection))
         end = SessionEnd("failed", 1011)
         try:
             end = await session.serve(connection)
         finally:
             del self._sessions[session]
-            self._counts.add("sessions", -1)
-            self._counts.add(f"ended {end.reason}")
+            self._metrics.add("sessions", -1)
+            self._metrics.add(f"ended {end.reason}")
             log("ended", session=session.id, why=end.reason)
             self._freed_event.set()
             if self._draining and not self._sessions:
@@ -190,7 +190,7 @@ class EnvironmentServer:
         A session whose client has gone is being freed, so its slot is awaited.
         """
         while not self._draining:
-            if self._counts.admit(self._limits.max_sessions):
+            if self._metrics.admit(self._limits.max_sessions):
                 return True
             if not any(session.closing for session in self._sessions):
                 return False
@@ -199,7 +199,7 @@ class EnvironmentServer:
         return False
 
     async def _refuse(self, connection: ServerConnection) -> None:
-        self._counts.add("refused")
+        self._metrics.add("refused")
         log("refused", client=_name(connection))
         max_sessions = self._limits.max_sessions
         reason = (
@@ -208,7 +208,7 @@ class EnvironmentServer:
             else f"has all of its {max_sessions} sessions: try again later"
         )
         message = wire.error("CAPACITY_REACHED", CapacityError(f"the server {reason}"))
-        self._counts.add("error CAPACITY_REACHED")
+        self._metrics.add("error CAPACITY_REACHED")
         with suppress(ConnectionClosed):
             await connection.send(message, text=True)
             await connection.close(_TRY_AGAIN_LATER)

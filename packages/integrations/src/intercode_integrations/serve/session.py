@@ -120,8 +120,8 @@ class ServerSession:
         """Whether an episode is running or starting."""
         self._end: SessionEnd | None = None
         self._end_event = asyncio.Event()
-        self._entry, self._limits, self._counts, self._starts = entry, limits, counts, starts
-        self._pace = MessageRate(limits.rate)
+        self._entry, self._limits, self._metrics, self._starts = entry, limits, counts, starts
+        self._message_rate = MessageRate(limits.rate)
         self._split: str | None = None
         self._env: AsyncEnv | None = None
         self._episode_id = ""
@@ -207,8 +207,8 @@ class ServerSession:
         while True:
             with self._end_after(self._limits.idle, idle_end):
                 text = await connection.recv()
-            self._counts.add("received")
-            await self._pace.turn()
+            self._metrics.add("received")
+            await self._message_rate.turn()
             reply = await self._reply(text)
             with self._end_after(self._limits.patience, SessionEnd("stalled", 1008)):
                 await connection.send(reply, text=True)
@@ -254,7 +254,7 @@ class ServerSession:
             raise SessionEnd("failed", 1011, failure) from None
 
     def _error_reply(self, code: str, error: InterCodeError) -> bytes:
-        self._counts.add(f"error {code}")
+        self._metrics.add(f"error {code}")
         return wire.error(code, error)
 
     async def _reset(self, request: wire.Reset) -> bytes:
@@ -292,7 +292,7 @@ class ServerSession:
         finally:
             self._busy = self._is_running()
         self._steps += 1
-        self._counts.step(time.monotonic() - start_time)
+        self._metrics.step(time.monotonic() - start_time)
         return self._observation(*step_result)
 
     def _is_running(self) -> bool:
@@ -315,7 +315,7 @@ class ServerSession:
         """Count and log a finished episode."""
         assert self._env is not None  # made by `_answer`
         episode = self._env.episode
-        self._counts.add("failures" if failed else "episodes")
+        self._metrics.add("failures" if failed else "episodes")
         log(
             "episode",
             session=self.id,

@@ -122,39 +122,39 @@ def _supervise(
     parent_fd, life_fd = os.pipe()  # only this process holds `life_fd`: its death closes it
     workers_by_pid: dict[int, int] = {}
 
-    def is_worker(number: int) -> bool:
+    def fork_worker(worker_index: int) -> bool:
         """Start a worker; return whether this process is the worker."""
         if pid := os.fork():
-            workers_by_pid[pid] = number
-            log("worker", number=number, process=pid)
+            workers_by_pid[pid] = worker_index
+            log("worker", number=worker_index, process=pid)
             return False
         os.close(life_fd)
-        for other_number, listener in enumerate(listeners):
-            if other_number != number:
+        for other_index, listener in enumerate(listeners):
+            if other_index != worker_index:
                 listener.close()
         # A terminal sends SIGINT to all processes. Ignored, it would also be ignored in sandboxes.
-        signal.signal(signal.SIGINT, lambda number, frame: None)
+        signal.signal(signal.SIGINT, lambda signal_number, frame: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return True
 
-    for number in range(len(listeners)):
-        if is_worker(number):
-            return parent_fd, number
+    for worker_index in range(len(listeners)):
+        if fork_worker(worker_index):
+            return parent_fd, worker_index
     on_ready()
     is_ending = failed = False
     while workers_by_pid:
         if signal.sigwait(_SIGNALS) != signal.SIGCHLD:
             is_ending = True
             _end(workers_by_pid, listeners)
-        for pid, number in [*workers_by_pid.items()]:
+        for pid, worker_index in [*workers_by_pid.items()]:
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
             del workers_by_pid[pid]
-            has_served = counts.forget(number)
+            has_served = counts.forget(worker_index)
             if is_ending:
                 continue
-            if has_served and is_worker(number):
-                return parent_fd, number
+            if has_served and fork_worker(worker_index):
+                return parent_fd, worker_index
             if not has_served:
                 is_ending = failed = True
                 _end(workers_by_pid, listeners)

@@ -72,19 +72,19 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
     status = "incomplete" if reason else "completed"
     output: list[Payload] = []
     if answer.text:
-        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-        message_item = {"type": "message", "role": "assistant", "content": [part]}
+        text_part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        message_item = {"type": "message", "role": "assistant", "content": [text_part]}
         output.append({"id": f"msg_{turn}", "status": status, **message_item})
     output += [
         {
-            "id": f"fc_{turn}_{number}",
+            "id": f"fc_{turn}_{call_index}",
             "type": "function_call",
             "status": "completed",
             "call_id": call.call_id,
             "name": call.name,
             "arguments": json.dumps(dict(call.arguments)),
         }
-        for number, call in enumerate(answer.tool_calls)
+        for call_index, call in enumerate(answer.tool_calls)
     ]
     return {
         "id": f"resp_{turn}",
@@ -206,10 +206,10 @@ def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Paylo
     message.pop("refusal", None)
     if request_body.get("tool_choice") != "auto" and message.pop("tool_calls", None):
         choice |= {"finish_reason": "stop"}
-    for number, call in enumerate(message.get("tool_calls", ())):
+    for call_index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
         function["arguments"] = function["arguments"].replace("\\n", "\n")
-        call["id"] = f"call__{number}_{function['name']}_{payload['id']}"
+        call["id"] = f"call__{call_index}_{function['name']}_{payload['id']}"
         message["function_call"] = {**function, "name": f"{function['name']}:"}
     return payload
 
@@ -244,7 +244,7 @@ def no_json(request_body: Mapping[str, Any]) -> tuple[int, Payload] | None:
 
 
 def add_token_data(
-    payload: Payload, request_body: Mapping[str, Any], read: Iterable[Message]
+    payload: Payload, request_body: Mapping[str, Any], input_messages: Iterable[Message]
 ) -> Payload:
     """Add log-probabilities and vLLM's token ids to an OpenAI answer, if the request asks for them.
 
@@ -254,37 +254,41 @@ def add_token_data(
     if not request_body.get("return_token_ids") and request_body.get("logprobs") in {None, False}:
         return payload
     choice = payload["choices"][0]
-    parts = tokens(choice["text"] if "text" in choice else choice["message"]["content"] or "")
+    answer_tokens = tokens(
+        choice["text"] if "text" in choice else choice["message"]["content"] or ""
+    )
     for call in choice.get("message", {}).get("tool_calls") or ():
         call_arguments = call["function"]["arguments"]
-        parts += [call["function"]["name"]]
-        parts += tokens(
+        answer_tokens += [call["function"]["name"]]
+        answer_tokens += tokens(
             call_arguments if isinstance(call_arguments, str) else json.dumps(call_arguments)
         )
     if request_body.get("logprobs") not in {None, False} and "text" in choice:
         choice["logprobs"] = {
-            "tokens": parts,
-            "token_logprobs": [_logprob(part) for part in parts],
+            "tokens": answer_tokens,
+            "token_logprobs": [_logprob(token) for token in answer_tokens],
             "top_logprobs": None,
-            "text_offset": [len("".join(parts[:index])) for index in range(len(parts))],
+            "text_offset": [
+                len("".join(answer_tokens[:index])) for index in range(len(answer_tokens))
+            ],
         }
     elif request_body.get("logprobs"):
         choice["logprobs"] = {
             "content": [
                 {
-                    "token": part,
-                    "logprob": _logprob(part),
-                    "bytes": list(part.encode()),
+                    "token": token,
+                    "logprob": _logprob(token),
+                    "bytes": list(token.encode()),
                     "top_logprobs": [],
                 }
-                for part in parts
+                for token in answer_tokens
             ],
             "refusal": None,
         }
     if request_body.get("return_token_ids"):
-        words = [word for message in read for word in message.content.split()]
+        words = [word for message in input_messages for word in message.content.split()]
         payload["prompt_token_ids"] = [token_id(word) for word in words]
-        choice["token_ids"] = [token_id(part) for part in parts]
+        choice["token_ids"] = [token_id(token) for token in answer_tokens]
     return payload
 
 

@@ -52,20 +52,22 @@ def turn(messages: Iterable[Message]) -> int:
     return sum(message.role == "assistant" for message in messages)
 
 
-def fit_script(say: Script, tools: Sequence[Tool]) -> Script:
+def fit_script(base_script: Script, tools: Sequence[Tool]) -> Script:
     """Return a script whose calls of `SHELL` are calls of the shell tool among these tools."""
 
     def fit(messages: Sequence[Message]) -> Line:
-        line, turn_count = say(messages), turn(messages)
+        line, turn_count = base_script(messages), turn(messages)
         calls: list[ToolCall] = []
-        for number, call in enumerate(line.calls):
+        for call_index, call in enumerate(line.calls):
             # Ids of calls must be unique in a dialogue.
-            identified_call = replace(call, call_id=call.call_id or f"call_{turn_count}_{number}")
+            identified_call = replace(
+                call, call_id=call.call_id or f"call_{turn_count}_{call_index}"
+            )
             if call.name != SHELL:
                 calls.append(identified_call)
-            elif (tool := _shell(tools)) is not None:
-                values = _values(tool, str(call.arguments.get("command", "")))
-                calls.append(replace(identified_call, name=tool.name, arguments=values))
+            elif (tool := _find_shell_tool(tools)) is not None:
+                call_arguments = _command_arguments(tool, str(call.arguments.get("command", "")))
+                calls.append(replace(identified_call, name=tool.name, arguments=call_arguments))
         if line.calls and not calls:
             return Line(line.text or "ok")
         return replace(line, calls=tuple(calls))
@@ -73,7 +75,7 @@ def fit_script(say: Script, tools: Sequence[Tool]) -> Script:
     return fit
 
 
-def _shell(tools: Sequence[Tool]) -> Tool | None:
+def _find_shell_tool(tools: Sequence[Tool]) -> Tool | None:
     name_matches = (tool for tool in tools if tool.name.lower() in _SHELLS)
     parameter_matches = (tool for tool in tools if {"command", "cmd"} & _properties(tool).keys())
     return next(name_matches, None) or next(parameter_matches, None)
@@ -84,7 +86,7 @@ def _properties(tool: Tool) -> dict[str, Any]:
     return properties
 
 
-def _values(tool: Tool, command: str) -> dict[str, Any]:
+def _command_arguments(tool: Tool, command: str) -> dict[str, Any]:
     properties = _properties(tool)
     name = next((name for name in _COMMANDS if name in properties), "command")
     listed = properties.get(name, {}).get("type") == "array"
@@ -122,7 +124,7 @@ def _messages(path: str, body: Body) -> list[Message]:
     if path == "completions":
         return [Message("user", str(body.get("prompt", "")))]
     if path == "responses":
-        return _join_assistant_messages(_items(body))
+        return _join_assistant_messages(_input_messages(body))
     system = [Message("system", extract_text(body["system"]))] if body.get("system") else []
     dialogue = [*system, *map(_message, body.get("messages", ()))]
     return _join_assistant_messages(dialogue) if path == "messages" else dialogue
@@ -144,7 +146,7 @@ def _message(data: Body) -> Message:
     return Message(_role(data), _message_text(content), tuple(calls), data.get("tool_call_id"))
 
 
-def _items(body: Body) -> Iterable[Message]:
+def _input_messages(body: Body) -> Iterable[Message]:
     """Return the dialogue in the items of ``responses``."""
     if body.get("instructions"):
         yield Message("system", extract_text(body["instructions"]))

@@ -119,15 +119,15 @@ def usual() -> tuple[Fault, ...]:
 
 def first(*faults: Fault) -> Plan:
     """Plan these faults for the first requests, in order, then none."""
-    return lambda number: faults[number] if number < len(faults) else None
+    return lambda request_number: faults[request_number] if request_number < len(faults) else None
 
 
 def some(share: float, faults: Sequence[Fault], seed: int = 0) -> Plan:
     """Plan one of these faults for a share of the requests, equal for equal seeds."""
 
-    def plan(number: int) -> Fault | None:
-        chance = random.Random(f"{seed} {number}")
-        return chance.choice(faults) if chance.random() < share else None
+    def plan(request_number: int) -> Fault | None:
+        generator = random.Random(f"{seed} {request_number}")
+        return generator.choice(faults) if generator.random() < share else None
 
     return plan
 
@@ -221,7 +221,7 @@ class ScriptedServer:
         usages = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
         return sum(usages, Usage())
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """Return the next request's number."""
         with self._lock:
             self._requests += 1
@@ -231,12 +231,12 @@ class ScriptedServer:
         """Wait, but not beyond the server's end."""
         self._stop_event.wait(seconds)
 
-    def hold(self, event: threading.Event | None) -> None:
+    def wait_for_event(self, event: threading.Event | None) -> None:
         """Wait for an event, but not beyond the server's end."""
         while event is not None and not event.wait(0.02) and not self._stop_event.is_set():
             pass
 
-    def note(self, exchange: Exchange) -> None:
+    def record_exchange(self, exchange: Exchange) -> None:
         """Record a request and its result."""
         with self._lock:
             self.exchanges.append(exchange)
@@ -270,9 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, "")
 
     def do_GET(self) -> None:
-        path = self._path()
+        path = self._request_path()
         status, reply = 200, {}
-        self._note(path, {}, None, None)
+        self._record_exchange(path, {}, None, None)
         if path == "models":
             reply = model_page(self.owner.models, "scripted")
         elif path.startswith("models/"):
@@ -282,44 +282,46 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(reply))
 
     def do_POST(self) -> None:
-        owner, path = self.owner, self._path()
+        owner, path = self.owner, self._request_path()
         self.request_bytes = self.rfile.read(int(self.headers.get("content-length", 0)))
-        body = self._body()
+        body = self._parse_body()
         # Agents count tokens at any time: faults of counts would shift the faults of calls.
-        fault = None if path == COUNT else owner.plan(owner.number())
-        status, reply, usage = self._reply(path, body)
+        fault = None if path == COUNT else owner.plan(owner.next_number())
+        status, reply, usage = self._make_reply(path, body)
         kind = fault.kind if fault else None
         charged_usage = usage if kind in _CHARGED_KINDS and status == HTTPStatus.OK else None
-        self._note(path, body, fault, charged_usage)
+        self._record_exchange(path, body, fault, charged_usage)
         if fault is not None:
             owner.wait(fault.delay)
-            if self._refused(fault, path, body):
+            if self._send_fault(fault, path, body):
                 return
         if status == HTTPStatus.OK and body.get("stream") and path in STREAMS:
             self._stream(path, reply, body, fault)
         elif fault is None:
             self._send(status, json.dumps(reply))
         else:
-            self._fail(fault, status, reply)
+            self._send_faulty(fault, status, reply)
 
-    def _path(self) -> str:
+    def _request_path(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix("/v1").strip("/")
 
-    def _note(
+    def _record_exchange(
         self, path: str, body: Mapping[str, Any], fault: Fault | None, usage: Usage | None
     ) -> None:
         headers = {name.lower(): text for name, text in self.headers.items()}
         query = urlsplit(self.path).query
-        self.owner.note(Exchange(path, body, headers, fault, usage, query))
+        self.owner.record_exchange(Exchange(path, body, headers, fault, usage, query))
 
-    def _body(self) -> dict[str, Any]:
+    def _parse_body(self) -> dict[str, Any]:
         try:
             body = json.loads(self.request_bytes)
         except ValueError:
             return {}
         return body if isinstance(body, dict) else {}
 
-    def _reply(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any], Usage | None]:
+    def _make_reply(
+        self, path: str, body: dict[str, Any]
+    ) -> tuple[int, dict[str, Any], Usage | None]:
         owner = self.owner
         if path not in FORMS and path != COUNT:
             return 404, error(path, 404, "there is no such endpoint", "not_found"), None
@@ -355,7 +357,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         return 200, reply, usage
 
-    def _refused(self, fault: Fault, path: str, body: Mapping[str, Any]) -> bool:
+    def _send_fault(self, fault: Fault, path: str, body: Mapping[str, Any]) -> bool:
         """Send a fault that precedes any answer; return whether `fault` is such a fault."""
         is_in_stream = fault.kind == "overloaded" and body.get("stream")
         if fault.kind in {"status", "overloaded"} and not is_in_stream:
@@ -368,9 +370,9 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return False
 
-    def _fail(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
+    def _send_faulty(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
         """Send a whole answer with a fault."""
-        self.owner.hold(fault.until)
+        self.owner.wait_for_event(fault.until)
         text = json.dumps(reply)
         if fault.kind in {"malformed", "unfinished"}:
             self._send(200, text[: len(text) // 2])
@@ -387,25 +389,25 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         """Send an answer as events, each in its own chunk."""
         events = list(STREAMS[path](reply, body))
-        half = len(events) // 2
+        middle_index = len(events) // 2
         kind = fault.kind if fault else None
         if kind == "empty":
             events = []
         elif kind in {"truncated", "unfinished"}:
-            events = events[: half + 1]
+            events = events[: middle_index + 1]
         elif kind == "malformed":
-            events.insert(half, (events[half][0], '{"half'))
+            events.insert(middle_index, (events[middle_index][0], '{"half'))
         elif kind == "overloaded":
             error_payload = error(path, 529, "Overloaded", "server_is_overloaded")
-            events[half:] = [failure(path, reply, error_payload)]
+            events[middle_index:] = [failure(path, reply, error_payload)]
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
-        for number, event in enumerate(events):
-            if fault is not None and number:
+        for event_index, event in enumerate(events):
+            if fault is not None and event_index:
                 self.owner.wait(fault.pause)
-                self.owner.hold(fault.until if number == half else None)
+                self.owner.wait_for_event(fault.until if event_index == middle_index else None)
             event_bytes = frame(event)
             chunk = b"%x\r\n%b\r\n" % (len(event_bytes), event_bytes)
-            if kind == "truncated" and number == half:
+            if kind == "truncated" and event_index == middle_index:
                 self.wfile.write(chunk[: len(chunk) // 2])
                 self._hang_up()
                 return

@@ -18,7 +18,7 @@ from intercode_integrations.trl.batch import Attempt
 _AGENT = "trl"
 
 
-class Log:
+class AttemptLog:
     """A log of attempts in a new folder; later attempts at a task are later epochs.
 
     Args:

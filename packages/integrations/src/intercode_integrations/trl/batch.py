@@ -18,7 +18,7 @@ from intercode.dialogues import Call
 from intercode.envs.traits import resolve_traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
-from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, pieces
+from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, split_text
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"
 """Placeholder for a reply, to find the text that a chat template puts after it."""
@@ -97,10 +97,10 @@ class Batch:
             [member.number for member in group]
             for _, group in groupby(self.attempts, lambda member: member.task)
         ]
-        firsts = [group[0] for group in groups]
-        self._begin(firsts)
+        leaders = [group[0] for group in groups]
+        self._begin(leaders)
         for _ in range(shared_turns):
-            self._play_turn(firsts)
+            self._play_turn(leaders)
         remaining_numbers = [
             member
             for group in groups
@@ -111,15 +111,15 @@ class Batch:
         while any(member.running for member in self.attempts):
             self._play_turn(range(len(self.attempts)))
 
-    def _begin(self, numbers: Sequence[int]) -> None:
-        if not numbers:
+    def _begin(self, attempt_numbers: Sequence[int]) -> None:
+        if not attempt_numbers:
             return
         reset_mask = np.zeros(self._envs.num_envs, dtype=np.bool_)
-        reset_mask[list(numbers)] = True
+        reset_mask[list(attempt_numbers)] = True
         tasks: list[str | None] = [None] * self._envs.num_envs
-        for number in numbers:
-            tasks[number] = self.attempts[number].task
-            self.attempts[number].running = True
+        for attempt_number in attempt_numbers:
+            tasks[attempt_number] = self.attempts[attempt_number].task
+            self.attempts[attempt_number].running = True
         self._envs.reset(options={"task_id": tasks, "reset_mask": reset_mask})
 
     def _fork(self, group: Sequence[int]) -> bool:
@@ -132,13 +132,13 @@ class Batch:
         except (ForkError, SandboxError):  # the next step reports a lost one
             return False
         source = self.attempts[leader]
-        for number in group:
-            self.attempts[number] = source.continuation(number)
+        for attempt_number in group:
+            self.attempts[attempt_number] = source.continuation(attempt_number)
         return True
 
-    def _play_turn(self, numbers: Sequence[int]) -> None:
+    def _play_turn(self, attempt_numbers: Sequence[int]) -> None:
         """Generate the model's replies, and take their actions in the environments."""
-        active_attempts = [self.attempts[n] for n in numbers if self.attempts[n].running]
+        active_attempts = [self.attempts[n] for n in attempt_numbers if self.attempts[n].running]
         if not active_attempts:
             return
         trainer, max_tokens = self._trainer, self._trainer.max_completion_length
@@ -175,11 +175,11 @@ class Batch:
             return
         self._envs.send(actions, [attempt.number for attempt in attempts])
         _, rewards, terminated, truncated, infos = self._envs.recv(len(attempts))
-        for number, reward, *end_flags in zip(
+        for attempt_number, reward, *end_flags in zip(
             infos["env_id"], rewards, terminated, truncated, strict=True
         ):
             if any(end_flags):
-                attempt = self.attempts[number]
+                attempt = self.attempts[attempt_number]
                 attempt.running, attempt.reward = False, float(reward)
 
     def _add_observation(self, attempt: Attempt, max_tokens: int) -> bool:
@@ -196,7 +196,7 @@ class Batch:
         trainer, tokenizer = self._trainer, self._trainer.processing_class
         reply = {"role": "assistant", "content": _REPLY}
         content = str(message["content"])
-        has_tokens = len(pieces(content, added_tokens(tokenizer))) > 1
+        has_tokens = len(split_text(content, added_tokens(tokenizer))) > 1
         shown_message = {**message, "content": _DATA} if has_tokens else message
         text = tokenizer.apply_chat_template(
             [{"role": "user", "content": ""}, reply, shown_message],

@@ -67,7 +67,7 @@ class Environments:
 
     def __call__(self) -> _Environment:
         """Make an environment. Its sandbox starts at its `reset`."""
-        environment = self._kind(self._create(), self._tokenizer)
+        environment = self._environment_class(self._create(), self._tokenizer)
         self._environments.add(environment)
         return environment
 
@@ -103,12 +103,12 @@ class Environments:
         return self._create()
 
     @cached_property
-    def _kind(self) -> type[_Environment]:
+    def _environment_class(self) -> type[_Environment]:
         name = str(self._template.name).capitalize()  # the reward's name in TRL's logs
         return type(
             name,
             (_Environment,),
-            {function.__name__: _method(function) for function in Tools(self._template)},
+            {function.__name__: _make_method(function) for function in Tools(self._template)},
         )
 
 
@@ -157,7 +157,7 @@ def warn_of_loss(episode: Episode) -> None:
     log.warning("task %s: an attempt has no reward: %s", episode.task_id, episode.error)
 
 
-def _method(function: Function) -> Callable[..., str]:
+def _make_method(function: Function) -> Callable[..., str]:
     """Make a method for a tool that each object resolves by name."""
     name = function.__name__
 

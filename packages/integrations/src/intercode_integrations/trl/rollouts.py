@@ -20,7 +20,7 @@ from intercode.agents import transcripts
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.project import create, create_vec
-from intercode_integrations.trl.attempt_log import Log
+from intercode_integrations.trl.attempt_log import AttemptLog
 from intercode_integrations.trl.batch import Attempt, Batch
 from intercode_integrations.trl.environments import warn_of_loss
 from intercode_integrations.trl.rows import as_dataset, dialogues
@@ -70,7 +70,7 @@ class Rollouts:
                 f"not {shared_turns}"
             )
         self._shared_turns = shared_turns
-        self._log = None if record is None else Log(Path(record), self._template)
+        self._log = None if record is None else AttemptLog(Path(record), self._template)
         self._envs: ThreadVectorEnv | None = None
         self._finalizer: weakref.finalize[[], Rollouts] | None = None
 
@@ -106,8 +106,8 @@ class Rollouts:
             raise UsageError("a prompt names no task: train_dataset=rollouts.dataset()")
         prompt_ids, *_ = trainer._tokenize_prompts(prompts)
         attempts = [
-            Attempt(number, task, list(prompt))
-            for number, (task, prompt) in enumerate(zip(tasks, prompt_ids, strict=True))
+            Attempt(attempt_number, task, list(prompt))
+            for attempt_number, (task, prompt) in enumerate(zip(tasks, prompt_ids, strict=True))
         ]
         envs = self._vector(len(attempts))
         try:

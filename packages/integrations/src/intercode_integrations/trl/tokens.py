@@ -24,15 +24,15 @@ def added_tokens(tokenizer: Any) -> Collection[str]:
     return {text for text in (*vocabulary, *special) if len(text) > 1}
 
 
-def pieces(text: str, tokens: Collection[str]) -> list[str]:
+def split_text(text: str, tokens: Collection[str]) -> list[str]:
     """Split a text after the first character of each contained token."""
-    cuts = {0, len(text)}
+    boundaries = {0, len(text)}
     for token in tokens:
         position = text.find(token)
         while position >= 0:
-            cuts.add(position + 1)
+            boundaries.add(position + 1)
             position = text.find(token, position + 1)
-    return [text[start:end] for start, end in pairwise(sorted(cuts))]
+    return [text[start:end] for start, end in pairwise(sorted(boundaries))]
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
@@ -42,8 +42,8 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 def encode_data(tokenizer: Any, text: str) -> list[int]:
     """Return the tokens of untrusted text: its characters, and no control token."""
-    parts = pieces(text, added_tokens(tokenizer))
-    return [token for part in parts for token in encode(tokenizer, part)]
+    pieces = split_text(text, added_tokens(tokenizer))
+    return [token for piece in pieces for token in encode(tokenizer, piece)]
 
 
 def break_tokens(text: str, tokenizer: Any = None) -> str:
@@ -56,4 +56,4 @@ def break_tokens(text: str, tokenizer: Any = None) -> str:
     """
     if tokenizer is None:
         return _TOKEN_START.sub(f"<{_GAP}", text)
-    return _GAP.join(pieces(text, added_tokens(tokenizer)))
+    return _GAP.join(split_text(text, added_tokens(tokenizer)))

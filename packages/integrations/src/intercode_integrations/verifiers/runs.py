@@ -75,8 +75,8 @@ class VerifiersEnv(Elsewhere):
             asyncio.run(task.score(trace))
         except vf.TaskError as error:
             raise RewardError(f"task {task.key} of verifiers cannot be scored: {error}") from error
-        parts = {name: reward.score for name, reward in trace.rewards.items()}
-        return Reply("", trace.reward, ended=True, parts={**trace.metrics, **parts})
+        rewards = {name: reward.score for name, reward in trace.rewards.items()}
+        return Reply("", trace.reward, ended=True, parts={**trace.metrics, **rewards})
 
 
 def _node(trace: Any, message: dict[str, str], sampled: bool = False) -> Any:
@@ -113,9 +113,9 @@ def _taskset(address: str) -> list[Any]:
 def _missing_feature(task: Any) -> str:
     """Return the unsupported feature that a task needs; "": none."""
     kind = type(task)
-    scores = [*task.hooks("reward"), *task.hooks("metric")]
+    scoring_functions = [*task.hooks("reward"), *task.hooks("metric")]
     if task.NEEDS_CONTAINER or any(
-        "runtime" in inspect.signature(function).parameters for function in scores
+        "runtime" in inspect.signature(function).parameters for function in scoring_functions
     ):
         return "a runtime"
     if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):

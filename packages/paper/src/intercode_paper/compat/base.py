@@ -18,7 +18,12 @@ from rich.logging import RichHandler
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
 from intercode.task import Task
 from intercode_paper.bash import LIMITS, MALFORMED
-from intercode_paper.compat.utils import Container, IntercodeDataLoader, Record, read_place
+from intercode_paper.compat.utils import (
+    Container,
+    IntercodeDataLoader,
+    Record,
+    read_container_settings,
+)
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.interruption import is_callers
@@ -72,7 +77,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             hide(self.data_path)
             self.logger.info("%d tasks from %s", len(self.data_loader), self.data_path)
         self.image_name = image_name
-        self._place = read_place(image_name, kwargs)
+        self._container_settings = read_container_settings(image_name, kwargs)
         self.container_name = f"{image_name}_ic_ctr"
         self.container = self._new_container(self.container_name)
         self.logger.info("Ready: call reset() to begin an episode")
@@ -210,7 +215,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             return 0.0, {"ended": str(error)}
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         provider = get_provider(sandbox)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)
 

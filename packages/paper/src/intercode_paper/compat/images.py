@@ -34,12 +34,12 @@ def image_for(name: str, data_path: str | None = None) -> str:
     if name != "intercode-nl2bash":
         return name
     match = re.search(r"fs_(\d)", Path(data_path or "").name)
-    number = match[1] if match else "1"
-    scripts = f"docker/bash_scripts/setup_nl2b_fs_{number}.sh"
-    layer = _find_above(data_path, [f"filesystems/fs_{number}.tar.gz", scripts])
+    file_system_number = match[1] if match else "1"
+    scripts = f"docker/bash_scripts/setup_nl2b_fs_{file_system_number}.sh"
+    layer = _find_above(data_path, [f"filesystems/fs_{file_system_number}.tar.gz", scripts])
     if layer is None and match:
         raise TaskError(
-            f"{data_path}: its tasks need the file system {number} of NL2Bash, as {scripts} in a "
+            f"{data_path}: its tasks need the file system {file_system_number} of NL2Bash, as {scripts} in a "
             "folder above, where the release has it; to try them without: image_name='nl2bash'"
         )
     return BASE_IMAGE if layer is None else f"{BASE_IMAGE}+{layer}"
@@ -47,8 +47,8 @@ def image_for(name: str, data_path: str | None = None) -> str:
 
 def find_databases(data_path: str | None) -> Path:
     """Return the path of a data file's databases: beside it, as in the release, or bundled."""
-    places = ["*_dbs.sql", "spider_dev.sql", "sql/spider/*_dbs.sql", "sql/spider/spider_dev.sql"]
-    return _find_above(data_path, places) or DATABASES
+    patterns = ["*_dbs.sql", "spider_dev.sql", "sql/spider/*_dbs.sql", "sql/spider/spider_dev.sql"]
+    return _find_above(data_path, patterns) or DATABASES
 
 
 def _find_above(data_path: str | None, patterns: Iterable[str]) -> Path | None:

@@ -51,6 +51,6 @@ class PythonEnv(IntercodeEnv):
         return "\n".join(iter(lambda: input(". "), ""))
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         provider = PYTHON.provider(sandbox)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)

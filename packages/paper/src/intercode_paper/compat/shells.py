@@ -25,7 +25,7 @@ from intercode_paper.bash import (
 from intercode_paper.bash_env import gold_runs
 from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.container import md5sum, pairs
+from intercode_paper.container import md5sum, parse_pairs
 from intercode_paper.python import submitted_name
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images import hide
@@ -48,10 +48,13 @@ class BashEnv(IntercodeEnv):
         super().__init__(image_name, **kwargs)
         self.ctr_name_eval = f"{image_name}_ic_ctr_eval"
         self.container_eval = self._new_container(self.ctr_name_eval)
-        self.container_eval.environment = {**self._place.environment, "HOSTNAME": GOLD_HOST}
+        self.container_eval.environment = {
+            **self._container_settings.environment,
+            "HOSTNAME": GOLD_HOST,
+        }
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         paper_image = gold_runs(get_provider(sandbox), image).image
 
         def reset(container: Container) -> str:
@@ -113,7 +116,7 @@ class BashEnv(IntercodeEnv):
 
     def parse_status(self, status: str) -> list[tuple[str, str]]:
         """Parse paths and codes from the text of ``git status --short``."""
-        return pairs(status)
+        return parse_pairs(status)
 
     def simplify_path(self, current: str, changed: str) -> str:
         """Return the working directory after ``cd changed``."""
@@ -158,7 +161,7 @@ class CTFEnv(BashEnv):
     def _new_container(self, name: str) -> Container:
         if self.data_path is None:
             return IntercodeEnv._new_container(self, name)
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         folder = Path(self.data_path).absolute().parent
         hide(folder / "task_assets")  # the write-ups contain flags
         stage = CtfStage(sandbox, image, LIMITS, network)
@@ -209,7 +212,7 @@ class SWEEnv(BashEnv):
         return self._task(fields)
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         repositories = self.kwargs.get("repositories", "https://github.com")
         self._stage = SweStage(
             sandbox, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY

@@ -38,10 +38,14 @@ class SqlEnv(IntercodeEnv):
 
     def __init__(self, image_name: str, **kwargs: Any) -> None:
         super().__init__(image_name, **kwargs)
-        place = self._databases = Path(kwargs.get("databases") or find_databases(self.data_path))
-        hide(place)
-        engine = shared_engine(kwargs.get("engine", "sqlite"), sandbox=self._place.sandbox)
-        self.cnx = Connection(EngineDatabases(engine, lambda name: find(place, name)))
+        databases_path = self._databases = Path(
+            kwargs.get("databases") or find_databases(self.data_path)
+        )
+        hide(databases_path)
+        engine = shared_engine(
+            kwargs.get("engine", "sqlite"), sandbox=self._container_settings.sandbox
+        )
+        self.cnx = Connection(EngineDatabases(engine, lambda name: find(databases_path, name)))
         self.cur = self.cnx.cursor()
 
     def reset_container(self) -> None:

@@ -255,7 +255,7 @@ class Container:
     remove = stop
 
 
-class Place(NamedTuple):
+class ContainerSettings(NamedTuple):
     """The options with which an environment starts containers."""
 
     image: str
@@ -265,7 +265,7 @@ class Place(NamedTuple):
     """The environment variables of processes."""
 
 
-def read_place(image_name: str, kwargs: Mapping[str, Any]) -> Place:
+def read_container_settings(image_name: str, kwargs: Mapping[str, Any]) -> ContainerSettings:
     """Read the container options among the keywords of an environment.
 
     Args:
@@ -287,7 +287,7 @@ def read_place(image_name: str, kwargs: Mapping[str, Any]) -> Place:
     check(image)
     environment = {**variables(AGENT_HOST, image), **(kwargs.get("environment") or {})}
     network = bool(kwargs.get("network", False))
-    return Place(image, kwargs.get("sandbox", "native"), network, environment)
+    return ContainerSettings(image, kwargs.get("sandbox", "native"), network, environment)
 
 
 def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
@@ -299,8 +299,8 @@ def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
         **kwargs: The keywords of an environment.
 
     Raises:
-        UsageError, TaskError, ImageError: As `read_place`.
+        UsageError, TaskError, ImageError: As `read_container_settings`.
     """
-    image, sandbox, network, environment = read_place(image_name, kwargs)
+    image, sandbox, network, environment = read_container_settings(image_name, kwargs)
     provider = get_provider(sandbox)
     return Container(ctr_name, lambda: provider.start(image, LIMITS, network), environment)

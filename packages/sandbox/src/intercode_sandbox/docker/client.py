@@ -45,7 +45,7 @@ class Client(docker.APIClient):  # type: ignore[misc]
             OSError: No engine listens.
         """
         if self._knocks:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
-                knock.settimeout(self.timeout)
-                knock.connect(self._socket)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe_socket:
+                probe_socket.settimeout(self.timeout)
+                probe_socket.connect(self._socket)
         return super().send(request, **options)

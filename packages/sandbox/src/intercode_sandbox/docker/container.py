@@ -191,11 +191,11 @@ class Container:
         if self.process is not None:
             # An ordinary user may not kill it: then it ends after the hang-up.
             if not self.process.end(_HANG_UP_SECONDS):
-                self.hand_over()
+                self.request_kill()
                 self.process.wait(END_SECONDS)
             self.process.end()
 
-    def hand_over(self) -> None:
+    def request_kill(self) -> None:
         """Request from the engine to kill the container, without waiting for its end."""
         with suppress(SandboxError), self.engine.errors("ending a container") as api:
             api.kill(self.id)

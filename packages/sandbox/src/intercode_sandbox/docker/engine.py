@@ -118,17 +118,17 @@ def default_url() -> str:
     """Return ``DOCKER_HOST``, or the first of the usual sockets that exists."""
     if url := os.environ.get("DOCKER_HOST"):
         return url
-    return "unix://" + next(iter(_usual_sockets()), _SOCKETS[0])
+    return "unix://" + next(iter(_default_sockets()), _SOCKETS[0])
 
 
-def _usual_sockets() -> list[str]:
+def _default_sockets() -> list[str]:
     """List the usual sockets that exist, or may exist."""
     run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     paths = [path.format(run=run) for path in _SOCKETS]
-    return [path for path in paths if may_be_there(Path(path))]
+    return [path for path in paths if may_exist(Path(path))]
 
 
-def may_be_there(path: Path) -> bool:
+def may_exist(path: Path) -> bool:
     """Return whether a file exists, or may exist in a folder that is closed to this user."""
     try:
         return path.exists()
@@ -140,7 +140,7 @@ def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
     """Return the error that names the reason of a failed connection, and its fix."""
     text = str(error)
     path = Path(url.removeprefix("unix://"))
-    if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
+    if "Permission denied" in text or (may_exist(path) and not os.access(path, os.W_OK)):
         fix = f"{as_root('usermod -aG docker $USER')}  # and log in again"
         reason = f"{path} is not for this user"
     else:
@@ -148,9 +148,9 @@ def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
         if not url.startswith("unix://"):
             reason = f"{url} does not answer"
         else:
-            reason = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
+            reason = f"nothing answers at {path}" if may_exist(path) else f"there is no {path}"
         reason += ", which DOCKER_HOST names" if is_named else ""
-        fix = "unset DOCKER_HOST" if is_named and _usual_sockets() else _start_command()
+        fix = "unset DOCKER_HOST" if is_named and _default_sockets() else _start_command()
     return SandboxUnavailableError(f"no engine for the sandbox 'docker': {reason}", fix)
 
 

@@ -23,9 +23,9 @@ from intercode_sandbox.images import (
     BuildScript,
     Image,
     Progress,
-    hidden_places,
     host_mounts,
     resolve,
+    resolve_hidden_paths,
 )
 from intercode_sandbox.images.archive import opaque_folders
 from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
@@ -189,7 +189,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def _list_hidden_paths() -> list[str]:
-    return [path for path in hidden_places() if Path(path).exists()]
+    return [path for path in resolve_hidden_paths() if Path(path).exists()]
 
 
 def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
@@ -209,15 +209,15 @@ def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple
         ImageError: An archive cannot be read, or is a script.
         SandboxError: The engine failed.
     """
-    parts = [base]
+    input_digests = [base]
     for addition in additions:
         if addition.is_script:
             raise ImageError(
                 f"{addition.text} cannot be run over an image of the engine's own: have its "
                 "Dockerfile run it"
             )
-        parts.append(_archive_digest(addition.path))
-    digest = joint_digest(*parts)
+        input_digests.append(_archive_digest(addition.path))
+    digest = joint_digest(*input_digests)
     name = f"{REPOSITORY}:{digest}"
     with engine.errors("looking for an image") as api:
         image_ids = api.images(name, quiet=True)

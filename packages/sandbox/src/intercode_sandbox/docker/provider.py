@@ -248,12 +248,12 @@ class ContainerPool:
         self._start = start
         self._condition = threading.Condition()
         self._idle_containers: OrderedDict[Key, list[Container]] = OrderedDict()
-        self._coming: Counter[Key] = Counter()
+        self._starting_counts: Counter[Key] = Counter()
         self._waiter_counts: Counter[Key] = Counter()
         self._live_counts: Counter[Key] = Counter()
         self._request_counts: Counter[Key] = Counter()
         self._jobs: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
-        self._threads = 0
+        self._thread_count = 0
         self.closed = False
 
     def take(self, key: Key) -> Container:
@@ -266,9 +266,9 @@ class ContainerPool:
             self._request_counts[key] += 1
             self._live_counts[key] += 1
             # To wait for a container that is being started is never slower than to start another.
-            while (container := self._pop(key)) is None and self._coming[key] > self._waiter_counts[
+            while (container := self._pop(key)) is None and self._starting_counts[
                 key
-            ]:
+            ] > self._waiter_counts[key]:
                 self._waiter_counts[key] += 1
                 self._condition.wait()
                 self._waiter_counts[key] -= 1
@@ -306,16 +306,18 @@ class ContainerPool:
                 for container in idle_containers
             ]
             self._idle_containers.clear()
-            for _ in range(self._threads):
+            for _ in range(self._thread_count):
                 self._jobs.put(None)
-            self._threads = 0
+            self._thread_count = 0
         for container in containers:
             container.close()
 
     def settle(self) -> None:
         """Wait for starts in progress: an exit of this process would leave their containers."""
         with self._condition:
-            self._condition.wait_for(lambda: not any(self._coming.values()), _SETTLE_SECONDS)
+            self._condition.wait_for(
+                lambda: not any(self._starting_counts.values()), _SETTLE_SECONDS
+            )
 
     def _refill(self, key: Key) -> None:
         """Start as many spare containers as are in use, for a key requested at least twice."""
@@ -324,23 +326,25 @@ class ContainerPool:
                 return
             target_count = min(MAX_SPARE_CONTAINERS, max(self._live_counts[key], 1))
             missing_count = (
-                target_count - self._coming[key] - len(self._idle_containers.get(key, ()))
+                target_count - self._starting_counts[key] - len(self._idle_containers.get(key, ()))
             )
             if missing_count <= 0:
                 return
-            self._coming[key] += missing_count
+            self._starting_counts[key] += missing_count
             for _ in range(missing_count):
                 self._jobs.put(key)
-            while self._threads < _MAX_STARTERS:  # each thread keeps a connection to the engine
-                self._threads += 1
+            while (
+                self._thread_count < _MAX_STARTERS
+            ):  # each thread keeps a connection to the engine
+                self._thread_count += 1
                 thread = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
                 thread.start()
 
     def _work(self) -> None:
         while (key := self._jobs.get()) is not None:
-            self._start_ahead(key)
+            self._start_spare(key)
 
-    def _start_ahead(self, key: Key) -> None:
+    def _start_spare(self, key: Key) -> None:
         container = None
         try:
             container = None if self.closed else self._start(key)
@@ -353,7 +357,7 @@ class ContainerPool:
     def _add_started(self, key: Key, container: Container | None) -> None:
         surplus: list[Container] = []
         with self._condition:
-            self._coming[key] -= 1
+            self._starting_counts[key] -= 1
             if container is not None and self.closed:
                 surplus.append(container)
             elif container is not None:

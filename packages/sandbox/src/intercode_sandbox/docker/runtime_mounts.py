@@ -216,7 +216,7 @@ def runtime(owner: int) -> Path:
             temporary = parent / f".python-{digest}"
             shutil.rmtree(temporary, ignore_errors=True)
             try:
-                _copy(program, temporary, owner)
+                _copy_python(program, temporary, owner)
             except OSError as error:
                 raise SandboxUnavailableError(
                     f"this Python ({program}) cannot be copied for containers: {error}"
@@ -225,7 +225,7 @@ def runtime(owner: int) -> Path:
     return python_folder
 
 
-def _copy(program: Path, python_folder: Path, owner: int) -> None:
+def _copy_python(program: Path, python_folder: Path, owner: int) -> None:
     library = Path(sysconfig.get_path("stdlib"))
     library_copy = python_folder / "lib" / library.name
     shutil.copytree(library, library_copy, ignore=_IGNORE_PATTERNS)

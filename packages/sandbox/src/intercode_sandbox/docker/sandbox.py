@@ -78,7 +78,7 @@ class DockerSandbox(NativeSandbox):
             "timeout": _FILES_SECONDS,
             "layered": baseline_layer is not None,
         }
-        reply = self._until_still(lambda: self._request_comparison(request, baseline_layer))
+        reply = self._wait_until_still(lambda: self._request_comparison(request, baseline_layer))
         return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
@@ -102,7 +102,7 @@ class DockerSandbox(NativeSandbox):
         return DockerSnapshot(self.origin.image, self._save_stream(), self.origin.baseline_layer)
 
     def _save_stream(self) -> SnapshotLayer:
-        return self._until_still(lambda: SnapshotLayer(self.archive))
+        return self._wait_until_still(lambda: SnapshotLayer(self.archive))
 
     def _continue(self, alone: bool) -> SandboxSlot:  # a container prepares no program
         self.container = self.origin.take(self.origin.layer)
@@ -136,7 +136,7 @@ def _make_slot(container: Container) -> SandboxSlot:
     return SandboxSlot(
         container.control,
         container.process,
-        on_slow_end=container.hand_over,
+        on_slow_end=container.request_kill,
         ids=container.ids,
         workers=container.workers,
     )

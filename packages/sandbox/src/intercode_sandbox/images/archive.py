@@ -132,7 +132,7 @@ class Unpacker:
         self._tree = Tree((*lower_layers, layer))
         self._budget = DiskBudget(layer)
         self._mounts = frozenset(mounts)
-        self._owner = is_root()  # another user's namespace may lack a member's owner
+        self._can_set_owner = is_root()  # another user's namespace may lack a member's owner
         # Directories get their metadata last: until then they must be writable, and each write into
         # them changes their times.
         self._folders: dict[Parts, _Metadata] = {}
@@ -149,24 +149,27 @@ class Unpacker:
         if not parts:
             return  # "./": the root directory stays as it is
         metadata = _Metadata(
-            member.mode & 0o7777, _owner(member.uid), _owner(member.gid), member.mtime
+            member.mode & 0o7777,
+            _valid_owner_id(member.uid),
+            _valid_owner_id(member.gid),
+            member.mtime,
         )
-        parent = self._folder(parts[:-1], metadata.mtime)
-        place = (*parent, parts[-1])
-        if place[0] in self._mounts and not (member.isdir() and len(place) == 1):
+        parent = self._ensure_folder(parts[:-1], metadata.mtime)
+        real_parts = (*parent, parts[-1])
+        if real_parts[0] in self._mounts and not (member.isdir() and len(real_parts) == 1):
             raise ImageError(
-                f"{member.name!r} would be hidden: in the image 'host' /{place[0]} is this "
+                f"{member.name!r} would be hidden: in the image 'host' /{real_parts[0]} is this "
                 "machine's own, read-only"
             )
         if member.isdir():
-            place = self._folder(parts, metadata.mtime)
-            self._folders[place] = metadata
+            real_parts = self._ensure_folder(parts, metadata.mtime)
+            self._folders[real_parts] = metadata
             if REPLACES_HEADER in member.pax_headers:
-                self._hide_below(place)
+                self._hide_below(real_parts)
             return
-        path = self._layer.joinpath(*place)
+        path = self._layer.joinpath(*real_parts)
         self._budget.take(0, files=1)
-        self._clear(path, place, member.name)
+        self._clear(path, real_parts, member.name)
         if member.islnk():
             self._link(member, path)
             return
@@ -178,14 +181,14 @@ class Unpacker:
             os.mkfifo(path, 0o600)
         else:
             raise ImageError(f"{member.name!r} is a device or of an unknown type")
-        self._set(path, metadata)
+        self._set_metadata(path, metadata)
 
     def finish(self) -> None:
         """Set the directories' modes, owners and times."""
         for parts in sorted(self._folders, key=len, reverse=True):
-            self._set(self._layer.joinpath(*parts), self._folders[parts])
+            self._set_metadata(self._layer.joinpath(*parts), self._folders[parts])
 
-    def _folder(self, parts: Parts, mtime: float) -> Parts:
+    def _ensure_folder(self, parts: Parts, mtime: float) -> Parts:
         """Return the real path of a directory, created in the layer with its parents."""
         if (cached_parts := self._resolved_folders.get(parts)) is not None:
             return cached_parts
@@ -193,41 +196,41 @@ class Unpacker:
         if real_parts is None:
             raise ImageError(f"{'/'.join(parts)!r} goes through too many symbolic links")
         for count in range(1, len(real_parts) + 1):
-            place = real_parts[:count]
-            entry = self._tree.look(place)
+            prefix = real_parts[:count]
+            entry = self._tree.look(prefix)
             if entry is not None and not entry.is_dir:
-                raise ImageError(f"{'/'.join(place)!r} is both a file and a directory")
-            self._make(place, entry, mtime)
+                raise ImageError(f"{'/'.join(prefix)!r} is both a file and a directory")
+            self._make_folder(prefix, entry, mtime)
         self._resolved_folders[parts] = real_parts
         return real_parts
 
-    def _make(self, place: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
+    def _make_folder(self, parts: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
         """Create a directory in the layer, with the image's metadata or default ones."""
-        if place in self._folders:
+        if parts in self._folders:
             return
         self._budget.take(0, files=1)
-        self._layer.joinpath(*place).mkdir(mode=0o700)
+        self._layer.joinpath(*parts).mkdir(mode=0o700)
         if lower_entry is None:
-            self._folders[place] = _Metadata(0o755, 0, 0, mtime)
+            self._folders[parts] = _Metadata(0o755, 0, 0, mtime)
         else:
-            self._shared_folders.add(place)
+            self._shared_folders.add(parts)
             info = lower_entry.info
             mode = stat.S_IMODE(info.st_mode)
-            self._folders[place] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
+            self._folders[parts] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
 
-    def _hide_below(self, place: Parts) -> None:
+    def _hide_below(self, parts: Parts) -> None:
         """Make a directory of this layer hide the lower layers' content."""
-        if find_entry(self._lower_layers, place) is not None:
-            attribute = "trusted.overlay.opaque" if self._owner else "user.overlay.opaque"
-            os.setxattr(self._layer.joinpath(*place), attribute, b"y")
-            self._shared_folders.discard(place)
+        if find_entry(self._lower_layers, parts) is not None:
+            attribute = "trusted.overlay.opaque" if self._can_set_owner else "user.overlay.opaque"
+            os.setxattr(self._layer.joinpath(*parts), attribute, b"y")
+            self._shared_folders.discard(parts)
 
-    def _clear(self, path: Path, place: Parts, name: str) -> None:
+    def _clear(self, path: Path, parts: Parts, name: str) -> None:
         """Remove an earlier member at the path of a new one that is not a directory."""
-        if place in self._folders:
+        if parts in self._folders:
             raise ImageError(f"{name!r} is both a file and a directory")
         lower_entry = (
-            find_entry(self._lower_layers, place) if place[:-1] in self._shared_folders else None
+            find_entry(self._lower_layers, parts) if parts[:-1] in self._shared_folders else None
         )
         if lower_entry is not None and lower_entry.is_dir:
             raise ImageError(f"{name!r} would replace a directory of the image")
@@ -237,7 +240,7 @@ class Unpacker:
 
     def _link(self, member: tarfile.TarInfo, path: Path) -> None:
         parts = split_name(member.linkname)
-        parent = self._folder(parts[:-1], member.mtime)
+        parent = self._ensure_folder(parts[:-1], member.mtime)
         target = self._layer.joinpath(*parent, *parts[-1:])
         if not _is_plain(target):
             raise ImageError(
@@ -258,8 +261,8 @@ class Unpacker:
         if written_bytes != member.size:
             raise tarfile.ReadError(f"{member.name!r} ends early")
 
-    def _set(self, path: Path, metadata: _Metadata) -> None:
-        if self._owner:
+    def _set_metadata(self, path: Path, metadata: _Metadata) -> None:
+        if self._can_set_owner:
             os.chown(path, metadata.uid, metadata.gid, follow_symlinks=False)
         if not path.is_symlink():
             path.chmod(metadata.mode)  # after the owner: a change of owner clears setuid
@@ -282,9 +285,9 @@ def split_name(name: str) -> Parts:
     return parts
 
 
-def _owner(number: int) -> int:
+def _valid_owner_id(owner_id: int) -> int:
     """Return an id that sandboxes have; root's for any other."""
-    return number if 0 <= number <= _MAX_ID else 0
+    return owner_id if 0 <= owner_id <= _MAX_ID else 0
 
 
 def _is_plain(path: Path) -> bool:
@@ -317,17 +320,17 @@ def pack(
     try:
         packs_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=packs_folder, prefix=".", delete=False) as file:
-            temporary = Path(file.name)
+            temporary_path = Path(file.name)
             try:
                 write_tarball(file, folder, image_path, excluded_names, read_only=read_only)
                 file.flush()
-                place = packs_folder / f"{file_digest(temporary)}.tar"
-                keep_tarball(temporary, place)
+                tarball_path = packs_folder / f"{file_digest(temporary_path)}.tar"
+                keep_tarball(temporary_path, tarball_path)
             finally:
-                temporary.unlink(missing_ok=True)
+                temporary_path.unlink(missing_ok=True)
     except OSError as error:
         raise ImageError(f"cannot pack the folder {folder}: {error}") from error
-    return place
+    return tarball_path
 
 
 def write_tarball(

@@ -207,7 +207,7 @@ def parse(text: str, folder: Path | None = None) -> Spec:
         raise ImageError(f"{text!r} names no image.\n{GRAMMAR}")
     starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
     base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
-    additions = tuple(_addition(part, text, folder) for part in addition_texts)
+    additions = tuple(_addition(addition_text, text, folder) for addition_text in addition_texts)
     if is_reference(base) and not _NAME.fullmatch(base):  # its file is the user's own
         scheme, argument = split(absolute(base), ":")
         return Spec(scheme, argument, additions)
@@ -225,17 +225,21 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     return Spec(match["scheme"], argument, additions)
 
 
-def _addition(part: str, text: str, folder: Path | None) -> Addition:
-    if not part.endswith(ARCHIVES + SCRIPTS):
+def _addition(addition_text: str, image_text: str, folder: Path | None) -> Addition:
+    if not addition_text.endswith(ARCHIVES + SCRIPTS):
         endings = ", ".join(ARCHIVES + SCRIPTS)
-        raise ImageError(f"what is laid over an image must end in one of {endings}: {part!r}")
-    prefix = next((prefix for prefix in FOLDERS if part.startswith(prefix)), None)
+        raise ImageError(
+            f"what is laid over an image must end in one of {endings}: {addition_text!r}"
+        )
+    prefix = next((prefix for prefix in FOLDERS if addition_text.startswith(prefix)), None)
     if prefix is None:
-        path = _absolute(part, folder)
+        path = _absolute(addition_text, folder)
         return Addition(str(path), path)
-    name = Path(part.removeprefix(prefix))
+    name = Path(addition_text.removeprefix(prefix))
     if name.is_absolute() or ".." in name.parts:
-        raise ImageError(f"{part!r} in the image {text!r} is not a file that comes with InterCode")
+        raise ImageError(
+            f"{addition_text!r} in the image {image_text!r} is not a file that comes with InterCode"
+        )
     return Addition(f"{prefix}{name}", FOLDERS[prefix] / name)
 
 

@@ -31,7 +31,7 @@ from typing import Any
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.files import cache_root, file_lock, remove_tree, tree_size
 from intercode_sandbox.images.base import Fill, Image, Progress
-from intercode_sandbox.privileges import hand_over, make_private
+from intercode_sandbox.privileges import make_private, transfer_ownership
 
 LAYER = "layer"
 RECORD = "image.json"
@@ -144,7 +144,7 @@ class ImageCache:
             layer.mkdir(parents=True)
             layer.chmod(0o755)
             details = fill(layer, lock)
-            hand_over(layer)
+            transfer_ownership(layer)
             image = replace(template, layers=(*template.layers, self.images / digest / LAYER))
             self._write(
                 temporary, image, spec, {**details, "seconds": time.monotonic() - start_time}
@@ -170,7 +170,7 @@ class ImageCache:
             "spec": spec,
             "digest": image.digest,
             # Relative to the folder of images if below it: so the cache can move.
-            "layers": [self._relative(layer) for layer in image.layers],
+            "layers": [self._relative_path(layer) for layer in image.layers],
             "host": image.host,
             "env": dict(image.env),
             "cwd": image.cwd,
@@ -182,7 +182,7 @@ class ImageCache:
         }
         (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
-    def _relative(self, layer: Path) -> str:
+    def _relative_path(self, layer: Path) -> str:
         return str(layer.relative_to(self.images) if self.images in layer.parents else layer)
 
     def read(self, digest: str) -> dict[str, Any] | None:
@@ -284,10 +284,10 @@ def list_images(cache: ImageCache | None = None) -> list[ImageInfo]:
     """Return all built images, the last used first."""
     cache = cache or ImageCache.default()
     with file_lock(cache.locks / "use"):
-        return _list(cache)
+        return _list_infos(cache)
 
 
-def _list(cache: ImageCache) -> list[ImageInfo]:
+def _list_infos(cache: ImageCache) -> list[ImageInfo]:
     infos_by_digest: dict[str, ImageInfo] = {}
     for folder in cache.images.iterdir():
         record = cache.read(folder.name)
@@ -300,14 +300,16 @@ def _list(cache: ImageCache) -> list[ImageInfo]:
             size=record["size"],
             created=record["created"],
             last_used=(folder / RECORD).stat().st_mtime,
-            layers=tuple(Path(x).parts[0] for x in record["layers"] if not x.startswith("/")),
+            layers=tuple(
+                Path(layer).parts[0] for layer in record["layers"] if not layer.startswith("/")
+            ),
             in_use=False,
             path=folder,
         )
     used_digests = {
-        part
+        layer_digest
         for digest in cache.in_use() & infos_by_digest.keys()
-        for part in infos_by_digest[digest].layers
+        for layer_digest in infos_by_digest[digest].layers
     }
     infos = [
         dataclasses.replace(info, in_use=info.digest in used_digests)
@@ -332,14 +334,14 @@ def prune(
     sweep(cache)
     removed_folders: list[Path] = []
     with file_lock(cache.locks / "use"):
-        infos = _list(cache)
+        infos = _list_infos(cache)
         now = time.time()
         retained_images = [
             info
             for info in infos
             if info.in_use or not (include_recent or now - info.last_used >= unused_seconds)
         ]
-        needed_digests = {part for info in retained_images for part in info.layers}
+        needed_digests = {layer_digest for info in retained_images for layer_digest in info.layers}
         victims = [info for info in infos if info.digest not in needed_digests]
         if dry_run:
             return victims
@@ -396,7 +398,7 @@ class SourceInfo:
         return {**asdict(self), "path": str(self.path)}
 
 
-def take_tarball(place: Path) -> bool:
+def take_tarball(path: Path) -> bool:
     """Mark a tarball as used, if it exists, to retain it while this process lives.
 
     Returns:
@@ -404,24 +406,24 @@ def take_tarball(place: Path) -> bool:
     """
     cache = ImageCache.default()
     with file_lock(cache.locks / "use", shared=True):
-        return _take_tarball(cache, place)
+        return _mark_tarball_used(cache, path)
 
 
-def keep_tarball(temporary: Path, place: Path) -> None:
+def keep_tarball(temporary_path: Path, path: Path) -> None:
     """Move a new tarball to its path, unless another exists by now, and mark it as used."""
     cache = ImageCache.default()
     with file_lock(cache.locks / "use", shared=True):
-        if not _take_tarball(cache, place):  # a new file would cause images to be checked again
-            temporary.replace(place)
-            _take_tarball(cache, place)
+        if not _mark_tarball_used(cache, path):  # a new file would cause images to be checked again
+            temporary_path.replace(path)
+            _mark_tarball_used(cache, path)
 
 
-def _take_tarball(cache: ImageCache, place: Path) -> bool:
+def _mark_tarball_used(cache: ImageCache, path: Path) -> bool:
     try:
-        os.utime(place, ns=(time.time_ns(), place.stat().st_mtime_ns))
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     except FileNotFoundError:
         return False
-    cache.mark_used(place.name)
+    cache.mark_used(path.name)
     return True
 
 

@@ -66,7 +66,7 @@ _COPIED_NAMES = (
     "protocols",
     "services",
 )
-_MAX_PRIVATE_PLACES = 200
+_MAX_PRIVATE_PATHS = 200
 """Maximum of hidden places: each is a mount of every sandbox."""
 _hidden_paths: set[Path] = set()
 _PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
@@ -109,12 +109,12 @@ def host_mounts() -> tuple[str, ...]:
     return ("/usr", *folders)
 
 
-def hide(*places: str | Path | None) -> None:
+def hide(*paths: str | Path | None) -> None:
     """Hide these files and folders, which contain golds, from all sandboxes started from now on."""
-    _hidden_paths.update(Path(place).absolute() for place in places if place is not None)
+    _hidden_paths.update(Path(path).absolute() for path in paths if path is not None)
 
 
-def hidden_places() -> list[str]:
+def resolve_hidden_paths() -> list[str]:
     """Return the paths among the machine's programs that no sandbox may see, if they exist.
 
     Hidden are the working directory, the user's home, the cache, and InterCode itself, which has
@@ -123,18 +123,18 @@ def hidden_places() -> list[str]:
     files. No path in the list is below another. Paths outside the machine's programs are in no
     image, and a sandbox does not even learn their names.
     """
-    places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
+    paths = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
     with contextlib.suppress(OSError):
-        places.append(Path.cwd())
-    places += _private_places(str(cache_root()))
+        paths.append(Path.cwd())
+    paths += _cached_private_paths(str(cache_root()))
     mounts = tuple(f"{path}/" for path in host_mounts())
     packages = (Path(__file__).parents[1], *PACKAGES.values())
-    outermost_paths = _outermost_paths(packages, tuple(sys.path), tuple(places))
+    outermost_paths = _outermost_paths(packages, tuple(sys.path), tuple(paths))
     return [path for path in outermost_paths if path.startswith(mounts)]
 
 
 @lru_cache(maxsize=2)
-def _private_places(cache: str) -> tuple[Path, ...]:
+def _cached_private_paths(cache: str) -> tuple[Path, ...]:
     """Return files and folders among the machine's programs that are closed to other users.
 
     A full scan takes a second. So the cache retains the result until a package or a program
@@ -148,25 +148,25 @@ def _private_places(cache: str) -> tuple[Path, ...]:
     local_folder = "/usr/local"
     try:
         record = json.loads(record_file.read_text(encoding="utf-8"))
-        packaged_places = record["places"] if record["key"] == key else None
+        packaged_paths = record["places"] if record["key"] == key else None
     except (OSError, ValueError, LookupError, TypeError):
-        packaged_places = None
-    if packaged_places is None:
-        packaged_places = [
+        packaged_paths = None
+    if packaged_paths is None:
+        packaged_paths = [
             path
             for top in host_mounts()
             for path in _private_paths(top, excluded_path=local_folder)
         ]
         with contextlib.suppress(OSError):  # images cannot be kept either, which reports the error
-            write_atomically(record_file, json.dumps({"key": key, "places": packaged_places}))
+            write_atomically(record_file, json.dumps({"key": key, "places": packaged_paths}))
             record_file.chmod(0o600)
-    places = [*packaged_places, *_private_paths(local_folder)]
-    if len(places) > _MAX_PRIVATE_PLACES:
+    private_paths = [*packaged_paths, *_private_paths(local_folder)]
+    if len(private_paths) > _MAX_PRIVATE_PATHS:
         raise ImageError(
-            f"the image {SPEC!r} cannot hide {len(places)} files and folders below /usr that are "
-            f"not for other users ({places[0]} …): move them elsewhere, or use the image 'base'"
+            f"the image {SPEC!r} cannot hide {len(private_paths)} files and folders below /usr that are "
+            f"not for other users ({private_paths[0]} …): move them elsewhere, or use the image 'base'"
         )
-    return tuple(map(Path, places))
+    return tuple(map(Path, private_paths))
 
 
 def _path_stamp(path: Path) -> str:
@@ -196,14 +196,16 @@ def _private_paths(top: str, excluded_path: str = "") -> Iterator[str]:
 
 @lru_cache(maxsize=8)
 def _outermost_paths(
-    packages: tuple[Path, ...], import_path: tuple[str, ...], places: tuple[Path, ...]
+    packages: tuple[Path, ...], import_path: tuple[str, ...], hidden_paths: tuple[Path, ...]
 ) -> tuple[str, ...]:
     """Return the places and InterCode's folders, resolved, without those below another.
 
     The result is cached, as every start needs it. So all inputs that may change are arguments: a
     package that is registered later, or a new folder of the import path.
     """
-    resolved_paths = {place.resolve() for place in places if place.is_absolute()}
+    resolved_paths = {
+        hidden_path.resolve() for hidden_path in hidden_paths if hidden_path.is_absolute()
+    }
     resolved_paths |= set(map(_checkout, _package_folders(packages, import_path)))
     return tuple(
         sorted(str(path) for path in resolved_paths if resolved_paths.isdisjoint(path.parents))
@@ -265,14 +267,14 @@ def _check_programs() -> None:
 
 def _digest(files: Mapping[str, bytes], alternatives: Mapping[str, str]) -> str:
     """Return a digest of all copied files, and of the machine's programs."""
-    parts: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
+    digest_inputs: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
     for name, data in files.items():
-        parts += [name, data]
+        digest_inputs += [name, data]
     for name, target in sorted(alternatives.items()):
-        parts += [name, target]
+        digest_inputs += [name, target]
     for folder in _program_folders():
-        parts += [folder, *_programs(folder)]
-    return joint_digest(*parts, *_packages())
+        digest_inputs += [folder, *_programs(folder)]
+    return joint_digest(*digest_inputs, *_packages())
 
 
 def _program_folders() -> list[str]:

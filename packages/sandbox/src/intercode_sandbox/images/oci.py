@@ -121,14 +121,14 @@ def find(store: Store, name: str) -> Manifest:
         ImageError: The store has none, the choice is ambiguous, or an image is malformed.
     """
     try:
-        manifest = _find(store, name)
+        manifest = _find_in_store(store, name)
         _check(manifest.settings)
     except (AttributeError, KeyError, TypeError) as error:  # a value has another type, …
         raise ImageError(f"its description is not well formed: {error!r}") from error
     return manifest
 
 
-def _find(store: Store, name: str) -> Manifest:
+def _find_in_store(store: Store, name: str) -> Manifest:
     if store.has_file("oci-layout"):
         return _find_in_layout(store, name)
     if store.has_file("manifest.json"):
@@ -138,28 +138,30 @@ def _find(store: Store, name: str) -> Manifest:
 
 def _check(settings: Mapping[str, Any]) -> None:
     env = settings.get("Env") or []
-    texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
-    if not isinstance(env, list) or any(not isinstance(t, str) or "\0" in t for t in texts):
+    settings_texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
+    if not isinstance(env, list) or any(
+        not isinstance(text, str) or "\0" in text for text in settings_texts
+    ):
         raise ImageError("its Env, User or WorkingDir is not well formed")
-    if not texts[-1].startswith("/"):
-        raise ImageError(f"its WorkingDir {texts[-1]!r} is not absolute")
+    if not settings_texts[-1].startswith("/"):
+        raise ImageError(f"its WorkingDir {settings_texts[-1]!r} is not absolute")
 
 
 def _find_in_layout(store: Store, name: str) -> Manifest:
     entries = store.json("index.json").get("manifests") or []
-    names = {tag: e for e in entries for tag in _image_names(e)}
+    entries_by_name = {tag: e for e in entries for tag in _image_names(e)}
     if name:
-        entries = [e for tag, e in names.items() if tag == name]
-    manifests = [m for entry in entries for m in _manifests(store, entry)]
+        entries = [e for tag, e in entries_by_name.items() if tag == name]
+    manifests = [m for entry in entries for m in _platform_manifests(store, entry)]
     if len(manifests) != 1:
-        raise ImageError(_selection_problem(name, sorted(names), len(manifests)))
+        raise ImageError(_selection_problem(name, sorted(entries_by_name), len(manifests)))
     manifest = manifests[0]
     config = manifest["config"]["digest"]
     layers = [store.blob(layer["digest"]) for layer in manifest.get("layers") or ()]
-    return _manifest(store.json(store.blob(config), config), config, layers)
+    return _make_manifest(store.json(store.blob(config), config), config, layers)
 
 
-def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _platform_manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the manifests for this machine that an index's entry leads to."""
     required_platform = entry.get("platform") or {}
     machine = _MACHINES.get(platform.machine(), platform.machine())
@@ -174,7 +176,7 @@ def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         m
         for nested_entry in manifest.get("manifests") or ()
-        for m in _manifests(store, nested_entry)
+        for m in _platform_manifests(store, nested_entry)
     ]
 
 
@@ -191,10 +193,10 @@ def _find_in_docker_archive(store: Store, name: str) -> Manifest:
         raise ImageError(_selection_problem(name, names, len(matches)))
     path = matches[0]["Config"]
     digest = f"sha256:{Path(path).name.removesuffix('.json')}"
-    return _manifest(store.json(path, digest), digest, matches[0]["Layers"])
+    return _make_manifest(store.json(path, digest), digest, matches[0]["Layers"])
 
 
-def _manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
+def _make_manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
     digests = (config.get("rootfs") or {}).get("diff_ids") or []
     if len(digests) != len(layers):
         raise ImageError(f"it has {len(layers)} layers and digests of {len(digests)}")
@@ -226,15 +228,15 @@ def pull(argument: str, context: Context) -> Image:
         )
     if not _REFERENCE.fullmatch(reference):
         raise ImageError(f"{reference!r} is not a name of an image in a registry")
-    place = context.cache.root / "references" / f"{joint_digest(reference)}.json"
-    manifest = None if context.refresh else _read_reference(place)
+    reference_file = context.cache.root / "references" / f"{joint_digest(reference)}.json"
+    manifest = None if context.refresh else _read_reference(reference_file)
     if manifest is None:
         context.progress(f"asking for {reference}")
-        raw_manifest = _skopeo(
-            reference, "inspect", "--raw", *_tls("", reference), f"docker://{reference}"
+        raw_manifest = _run_skopeo(
+            reference, "inspect", "--raw", *_tls_options("", reference), f"docker://{reference}"
         )
         manifest = sha256(raw_manifest)
-        _write_reference(place, reference, manifest)
+        _write_reference(reference_file, reference, manifest)
     return _image(reference, manifest, context)
 
 
@@ -249,8 +251,13 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
         layout = layer.parent / "layout"
         repository = re.sub(r"(@sha256:\w+|:[^/:]*)$", "", reference)
         source = f"docker://{repository}@sha256:{manifest}"
-        _skopeo(
-            reference, "copy", *_tls("src-", reference), source, f"oci:{layout}:image", lock=lock
+        _run_skopeo(
+            reference,
+            "copy",
+            *_tls_options("src-", reference),
+            source,
+            f"oci:{layout}:image",
+            lock=lock,
         )
         try:
             with open_store(layout) as store:
@@ -271,12 +278,12 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
     return apply_settings(image, settings)
 
 
-def _tls(prefix: str, reference: str) -> list[str]:
+def _tls_options(prefix: str, reference: str) -> list[str]:
     """Return skopeo's option for registries on loopback: no certificate, like Docker."""
     return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
 
 
-def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
+def _run_skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
     if shutil.which("skopeo") is None:
         raise ImageError("pulling an image needs skopeo: apt-get install skopeo")
     try:
@@ -323,19 +330,19 @@ def _pull_problem(reference: str, log: str) -> str:
     return f"cannot pull {reference}: {reason}; {advice} ({cause.rpartition(': ')[2]})"
 
 
-def _read_reference(place: Path) -> str | None:
+def _read_reference(reference_file: Path) -> str | None:
     try:
-        return str(json.loads(place.read_text(encoding="utf-8"))["manifest"])
+        return str(json.loads(reference_file.read_text(encoding="utf-8"))["manifest"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def _write_reference(place: Path, reference: str, manifest: str) -> None:
-    place.parent.mkdir(exist_ok=True)
+def _write_reference(reference_file: Path, reference: str, manifest: str) -> None:
+    reference_file.parent.mkdir(exist_ok=True)
     text = json.dumps({"reference": reference, "manifest": manifest})
-    temporary = place.with_suffix(f".{joint_digest(text)}")
+    temporary = reference_file.with_suffix(f".{joint_digest(text)}")
     temporary.write_text(text, encoding="utf-8")
-    temporary.replace(place)
+    temporary.replace(reference_file)
 
 
 _WHITEOUT = ".wh."
@@ -380,11 +387,11 @@ class _LayerUnpacker(Unpacker):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, (), ())
-        self._new_places: set[Parts] = set()
+        self._new_paths: set[Parts] = set()
 
     def begin(self) -> None:
         """Begin the next layer."""
-        self._new_places.clear()
+        self._new_paths.clear()
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
         """Write one member, or apply the deletion that it stands for."""
@@ -394,45 +401,49 @@ class _LayerUnpacker(Unpacker):
         is_device = member.ischr() or member.isblk()
         if is_device and parts[0] == "dev":
             return  # a sandbox has its own /dev
-        place = (*self._folder(parts[:-1], member.mtime), parts[-1])
+        real_parts = (*self._ensure_folder(parts[:-1], member.mtime), parts[-1])
         if parts[-1].startswith(_WHITEOUT):
-            self._apply_whiteout(place)
+            self._apply_whiteout(real_parts)
             return
         if member.islnk():
             member.linkname = member.linkname.lstrip("/")
-        self._make_room(place, member.isdir())
+        self._make_room(real_parts, member.isdir())
         super().add(archive, member)
-        self._new_places |= {place[:count] for count in range(1, len(place) + 1)}
+        self._new_paths |= {real_parts[:count] for count in range(1, len(real_parts) + 1)}
 
-    def _apply_whiteout(self, place: Parts) -> None:
-        *parents, name = place
+    def _apply_whiteout(self, real_parts: Parts) -> None:
+        *parents, name = real_parts
         if name == _OPAQUE:
             for entry in list(self._layer.joinpath(*parents).iterdir()):
                 self._delete((*parents, entry.name))
         elif not name.startswith(_MARK):
             self._delete((*parents, name.removeprefix(_WHITEOUT)))
 
-    def _delete(self, place: Parts) -> None:
+    def _delete(self, real_parts: Parts) -> None:
         """Remove the lower layers' files at a path; the present layer's files stay."""
-        path = self._layer.joinpath(*place)
-        if place not in self._new_places:
-            self._remove(place)
+        path = self._layer.joinpath(*real_parts)
+        if real_parts not in self._new_paths:
+            self._remove(real_parts)
         elif path.is_dir() and not path.is_symlink():
             for entry in list(path.iterdir()):
-                self._delete((*place, entry.name))
+                self._delete((*real_parts, entry.name))
 
-    def _make_room(self, place: Parts, for_folder: bool) -> None:
-        path = self._layer.joinpath(*place)
+    def _make_room(self, real_parts: Parts, for_folder: bool) -> None:
+        path = self._layer.joinpath(*real_parts)
         if os.path.lexists(path) and not (for_folder and path.is_dir() and not path.is_symlink()):
-            self._remove(place)
+            self._remove(real_parts)
 
-    def _remove(self, place: Parts) -> None:
-        if place[-1] in ("", ".", ".."):
-            raise ImageError(f"{'/'.join(place)!r} cannot be deleted")
-        remove_tree(self._layer.joinpath(*place))
-        removed_folders = [parts for parts in self._folders if parts[: len(place)] == place]
-        for parts in removed_folders:
-            del self._folders[parts]
+    def _remove(self, real_parts: Parts) -> None:
+        if real_parts[-1] in ("", ".", ".."):
+            raise ImageError(f"{'/'.join(real_parts)!r} cannot be deleted")
+        remove_tree(self._layer.joinpath(*real_parts))
+        removed_folders = [
+            folder_parts
+            for folder_parts in self._folders
+            if folder_parts[: len(real_parts)] == real_parts
+        ]
+        for folder_parts in removed_folders:
+            del self._folders[folder_parts]
         self._resolved_folders.clear()
 
 
@@ -554,8 +565,8 @@ class _Folder:
         self._path = path
 
     def open(self, name: str) -> IO[bytes] | None:
-        place = self._path.joinpath(*split_name(name))
-        return place.open("rb") if place.is_file() else None
+        path = self._path.joinpath(*split_name(name))
+        return path.open("rb") if path.is_file() else None
 
 
 class _Archive:

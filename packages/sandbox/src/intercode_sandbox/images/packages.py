@@ -83,11 +83,11 @@ def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
     )
 
 
-def _failure(url: str, package: Package, place: Path) -> str:
+def _failure(url: str, package: Package, path: Path) -> str:
     """Download a package; return the reason of a failure, or an empty text."""
     hasher, size = hashlib.sha256(), 0
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, place.open("wb") as file:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
             while size <= package.size and (chunk := response.read(_CHUNK)):
                 hasher.update(chunk)
                 size += file.write(chunk)
@@ -98,7 +98,7 @@ def _failure(url: str, package: Package, place: Path) -> str:
         return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
     if (size, hasher.hexdigest()) == (package.size, package.sha256):
         return ""
-    place.unlink()
+    path.unlink()
     return "it has another content: its SHA-256 is not the pinned one"
 
 

@@ -165,8 +165,8 @@ def make_locked(lock: Lock, context: Context) -> Image:
     def unpack(layer: Path, _: int) -> Mapping[str, object]:
         return _unpack(lock, layer, context.progress)
 
-    parts = replace(template, name=f"{SPEC} (packages)", digest=packages_digest)
-    packages_image = context.cache.build(parts, SPEC, unpack, context.progress)
+    packages_template = replace(template, name=f"{SPEC} (packages)", digest=packages_digest)
+    packages_image = context.cache.build(packages_template, SPEC, unpack, context.progress)
 
     def finish(layer: Path, _: int) -> Mapping[str, object]:
         script = FINISH.replace("TIME", str(_seconds(lock.snapshot)))
@@ -229,7 +229,9 @@ def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[s
         first_line, _, remaining_lines = control.partition("\n")
         is_coinstallable = "\nMulti-Arch: same\n" in control
         architecture = next(
-            x[14:] for x in remaining_lines.splitlines() if x.startswith("Architecture: ")
+            field_line[14:]
+            for field_line in remaining_lines.splitlines()
+            if field_line.startswith("Architecture: ")
         )
         package_entries[f"{package.name}:{architecture}" if is_coinstallable else package.name] = (
             f"{first_line}\nStatus: install ok installed\n{remaining_lines.rstrip()}\n\n",

@@ -114,13 +114,13 @@ def _prepare(
     if source_key is None:  # a branch or tag of another machine may have moved since
         source_key = commit = _fetch_commit(git, scratch, source, commit, history)
         source = str(scratch / "source")
-    parts = "\0".join([VERSION, history, image_path, source_key])
-    key = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-    place = repositories_folder / f"{key}.tar"
+    key_text = "\0".join([VERSION, history, image_path, source_key])
+    key = hashlib.blake2b(key_text.encode(), digest_size=16).hexdigest()
+    tarball_path = repositories_folder / f"{key}.tar"
     with file_lock(repositories_folder / f"{key}.lock"):
-        if not take_tarball(place):
-            _build(git, scratch, source, commit, image_path, history, place)
-    return key, place
+        if not take_tarball(tarball_path):
+            _build(git, scratch, source, commit, image_path, history, tarball_path)
+    return key, tarball_path
 
 
 def _build(
@@ -130,7 +130,7 @@ def _build(
     commit: str | None,
     image_path: str,
     history: str,
-    place: Path,
+    tarball_path: Path,
 ) -> None:
     log.info("preparing the repository %s at %s", source, commit)
     target = scratch / "new"
@@ -148,7 +148,7 @@ def _build(
     _finish(git, target, seconds)
     with (scratch / "tar").open("wb") as file:
         write_tarball(file, target, image_path, keep_times=True, opaque_names=(".git",))
-    keep_tarball(scratch / "tar", place)
+    keep_tarball(scratch / "tar", tarball_path)
 
 
 def _format_options(name: str) -> list[str]:

@@ -111,7 +111,7 @@ def import_image(
     Raises:
         ImageError: The file is of another kind, damaged, or for another machine or other users.
     """
-    facts = _read(file)
+    facts = _read_facts(file)
     if facts.machine != platform.machine():
         raise ImageError(f"{file} is for {facts.machine}, and this machine is {platform.machine()}")
     if has_single_user() and facts.user:
@@ -136,7 +136,7 @@ def import_image(
     return facts.spec, cache.build(template, facts.spec, fill, progress)
 
 
-def _read(file: Path) -> _Facts:
+def _read_facts(file: Path) -> _Facts:
     try:
         with tarfile.open(file, "r:*") as archive:
             archive.next()
@@ -184,22 +184,22 @@ class _TreeWriter:
         # An ordinary user's files are theirs on this machine, and root's in an image.
         self.user_id = os.geteuid()
 
-    def add(self, place: str, entry: TreeEntry) -> None:
+    def add(self, member_name: str, entry: TreeEntry) -> None:
         status = entry.info
-        info = tarfile.TarInfo(place)
+        info = tarfile.TarInfo(member_name)
         seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
         info.mode, info.mtime = stat.S_IMODE(status.st_mode), seconds
         info.uid = 0 if status.st_uid == self.user_id else status.st_uid
         info.gid = 0 if self.user_id and status.st_gid == os.getegid() else status.st_gid
         # Text, because a number with a fraction would be rounded.
         info.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09}", **_attributes(entry.path)}
-        first_place = self.names.setdefault((status.st_dev, status.st_ino), place)
+        first_name = self.names.setdefault((status.st_dev, status.st_ino), member_name)
         if entry.is_dir:
             info.type = tarfile.DIRTYPE
         elif entry.is_link:
             info.type, info.linkname = tarfile.SYMTYPE, str(entry.path.readlink())
-        elif first_place != place:
-            info.type, info.linkname = tarfile.LNKTYPE, first_place
+        elif first_name != member_name:
+            info.type, info.linkname = tarfile.LNKTYPE, first_name
         elif stat.S_ISREG(status.st_mode):
             info.size = status.st_size
             with entry.path.open("rb") as file:

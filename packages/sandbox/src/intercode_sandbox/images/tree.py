@@ -85,7 +85,7 @@ class Tree:
 
     def names(self, parts: Parts) -> list[str]:
         """List the names in a directory."""
-        return [place[-1] for place, _ in self.walk(parts, deep=False)]
+        return [entry_parts[-1] for entry_parts, _ in self.walk(parts, deep=False)]
 
     def is_dir(self, path: str) -> bool:
         """Return whether a path leads to a directory."""
@@ -106,9 +106,9 @@ class Tree:
             candidates = visible_entries(folders, name)
             if not candidates:
                 continue
-            place = (*parts, name)
-            descendants = self.walk(place) if candidates[0].is_dir else iter(())
-            if self._is_hidden("/".join(place)):
+            entry_parts = (*parts, name)
+            descendants = self.walk(entry_parts) if candidates[0].is_dir else iter(())
+            if self._is_hidden("/".join(entry_parts)):
                 if not (self._sparse and candidates[0].is_dir):
                     continue
                 visible_descendants = list(descendants)
@@ -116,7 +116,7 @@ class Tree:
                     continue
                 descendants = iter(visible_descendants)
             self.visited_paths.add(candidates[0].path)
-            yield place, candidates[0]
+            yield entry_parts, candidates[0]
             if deep:
                 yield from descendants
 
@@ -210,16 +210,16 @@ def content_digest(layers: Sequence[Path]) -> str:
     Raises:
         OSError: A file cannot be read.
     """
-    parts: list[str | bytes] = []
-    for place, entry in Tree(layers).walk(()):
+    digest_inputs: list[str | bytes] = []
+    for entry_parts, entry in Tree(layers).walk(()):
         kind, mode = stat.S_IFMT(entry.info.st_mode), stat.S_IMODE(entry.info.st_mode)
         content: str | bytes = ""
         if entry.is_link:
             mode, content = 0, os.fsencode(entry.path.readlink())
         elif stat.S_ISREG(kind):
             content = file_digest(entry.path)
-        parts += ["/".join(place), f"{kind:o} {mode:o}", content]
-    return joint_digest(*parts)
+        digest_inputs += ["/".join(entry_parts), f"{kind:o} {mode:o}", content]
+    return joint_digest(*digest_inputs)
 
 
 def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
@@ -242,8 +242,10 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
         account = resolve_account(text, read)
     except LookupError as error:
         raise ImageError(str(error)) from None
-    if (number := max(account.uid, account.gid)) > _HIGHEST_ID:
-        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, and not {number}")
+    if (highest_id := max(account.uid, account.gid)) > _HIGHEST_ID:
+        raise ImageError(
+            f"sandboxes have users and groups up to {_HIGHEST_ID}, and not {highest_id}"
+        )
     return account
 
 

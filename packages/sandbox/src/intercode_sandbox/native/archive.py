@@ -105,10 +105,10 @@ class Reader:
             yield offset, self._read_exactly(count)
 
     def _read_exactly(self, count: int) -> bytes:
-        data = self._file.read(count)
-        if len(data) < count:
+        content = self._file.read(count)
+        if len(content) < count:
             raise StreamError("the stream breaks off")
-        return data
+        return content
 
 
 def make(reader: Reader, entry: Entry, path: Path) -> None:

@@ -122,7 +122,7 @@ class Cgroups:
     """
 
     def __init__(self, name: str, caller: int) -> None:
-        self.parts: list[Hierarchy] = []
+        self.hierarchies: list[Hierarchy] = []
         """The spawner's folders, with the limited controllers of each."""
         self.sandboxes = 0
         self.idle_names: deque[str] = deque()
@@ -131,7 +131,9 @@ class Cgroups:
         self._limits: dict[str, tuple[int, int]] = {}
         for hierarchy in hierarchies():
             limited_controllers = [
-                controller for part in self.parts for controller in part.controllers
+                controller
+                for limited_hierarchy in self.hierarchies
+                for controller in limited_hierarchy.controllers
             ]
             new_controllers = [c for c in hierarchy.controllers if c not in limited_controllers]
             folder = f"{hierarchy.folder}/{PREFIX}{name}"
@@ -148,17 +150,28 @@ class Cgroups:
             except OSError:
                 _try_remove(folder)
                 continue
-            self.parts.append(Hierarchy(hierarchy.version, folder, tuple(new_controllers)))
+            self.hierarchies.append(Hierarchy(hierarchy.version, folder, tuple(new_controllers)))
 
     @property
     def version(self) -> int:
         """The version of the cgroups that limit a sandbox's whole memory; 0: none do."""
-        return next((part.version for part in self.parts if "memory" in part.controllers), 0)
+        return next(
+            (
+                hierarchy.version
+                for hierarchy in self.hierarchies
+                if "memory" in hierarchy.controllers
+            ),
+            0,
+        )
 
     @property
     def controllers(self) -> list[str]:
         """The resources that are limited for a sandbox as a whole."""
-        return [c for c in CONTROLLERS if any(c in part.controllers for part in self.parts)]
+        return [
+            c
+            for c in CONTROLLERS
+            if any(c in hierarchy.controllers for hierarchy in self.hierarchies)
+        ]
 
     def take(self, name: str) -> str:
         """Return the name of cgroups for a sandbox: clean idle cgroups, or new ones called `name`.
@@ -174,12 +187,12 @@ class Cgroups:
             for folder in self.folders(name):
                 os.mkdir(folder)
             cgroup_name = name
-        self._weigh(+1)
+        self._set_weights(+1)
         return cgroup_name
 
     def give_back(self, name: str, reuse: bool) -> None:
         """Retain the cgroups of an ended sandbox for another sandbox, or queue their removal."""
-        self._weigh(-1)
+        self._set_weights(-1)
         if reuse and self._is_resettable(name):
             self.idle_names.append(name)
         else:
@@ -189,7 +202,7 @@ class Cgroups:
 
     def folders(self, name: str) -> list[str]:
         """Return the folders of a sandbox's cgroups."""
-        return [f"{part.folder}/{name}" for part in self.parts]
+        return [f"{hierarchy.folder}/{name}" for hierarchy in self.hierarchies]
 
     def limit(self, name: str, memory: int, processes: int) -> None:
         """Set the limits of a sandbox's cgroups.
@@ -200,24 +213,24 @@ class Cgroups:
         if self._limits.get(name) == (memory, processes):
             return
         was_limited = self._limits.pop(name, None) is not None
-        for part in self.parts:
-            folder = f"{part.folder}/{name}"
-            if "memory" in part.controllers:
+        for hierarchy in self.hierarchies:
+            folder = f"{hierarchy.folder}/{name}"
+            if "memory" in hierarchy.controllers:
                 limit_file, swap_file = (
-                    ("memory.max", "memory.swap.max") if part.version == 2 else _V1_MEMORY
+                    ("memory.max", "memory.swap.max") if hierarchy.version == 2 else _V1_MEMORY
                 )
-                if part.version == 1 and was_limited:
+                if hierarchy.version == 1 and was_limited:
                     with contextlib.suppress(OSError):  # must never be below the memory limit
                         _write(f"{folder}/{swap_file}", "-1")
                 _write(f"{folder}/{limit_file}", str(memory))
                 with contextlib.suppress(OSError):  # absent if the kernel does not count swap
-                    _write(f"{folder}/{swap_file}", "0" if part.version == 2 else str(memory))
-                if part.version == 1:
+                    _write(f"{folder}/{swap_file}", "0" if hierarchy.version == 2 else str(memory))
+                if hierarchy.version == 1:
                     with contextlib.suppress(OSError):  # absent if not counted separately
                         _write(
                             f"{folder}/memory.kmem.tcp.limit_in_bytes", str(memory // _TCP_SHARE)
                         )
-            if "pids" in part.controllers:
+            if "pids" in hierarchy.controllers:
                 _write(f"{folder}/pids.max", str(processes))
         self._limits[name] = memory, processes
 
@@ -250,9 +263,9 @@ class Cgroups:
 
     def _memory_file(self, name: str, kind: int) -> str:
         """Return a file of a sandbox's memory cgroup; empty without a memory cgroup."""
-        for part in self.parts:
-            if "memory" in part.controllers:
-                return f"{part.folder}/{name}/{_MEMORY_FILES[part.version][kind]}"
+        for hierarchy in self.hierarchies:
+            if "memory" in hierarchy.controllers:
+                return f"{hierarchy.folder}/{name}/{_MEMORY_FILES[hierarchy.version][kind]}"
         return ""
 
     def _is_resettable(self, name: str) -> bool:
@@ -266,18 +279,18 @@ class Cgroups:
 
     def close(self) -> None:
         """Remove the spawner's folders, with their content."""
-        for part in self.parts:
-            _remove_tree(part.folder)
+        for hierarchy in self.hierarchies:
+            _remove_tree(hierarchy.folder)
 
-    def _weigh(self, change: int) -> None:
+    def _set_weights(self, count_change: int) -> None:
         """Give all sandboxes of all spawners equal weights in case processors are short."""
-        self.sandboxes += change
-        for part in self.parts:
-            if "cpu" in part.controllers:
-                name, single_weight, max_weight = _WEIGHTS[part.version]
+        self.sandboxes += count_change
+        for hierarchy in self.hierarchies:
+            if "cpu" in hierarchy.controllers:
+                name, single_weight, max_weight = _WEIGHTS[hierarchy.version]
                 with contextlib.suppress(OSError):  # its limits hold all the same
                     _write(
-                        f"{part.folder}/{name}",
+                        f"{hierarchy.folder}/{name}",
                         str(min(max_weight, single_weight * max(1, self.sandboxes))),
                     )
 

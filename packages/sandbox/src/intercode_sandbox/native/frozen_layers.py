@@ -58,12 +58,12 @@ def max_bytes() -> int:
     )
 
 
-def room() -> int:
+def available_bytes() -> int:
     """Return the remaining bytes of the quota for frozen layers."""
     return max_bytes() - sum(list(_sizes.values()))
 
 
-def no_room_error(size: int) -> SandboxError:
+def quota_error(size: int) -> SandboxError:
     """Return the error of a layer that exceeds the remaining quota."""
     return SandboxError(
         f"the sandbox's files, {size / MIB:.0f} MiB, cannot be frozen: {len(_sizes)} snapshots "

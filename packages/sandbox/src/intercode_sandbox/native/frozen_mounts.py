@@ -20,12 +20,12 @@ class FrozenMounts:
     """The frozen layers of one spawner.
 
     Args:
-        stage: A folder for their mounts. The spawner's own mounts on it are absent from the
+        mount_folder: A folder for their mounts. The spawner's own mounts on it are absent from the
             namespace of frozen layers.
     """
 
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
+    def __init__(self, mount_folder: str) -> None:
+        self._mount_folder = mount_folder
         self._spawner_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._namespace = -1
@@ -101,8 +101,8 @@ class FrozenMounts:
             os.chroot(".")
 
     def _prepare_namespace(self) -> None:
-        sc.umount(self._stage)  # copies of the layers of images
+        sc.umount(self._mount_folder)  # copies of the layers of images
         options = "size=1m,mode=700"
-        sc.mount("tmpfs", self._stage, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
-        self._folder = os.open(self._stage, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        sc.mount("tmpfs", self._mount_folder, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
+        self._folder = os.open(self._mount_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

@@ -143,14 +143,16 @@ def _range_start(index: int) -> int:
 
 def _taken_ranges() -> Iterator[int]:
     """Yield the ranges in which this machine's administrator has assigned ids."""
-    for path, first_field in [(p, 2) for p in _ACCOUNTS] + [(p, 1) for p in _SUBORDINATE]:
+    for path, first_field in [(table_path, 2) for table_path in _ACCOUNTS] + [
+        (table_path, 1) for table_path in _SUBORDINATE
+    ]:
         with suppress(FileNotFoundError), open(path, errors="replace") as file:
             for line in file:
-                numbers = [f for f in line.rstrip("\n").split(":")[first_field:] if f.isdigit()]
-                if not numbers:
+                id_fields = [f for f in line.rstrip("\n").split(":")[first_field:] if f.isdigit()]
+                if not id_fields:
                     continue
-                count = int(numbers[1]) if first_field == 1 and len(numbers) > 1 else 1
-                low, high = int(numbers[0]), int(numbers[0]) + count - 1
+                count = int(id_fields[1]) if first_field == 1 and len(id_fields) > 1 else 1
+                low, high = int(id_fields[0]), int(id_fields[0]) + count - 1
                 if high < _FIRST_ID or low >= _END_ID:
                     continue
                 if low < _range_start(0):  # among the ids of process 1
@@ -169,7 +171,7 @@ def _make(lock: int, index: int, processes: int) -> Identity:
             _run_helper(helper_socket, init_id, processes)
         helper_socket.close()
         try:
-            _hear(link)
+            _await_helper(link)
             ids = f"0 {first_id} {ID_COUNT if init_id else 1}"
             write_maps(pid, ids, ids)
             namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
@@ -179,7 +181,7 @@ def _make(lock: int, index: int, processes: int) -> Identity:
     return Identity(namespace, lock, first_id, init_id, processes)
 
 
-def _hear(link: socket.socket) -> None:
+def _await_helper(link: socket.socket) -> None:
     try:
         message, _ = wire.receive(link)
     except EOFError:

@@ -28,8 +28,8 @@ def open_channels(
     caller_ends: dict[int, int] = {}
     program_ends: dict[int, int] = {}
     try:
-        for number, kind in kinds:
-            caller_ends[number], program_ends[number] = channel(kind)
+        for fd_number, kind in kinds:
+            caller_ends[fd_number], program_ends[fd_number] = channel(kind)
         if merge_stderr:
             program_ends[2] = os.dup(program_ends[1])
     except OSError:

@@ -75,31 +75,31 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
     Args:
         reply: The spawner's, with ``failed`` and ``errno``.
     """
-    failure, number = str(reply["failed"]), int(reply.get("errno", 0))
-    call = failure.removeprefix(f"[Errno {number}] ").partition(":")[0]
-    permission = number in (errno.EPERM, errno.EACCES)
+    failure, error_number = str(reply["failed"]), int(reply.get("errno", 0))
+    call = failure.removeprefix(f"[Errno {error_number}] ").partition(":")[0]
+    permission = error_number in (errno.EPERM, errno.EACCES)
     if call.startswith("image "):
         return missing_folder_error(call.removeprefix("image "))
-    if call in ("unshare", "clone") and number == errno.ENOSPC:
+    if call in ("unshare", "clone") and error_number == errno.ENOSPC:
         reason, fix = "user.max_user_namespaces is 0 or used up", _max_namespaces_command()
     elif call in ("unshare", "clone") and permission:
-        reason, fix = _namespace_problem(number)
+        reason, fix = _namespace_problem(error_number)
     elif call.startswith("write ") and permission:
         reason, fix = _id_map_problem()
     elif call == "setuid":
         reason = "sandboxes never run as the machine's root, which cannot become another user here"
         fix = container_remedy(_USER_OPTIONS, _POD_USER) or f"docker run {_USER_OPTIONS} …"
-    elif call == "open_tree" and number == errno.EACCES and not is_restricted_by_apparmor():
+    elif call == "open_tree" and error_number == errno.EACCES and not is_restricted_by_apparmor():
         reason, fix = _folder_problem()
-    elif call == "mount proc" and number == errno.EPERM:
+    elif call == "mount proc" and error_number == errno.EPERM:
         reason, fix = "this container's /proc is masked", masking_remedy()
-    elif call == "mount bind" and number == errno.EINVAL and failure.endswith(": '/'"):
+    elif call == "mount bind" and error_number == errno.EINVAL and failure.endswith(": '/'"):
         reason, fix = _CHROOT, _PIVOT  # a chroot to a plain folder, not to a mount point
-    elif rule := find_restriction(_name(call), number, _unrestricted_namespaces_command()):
+    elif rule := find_restriction(_name(call), error_number, _unrestricted_namespaces_command()):
         reason, fix = rule.reason, rule.fix
     elif call == "mount overlay":
         reason = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
-        fix = as_root("modprobe overlay") if number == errno.ENODEV else ""
+        fix = as_root("modprobe overlay") if error_number == errno.ENODEV else ""
     elif call == "mount_setattr":
         reason = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
         fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
@@ -164,9 +164,11 @@ def caller_error(error: OSError, call: str) -> SandboxError:
         error: The kernel's error.
         call: The call, or its purpose.
     """
-    number = error.errno or 0
-    if rule := find_restriction(call, number, _unrestricted_namespaces_command()):
-        message = f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(number)})"
+    error_number = error.errno or 0
+    if rule := find_restriction(call, error_number, _unrestricted_namespaces_command()):
+        message = (
+            f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(error_number)})"
+        )
         return SandboxUnavailableError(message, rule.fix)
     return SandboxError(f"a sandbox did not start: {call}: {error}{active_rules_text()}")
 
@@ -181,7 +183,7 @@ def _unrestricted_namespaces_command() -> str:
     return kernel_setting_command(APPARMOR, 0)
 
 
-def _namespace_problem(number: int) -> tuple[str, str]:
+def _namespace_problem(error_number: int) -> tuple[str, str]:
     if not _has_root_mount():
         return _CHROOT, _PIVOT
     if is_restricted_by_apparmor():
@@ -194,7 +196,7 @@ def _namespace_problem(number: int) -> tuple[str, str]:
         )
     if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
         return "user namespaces are off", _max_namespaces_command()
-    if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
+    if error_number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
         return _CHROOT, _PIVOT  # to a mounted folder, by exclusion: it looks like a root
     return "a seccomp profile forbids namespaces, as Docker's default does", filter_remedy()
 

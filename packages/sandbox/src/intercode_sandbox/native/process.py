@@ -285,7 +285,9 @@ def run_to_end(
         stop: A descriptor; the program is killed as soon as the descriptor is readable.
     """
     buffers = {
-        fd: OutputBuffer(output_limit) for number, fd in process.fds.items() if number in (1, 2)
+        fd: OutputBuffer(output_limit)
+        for fd_number, fd in process.fds.items()
+        if fd_number in (1, 2)
     }
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
@@ -312,7 +314,9 @@ def run_to_end(
         limit = buffer.total + _DRAIN
         while buffer.total < limit and _read_into(buffer, fd):
             pass
-    buffers_by_number = {number: buffers[fd] for number, fd in process.fds.items() if fd in buffers}
+    buffers_by_number = {
+        fd_number: buffers[fd] for fd_number, fd in process.fds.items() if fd in buffers
+    }
     code = process.poll()
     return Completed(
         exit_code=128 + signal.SIGKILL if code is None else code,

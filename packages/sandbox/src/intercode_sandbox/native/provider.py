@@ -25,7 +25,7 @@ from intercode_sandbox.capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.files import cache_root
-from intercode_sandbox.images import Command, Image, Progress, hidden_places, resolve
+from intercode_sandbox.images import Command, Image, Progress, resolve, resolve_hidden_paths
 from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import cgroup, frozen_layers, wire
@@ -90,7 +90,7 @@ class NativeProvider:
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
         limits, policy = limits or Limits(), Policy.of(network)
-        self._running()  # reports a missing permission before an image is built
+        self._running_spawner()  # reports a missing permission before an image is built
         begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
         sandbox = NativeSandbox(begin(files, False), files.image, limits, self._forget)
@@ -107,7 +107,7 @@ class NativeProvider:
 
     def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> SandboxSlot:
         """Start a sandbox slot; `alone`: without a prepared program."""
-        spawner = self._running()
+        spawner = self._running_spawner()
         if any(layer.owner != spawner.name for layer in files.frozen_layers):
             raise SandboxError("these files were frozen in memory of a spawner that has ended")
         return spawner.launch(
@@ -117,7 +117,7 @@ class NativeProvider:
                 "frozen": [layer.name for layer in files.frozen_layers],
                 "used": files.usage,
                 "host": files.image.host,
-                "hide": hidden_places() if files.image.host else [],
+                "hide": resolve_hidden_paths() if files.image.host else [],
                 "network": network,
                 "special": files.special,
                 "limits": limits.to_dict(),
@@ -137,7 +137,7 @@ class NativeProvider:
         if isinstance(image, str):
             image = resolve(image, build_script=self.build_script, progress=self.progress)
         if isinstance(image, Image):
-            _check_places(image.layers)
+            _check_mount_points(image.layers)
             return image
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
@@ -147,7 +147,7 @@ class NativeProvider:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine, for a run's record."""
-        return dict(self._running().facts)
+        return dict(self._running_spawner().facts)
 
     def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:
         """Return the reason why sandboxes cannot have some capabilities: see `GrantsSome`."""
@@ -181,7 +181,7 @@ class NativeProvider:
         if spawner is not None:
             spawner.close()
 
-    def _running(self) -> SpawnerProcess:
+    def _running_spawner(self) -> SpawnerProcess:
         with self._lock:
             if self._spawner is not None and not self._spawner.alive:
                 self._spawner.close()
@@ -203,15 +203,15 @@ class NativeProvider:
 
 
 @lru_cache(maxsize=256)
-def _check_places(layers: tuple[Path, ...]) -> None:
+def _check_mount_points(layers: tuple[Path, ...]) -> None:
     """Refuse an image before any episode by the test that process 1 makes at each start."""
-    for name in _PLACES:
+    for name in _MOUNT_POINTS:
         entry = find_entry(layers, (name,))
         if entry is None or not entry.is_dir:
             raise missing_folder_error(f"/{name}")
 
 
-_PLACES = ("dev", "proc")
+_MOUNT_POINTS = ("dev", "proc")
 """The folders of an image on which a sandbox mounts its own file systems."""
 _START_SECONDS = 30.0
 _EVIDENCE_SECONDS = 5.0
@@ -338,7 +338,7 @@ class SpawnerProcess:
         )
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1
-        on_slow_end = partial(self.hand_over, name)
+        on_slow_end = partial(self.announce_ending, name)
         slot = SandboxSlot(
             caller_socket,
             process,
@@ -359,7 +359,7 @@ class SpawnerProcess:
         except OSError:
             return os.memfd_create("ledger", os.MFD_CLOEXEC)
 
-    def hand_over(self, name: str) -> None:
+    def announce_ending(self, name: str) -> None:
         """Leave a killed sandbox to the spawner, if the kernel takes long to end it."""
         with suppress(OSError):  # the spawner has ended, with all its sandboxes
             wire.send(self.socket, {"ending": name})
@@ -378,7 +378,9 @@ class SpawnerProcess:
             SandboxError: The files are too large, or the spawner has ended.
         """
         try:
-            reply = self._ask({"freeze": name, "room": frozen_layers.room()}, _START_SECONDS)
+            reply = self._ask(
+                {"freeze": name, "room": frozen_layers.available_bytes()}, _START_SECONDS
+            )
         except (EOFError, OSError) as error:
             raise SandboxError(f"the files could not be frozen: {error}") from error
         if "failed" in reply:
@@ -386,8 +388,8 @@ class SpawnerProcess:
         if "name" in reply:
             usage = reply["bytes"], reply["files"]
             return FrozenLayer(reply["name"], self.name, usage, self.thaw)
-        if reply.get("bytes", 0) > frozen_layers.room():
-            raise frozen_layers.no_room_error(reply["bytes"])
+        if reply.get("bytes", 0) > frozen_layers.available_bytes():
+            raise frozen_layers.quota_error(reply["bytes"])
         return None
 
     def thaw(self, name: str) -> None:
@@ -447,24 +449,26 @@ def _try_calls() -> None:
     """
     with ExitStack() as exit_stack:
 
-        def keep(fd: int) -> int:
+        def close_later(fd: int) -> int:
             exit_stack.callback(os.close, fd)
             return fd
 
         def wait() -> None:
             with suppress(ChildProcessError):  # a process is not its own child
-                os.waitid(os.P_PIDFD, keep(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG)
+                os.waitid(
+                    os.P_PIDFD, close_later(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG
+                )
 
         calls: dict[str, Callable[[], object]] = {
-            "pidfd_open": lambda: keep(os.pidfd_open(os.getpid())),
+            "pidfd_open": lambda: close_later(os.pidfd_open(os.getpid())),
             "pidfd_send_signal": lambda: signal.pidfd_send_signal(
-                keep(os.pidfd_open(os.getpid())), 0
+                close_later(os.pidfd_open(os.getpid())), 0
             ),
             "waitid": wait,
-            "memfd_create": lambda: keep(os.memfd_create("trial", os.MFD_CLOEXEC)),
+            "memfd_create": lambda: close_later(os.memfd_create("trial", os.MFD_CLOEXEC)),
             "prlimit64": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
-            "pipe2": lambda: [keep(fd) for fd in os.pipe2(os.O_CLOEXEC)],
-            "socketpair": lambda: [keep(part.detach()) for part in wire.pair()],
+            "pipe2": lambda: [close_later(fd) for fd in os.pipe2(os.O_CLOEXEC)],
+            "socketpair": lambda: [close_later(endpoint.detach()) for endpoint in wire.pair()],
         }
         for call, make in calls.items():
             try:

@@ -102,24 +102,24 @@ def apparmor_remedy(setting: str) -> str:
     return f"intercode doctor --apparmor | {save} && {load}"
 
 
-def find_restriction(call: str, number: int, setting: str) -> Restriction | None:
+def find_restriction(call: str, error_number: int, setting: str) -> Restriction | None:
     """Return the rule that has refused a call, by the machine's reports on its rules; or None.
 
     Args:
         call: The call, for messages.
-        number: Its error.
+        error_number: Its error.
         setting: See `apparmor_remedy`.
     """
-    if number not in REFUSALS:
+    if error_number not in REFUSALS:
         return None
-    if number != errno.ENOSYS and is_restricted_by_apparmor():
+    if error_number != errno.ENOSYS and is_restricted_by_apparmor():
         return Restriction("AppArmor restricts user namespaces", apparmor_remedy(setting))
-    if number == errno.EACCES and (profile := apparmor_profile()):
+    if error_number == errno.EACCES and (profile := apparmor_profile()):
         fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
         return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
     if has_filter():
         return Restriction(f"a seccomp profile forbids {call}", filter_remedy())
-    if number == errno.ENOSYS:
+    if error_number == errno.ENOSYS:
         reason = f"this kernel, Linux {os.uname().release}, has no {call}"
         return Restriction(reason, "use a newer kernel, or one that has it built in")
     return None

@@ -242,7 +242,7 @@ class NativeSandbox:
         if max(kinds) > _HIGHEST_CHANNEL:
             raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
         if stdin is None and not program["track"]:
-            prepared_request = {**program, "channels": [[*item] for item in kinds.items()]}
+            prepared_request = {**program, "channels": [[*channel] for channel in kinds.items()]}
             if (
                 prepared_program := self._take_first(
                     {**prepared_request, "merge_stderr": merge_stderr}
@@ -318,7 +318,7 @@ class NativeSandbox:
             return []
         reply, _ = self._request({"op": "programs"})
         return [
-            Program(pid, name, {int(number): path for number, path in descriptors.items()})
+            Program(pid, name, {int(fd_number): path for fd_number, path in descriptors.items()})
             for pid, name, descriptors in reply["programs"]
         ]
 
@@ -330,16 +330,16 @@ class NativeSandbox:
 
     def free_space(self) -> FreeSpace:
         """Return the free space of the root file system."""
-        space, _ = self._request({"op": "space"})
-        files = space["free_files"] if space["files"] else None
-        return FreeSpace(space["blocks"] * space["block_bytes"], files)
+        free_counts, _ = self._request({"op": "space"})
+        files = free_counts["free_files"] if free_counts["files"] else None
+        return FreeSpace(free_counts["blocks"] * free_counts["block_bytes"], files)
 
     def _kill_started(self, pid: int) -> None:
         self._request({"op": "kill_started", "pid": pid})
 
-    def _signal(self, pid: int, number: int) -> None:
+    def _signal(self, pid: int, signal_number: int) -> None:
         if self._end is None:
-            self._request({"op": "signal", "pid": pid, "number": number})
+            self._request({"op": "signal", "pid": pid, "number": signal_number})
 
     # -- network ---------------------------------------------------------------------------------
 
@@ -416,7 +416,9 @@ class NativeSandbox:
     def changes(self) -> list[Change]:
         """List all differences from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
-        reply, _ = self._until_still(lambda: self._request(request, seconds=2 * _FILES_SECONDS))
+        reply, _ = self._wait_until_still(
+            lambda: self._request(request, seconds=2 * _FILES_SECONDS)
+        )
         return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> NativeSnapshot:
@@ -437,7 +439,7 @@ class NativeSandbox:
 
     def _save_files(self) -> Files:
         """Return the present files, as a start for other sandboxes: no process runs any more."""
-        if self.files.crowded(self.limits):
+        if self.files.is_crowded(self.limits):
             with suppress(OutputLimitError):  # files too large for a copy may still be frozen
                 return self.files.with_copy(self._copy_layer())
         if layer := self._slot.freeze():
@@ -446,7 +448,7 @@ class NativeSandbox:
 
     def _copy_layer(self) -> Layer:
         """Return a layer of all differences from the image."""
-        return self._until_still(lambda: Layer.of(self.archive, self._slot.forget))
+        return self._wait_until_still(lambda: Layer.of(self.archive, self._slot.forget))
 
     def _suspend(self) -> None:
         """End process 1, the last process: it has no work until the next request."""
@@ -522,9 +524,9 @@ class NativeSandbox:
                 if self._end is None:
                     self._request({"op": "go_on"})
 
-        return self._until_still(look_while_stopped)
+        return self._wait_until_still(look_while_stopped)
 
-    def _until_still(self, look: Callable[[], Seen]) -> Seen:
+    def _wait_until_still(self, look: Callable[[], Seen]) -> Seen:
         """Call `look` while programs stand still; repeat it after ending those that did not."""
         with suppress(_RestlessError):
             return look()
@@ -683,25 +685,25 @@ class _NoSuchProgramError(FileNotFoundError):
 
 def _error(reply: dict[str, Any], op: str) -> Exception:
     """Convert an error reply of process 1 to an exception."""
-    number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
+    error_number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
     if reply.get("kind") == "RestlessError":
         return _RestlessError(message)
-    if number in (errno.ETIMEDOUT, errno.EOVERFLOW):
+    if error_number in (errno.ETIMEDOUT, errno.EOVERFLOW):
         return OutputLimitError(message)
     if reply.get("kind") == "ExecError":
-        return _ExecError(number, message)
+        return _ExecError(error_number, message)
     # Without a path, a filter of the machine has refused process 1 itself a privilege.
-    if number in _MACHINE_ERRORS or (number == errno.EPERM and not reply["path"]):
+    if error_number in _MACHINE_ERRORS or (error_number == errno.EPERM and not reply["path"]):
         return SandboxError(f"the sandbox failed at {op!r}: {message}")
-    if number not in _FILE_ERRORS:
+    if error_number not in _FILE_ERRORS:
         return CausedInsideError(f"the sandbox failed at {op!r}: {message}")
-    return OSError(number, message, reply["path"] or None)
+    return OSError(error_number, message, reply["path"] or None)
 
 
 def _check_arguments(argv: Sequence[str | bytes]) -> list[str]:
-    arguments = [os.fsdecode(a) for a in argv]
+    arguments = [os.fsdecode(argument) for argument in argv]
     if not arguments or not arguments[0]:
         raise ActionError("there is no program to run: argv is empty")
-    if any("\0" in a for a in arguments):
+    if any("\0" in argument for argument in arguments):
         raise ActionError("an argument holds a NUL, which no program can be given")
     return arguments

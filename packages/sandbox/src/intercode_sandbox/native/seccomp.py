@@ -145,12 +145,12 @@ _LOAD, _AND_OPCODE, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x05, 0x15, 0x3
 _NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG2_HIGH, _ARG3, _ARG3_HIGH = 0, 4, 16, 24, 32, 36, 40, 44
 
 
-def _op(code: int, k: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, true_offset, false_offset, k)
+def _op(code: int, operand: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, true_offset, false_offset, operand)
 
 
-def _deny(number: int) -> bytes:
-    return _op(_RET, _ERRNO | number)
+def _deny(error_number: int) -> bytes:
+    return _op(_RET, _ERRNO | error_number)
 
 
 _NO_EFFECT = _deny(0)
@@ -328,11 +328,13 @@ def _intervals(
     starts: dict[int, list[bytes]] = {}
     for first_number, last_number in ranges:
         starts |= {first_number: _PERMISSION, last_number + 1: [_deny(errno.ENOSYS)]}
-    starts |= {number + 1: _PERMISSION for number in answers if number + 1 not in starts} | answers
+    starts |= {
+        call_number + 1: _PERMISSION for call_number in answers if call_number + 1 not in starts
+    } | answers
     intervals: list[tuple[int, list[bytes]]] = []
-    for number, answer in sorted(starts.items()):
+    for call_number, answer in sorted(starts.items()):
         if not intervals or intervals[-1][1] != answer:
-            intervals.append((number, answer))
+            intervals.append((call_number, answer))
     return intervals
 
 

@@ -23,12 +23,12 @@ from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode_sandbox.native.exit_ledger import LEDGERS, Ending, read_ledgers
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, register_finalizer
-from intercode_sandbox.privileges import hand_over, is_root, make_private
+from intercode_sandbox.privileges import is_root, make_private, transfer_ownership
 
 _SUFFIX = " (snapshot)"
 _MAX_FROZEN_LAYERS = 30
 """Maximum of frozen layers: the kernel looks up each opened file in all layers."""
-_HIDDEN_PART = 4
+_HIDDEN_SHARE = 4
 """Frozen layers may use one fourth of a limit for content that later layers hide."""
 _SPECIAL_FILES = 256
 """Maximum of files with special modes: an agent may create any number, and each start copies
@@ -70,8 +70,8 @@ class Layer:
         return self.path.parent.name
 
     def fill(self, write: Callable[[int], None]) -> None:
-        """Unpack the stream that `write` produces into the layer; see the function `fill`."""
-        self.special = fill(self.path, write, self.discard)[:_SPECIAL_FILES]
+        """Unpack the stream that `write` produces into the layer; see the function `unpack_stream`."""
+        self.special = unpack_stream(self.path, write, self.discard)[:_SPECIAL_FILES]
 
     def discard(self) -> None:
         """Remove the layer's folder."""
@@ -105,10 +105,10 @@ class Files:
             layer.files for layer in self.frozen_layers
         )
 
-    def crowded(self, limits: Limits) -> bool:
+    def is_crowded(self, limits: Limits) -> bool:
         """Return whether frozen layers are many, or may hide much content of each other."""
         hidden_usage = replace(self, frozen_layers=self.frozen_layers[1:]).usage
-        max_usage = limits.disk // _HIDDEN_PART, limits.files // _HIDDEN_PART
+        max_usage = limits.disk // _HIDDEN_SHARE, limits.files // _HIDDEN_SHARE
         return (
             len(self.frozen_layers) >= _MAX_FROZEN_LAYERS
             or hidden_usage[0] > max_usage[0]
@@ -181,7 +181,7 @@ class NativeSnapshot:
         self._files = None
 
 
-def fill(
+def unpack_stream(
     layer: Path, write: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
 ) -> list[archive.Special]:
     """Unpack into an empty folder the stream that `write` produces into a descriptor.
@@ -200,8 +200,11 @@ def fill(
         OutputLimitError: No disk of any size could hold the files.
         SandboxError: The stream broke off, or the folder cannot be written.
     """
-    ends = os.pipe2(os.O_CLOEXEC)
-    reader, writer = open(ends[0], "rb"), open(ends[1], "wb")  # closed with their last reference
+    pipe_fds = os.pipe2(os.O_CLOEXEC)
+    reader, writer = (
+        open(pipe_fds[0], "rb"),
+        open(pipe_fds[1], "wb"),
+    )  # closed with their last reference
     failure: list[BaseException] = []
     special: list[archive.Special] = []
 
@@ -210,7 +213,7 @@ def fill(
         try:
             with reader:  # a writer still at work gets EPIPE
                 special.extend(archive.extract(reader.fileno(), layer, attribute))
-            hand_over(layer)
+            transfer_ownership(layer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the snapshot is not whole
             failure.append(error)
             on_failure()
@@ -296,7 +299,7 @@ def build_script(
             reason = "did not end in time" if result.timed_out else f"exit code {result.exit_code}"
             raise ImageError(f"{subject} over {base.name} failed ({reason}):\n{tail}")
         sandbox.kill()
-        for path, mode in fill(layer, sandbox.archive):
+        for path, mode in unpack_stream(layer, sandbox.archive):
             # Special modes are the intention of the image's author; an engine would keep them, too.
             Path(layer, path).chmod(mode)
         remove_tree(layer / SHARED_MEMORY[1:])

@@ -27,7 +27,7 @@ from intercode_sandbox.native.syscalls import hide_arguments
 from intercode_sandbox.native.zygote import NotLoadedError, Zygote, plan, probe_machine
 from intercode_sandbox.privileges import STAND_IN_ID, has_machines_id, missing_capabilities
 
-STAGE = "/dev/pts"
+MOUNT_FOLDER = "/dev/pts"
 """The folder of the spawner's mounts, in a private mount namespace. Every machine has this folder,
 and neither the spawner nor an image needs its content."""
 _FOLDERS = ("x", "o", "e", "d", "p", "m")
@@ -73,7 +73,7 @@ class Spawner:
         """Descriptor of the child's process → child."""
         self.starting_children: dict[int, Child] = {}
         self.spare_child: Child | None = None
-        self.ready_child: Child | None = None
+        self.prepared_child: Child | None = None
         self.last_request: dict[str, Any] = {}
         self.is_repeated = False
         """Whether the last request equals the one before it."""
@@ -86,7 +86,7 @@ class Spawner:
         self.machine = probe_machine(root)
         self.zygote = Zygote(self.machine, workers)
         self.layers = Layers(root)
-        self.frozen_mounts = FrozenMounts(STAGE)
+        self.frozen_mounts = FrozenMounts(MOUNT_FOLDER)
         self.pool = Identities(root)
 
     def run(self) -> None:
@@ -95,11 +95,11 @@ class Spawner:
         self.poll.register(self.owner, select.EPOLLIN)
         try:
             while True:
-                events = [fd for fd, _ in self.poll.poll(self.patience())]
+                events = [fd for fd, _ in self.poll.poll(self.poll_timeout())]
                 if self.owner in events:
                     return
                 if not events and self.may_prepare:
-                    self.make_ready()
+                    self.prepare_sandbox()
                 for fd in events:
                     if fd in self.starting_children:
                         self.finish_start(fd)
@@ -124,7 +124,7 @@ class Spawner:
             elif "ending" in spec:
                 self.note_ending(spec["ending"])
             else:
-                self.drop_ready()
+                self.discard_prepared()
                 self.layers.forget(spec["forget"])
             return True
         with socket.socket(fileno=fds[0]) as control:
@@ -169,9 +169,12 @@ class Spawner:
         child = self.children.get(name)
         if child is None or (tree := child.files) is None:
             return {}
-        space = os.fstatvfs(tree)
-        used_bytes = (space.f_blocks - space.f_bfree) * space.f_frsize
-        reply: dict[str, Any] = {"bytes": used_bytes, "files": space.f_files - space.f_ffree}
+        file_system = os.fstatvfs(tree)
+        used_bytes = (file_system.f_blocks - file_system.f_bfree) * file_system.f_frsize
+        reply: dict[str, Any] = {
+            "bytes": used_bytes,
+            "files": file_system.f_files - file_system.f_ffree,
+        }
         if used_bytes <= room:
             with suppress(OSError):  # the kernel does not permit it, or a file is open for writing
                 reply["name"] = self.frozen_mounts.add(tree)
@@ -180,7 +183,7 @@ class Spawner:
     def thaw(self, name: str) -> None:
         """Release a frozen layer."""
         if name in self.last_request.get("frozen", ()):
-            self.drop_ready()
+            self.discard_prepared()
             self.is_repeated, self.last_request = False, {}
         self.frozen_mounts.remove(name)
 
@@ -197,13 +200,13 @@ class Spawner:
         """Start one sandbox. The sandbox reports on its socket when it is ready."""
         self.layers.prepare(spec)
         self.is_repeated, self.last_request = spec == self.last_request, spec
-        if self.hand_over(spec, control):
+        if self.start_prepared(spec, control):
             return
         child = self.take_child(spec["network"])
-        self.introduce(child, control)
-        self.instruct(child, spec, [control.fileno()])
+        self.announce_process(child, control)
+        self.send_plan(child, spec, [control.fileno()])
 
-    def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
+    def send_plan(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
         """Send a child its sandbox's plan and identity."""
         try:
             identity = child.identity = self.pool.take(spec["limits"]["processes"])
@@ -227,24 +230,24 @@ class Spawner:
         self.starting_children[child.link.fileno()] = child
         self.poll.register(child.link, select.EPOLLIN)
 
-    def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
+    def start_prepared(self, spec: dict[str, Any], control: socket.socket) -> bool:
         """Give the caller the prepared sandbox, if its request is the same."""
-        child = self.ready_child
+        child = self.prepared_child
         if child is None or child.spec != spec:
-            self.drop_ready()
+            self.discard_prepared()
             return False
-        self.ready_child = None
+        self.prepared_child = None
         with closing(child):
-            self.introduce(child, control)
+            self.announce_process(child, control)
             try:
                 wire.send(child.link, {}, [control.fileno()], packed=True)
             except OSError:  # the child has died
                 return False
         return True
 
-    def drop_ready(self) -> None:
+    def discard_prepared(self) -> None:
         """End the prepared sandbox, in which no request has run."""
-        child, self.ready_child = self.ready_child, None
+        child, self.prepared_child = self.prepared_child, None
         if child is not None:
             child.close()
 
@@ -252,23 +255,23 @@ class Spawner:
     def may_prepare(self) -> bool:
         """Whether the spawner should prepare a sandbox once it is idle."""
         is_wanted = self.is_repeated and not self.last_request["network"]
-        return is_wanted and self.ready_child is None and not self.starting_children
+        return is_wanted and self.prepared_child is None and not self.starting_children
 
-    def patience(self) -> float | None:
+    def poll_timeout(self) -> float | None:
         """Return the poll's time-out in seconds; None: wait for an event."""
         if self.may_prepare:
             running_count = len(self.children) - (self.spare_child is not None)
             return _QUIET_SECONDS[running_count > self.processors]
         return _LEAVING_SECONDS if self.cgroups.removal_queue else None
 
-    def make_ready(self) -> None:
+    def prepare_sandbox(self) -> None:
         """Prepare a sandbox for a repetition of the last request."""
         self.is_repeated = False
         with suppress(OSError):  # the next request meets the error again, and reports it
             child = self.take_child(network=False)
             child.spec = self.last_request
             with child.first_program() as child_ends:
-                self.instruct(child, self.last_request, child_ends)
+                self.send_plan(child, self.last_request, child_ends)
 
     def take_child(self, network: bool) -> Child:
         """Return the spare child if it fits, or a new child."""
@@ -296,7 +299,7 @@ class Spawner:
         child.oom_kills = self.cgroups.oom_kills(group)
         return child
 
-    def introduce(self, child: Child, control: socket.socket) -> None:
+    def announce_process(self, child: Child, control: socket.socket) -> None:
         """Send the caller a descriptor of its sandbox's process 1."""
         wire.send(control, {"name": child.name}, [child.process, *child.prepared_fds])
 
@@ -308,7 +311,7 @@ class Spawner:
         if child.spec is None:
             child.link.close()
         elif child.spec == self.last_request:
-            self.ready_child = child
+            self.prepared_child = child
         else:  # another request has come meanwhile, or its frozen layers were released
             child.close()
         if self.spare_child is None:
@@ -331,7 +334,7 @@ class Spawner:
         self.poll.unregister(child.process)
         if self.starting_children.pop(child.link.fileno(), None) is not None:
             self.poll.unregister(child.link)
-        self.keep_end(child, exit_code)
+        self.record_end(child, exit_code)
         # The resources that the kernel frees slowly may still count for its cgroup.
         self.cgroups.give_back(child.cgroup, reuse=not child.ending)
         child.release()
@@ -340,12 +343,12 @@ class Spawner:
             self.pool.give_back(child.identity)
         if self.spare_child is child:
             self.spare_child = None
-        if self.ready_child is child:
-            self.ready_child = None
+        if self.prepared_child is child:
+            self.prepared_child = None
         if child.ending:
             self.count_endings()
 
-    def keep_end(self, child: Child, exit_code: int) -> None:
+    def record_end(self, child: Child, exit_code: int) -> None:
         """Record the end of a child, while its cgroup still has the counts."""
         starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
         self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
@@ -408,10 +411,10 @@ def main(
 
 def report(control: socket.socket, error: OSError | EOFError) -> None:
     """Report to the caller why a sandbox, or this spawner, did not start."""
-    number = error.errno if isinstance(error, OSError) else None
+    error_number = error.errno if isinstance(error, OSError) else None
     cause = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
-        wire.send(control, {"failed": str(cause), "errno": number or 0})
+        wire.send(control, {"failed": str(cause), "errno": error_number or 0})
 
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
@@ -432,9 +435,9 @@ def prepare_namespaces(root: bool) -> None:
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
         write_maps("self", f"0 {uid} 1", f"0 {gid} 1")
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
-    sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
+    sc.mount("tmpfs", MOUNT_FOLDER, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
     for name in _FOLDERS:
-        os.mkdir(f"{STAGE}/{name}")
+        os.mkdir(f"{MOUNT_FOLDER}/{name}")
 
 
 def _stand_in() -> None:
@@ -471,20 +474,20 @@ class Layers:
         Raises:
             OSError: A layer is missing or cannot be mounted.
         """
-        names = [self.layer(path) for path in spec["layers"]]
+        names = [self.mount_layer(path) for path in spec["layers"]]
         names.reverse()  # the request lists the lowest first, overlayfs the topmost
-        special = {self.layer(path): files for path, files in spec["special"]}
-        programs = self.host() if spec["host"] else []
+        special = {self.mount_layer(path): files for path, files in spec["special"]}
+        programs = self.mount_programs() if spec["host"] else []
         spec.update(layers=names, special=special, programs=programs)
 
     def forget(self, path: str) -> None:
         """Unmount a layer. Running sandboxes keep their own copies."""
         name = self.names.pop(path, None)
         if name is not None:
-            sc.umount(f"{STAGE}/{name}")
-            os.rmdir(f"{STAGE}/{name}")
+            sc.umount(f"{MOUNT_FOLDER}/{name}")
+            os.rmdir(f"{MOUNT_FOLDER}/{name}")
 
-    def layer(self, path: str) -> str:
+    def mount_layer(self, path: str) -> str:
         """Mount a folder as a layer; return its name on the stage."""
         if path not in self.names:
             # Nested mounts are part of an ordinary user's view of a folder.
@@ -494,17 +497,17 @@ class Layers:
     def _attach(self, path: str, recursive: bool) -> str:
         """Mount a read-only copy of `path`; return its name on the stage."""
         name = str(self.mount_count + 1)
-        os.mkdir(f"{STAGE}/{name}")
+        os.mkdir(f"{MOUNT_FOLDER}/{name}")
         tree = sc.open_tree(path, recursive)
         try:
             sc.mount_setattr(tree, _READ_ONLY, 0, recursive)
-            sc.move_mount(tree, f"{STAGE}/{name}")
+            sc.move_mount(tree, f"{MOUNT_FOLDER}/{name}")
             self.mount_count += 1
         finally:
             os.close(tree)
         return name
 
-    def host(self) -> list[tuple[str, str]]:
+    def mount_programs(self) -> list[tuple[str, str]]:
         """List folders of this machine's programs: their paths in a sandbox and names on the stage.
 
         A nested mount comes after the folder that contains it.

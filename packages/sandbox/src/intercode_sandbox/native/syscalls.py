@@ -60,8 +60,8 @@ _syscall.restype = ctypes.c_long
 
 def _check(result: int, call: str, path: str | bytes | None = None) -> int:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{call}: {os.strerror(number)}", path)
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, f"{call}: {os.strerror(error_number)}", path)
     return result
 
 
@@ -145,7 +145,7 @@ def make_read_only(fd: int) -> None:
 
 def prctl(option: int, *args: int) -> int:
     """Call ``prctl(2)`` with integer arguments."""
-    arguments = [ctypes.c_ulong(a) for a in (*args, 0, 0, 0, 0)[:4]]
+    arguments = [ctypes.c_ulong(argument) for argument in (*args, 0, 0, 0, 0)[:4]]
     return _check(_libc.prctl(option, *arguments), f"prctl {option}")
 
 

@@ -97,24 +97,24 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     # exception, which Python does at the return of a call.
     sock.recv(1, socket.MSG_PEEK)
     # Not `socket.recv_fds`, which ignores its flags.
-    space = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
-    data, ancillary, flags, _ = sock.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
+    ancillary_size = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
+    packet, ancillary, flags, _ = sock.recvmsg(_PACKET, ancillary_size, socket.MSG_CMSG_CLOEXEC)
     descriptors = array("i")
-    for level, kind, item in ancillary:
+    for level, kind, control_data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(item[: len(item) - len(item) % _FD_BYTES])
+            descriptors.frombytes(control_data[: len(control_data) - len(control_data) % _FD_BYTES])
     fds = descriptors.tolist()
     try:
         if flags & socket.MSG_CTRUNC:
             raise TruncatedError(errno.EMFILE, os.strerror(errno.EMFILE))
-        if not data:
+        if not packet:
             raise EOFError("the other end closed")
-        body = data[1:]
-        form = data[:1]
-        if form in (_JSON[1], _PACKED[1]):
+        body = packet[1:]
+        format_tag = packet[:1]
+        if format_tag in (_JSON[1], _PACKED[1]):
             body = os.pread(fds[-1], os.fstat(fds[-1]).st_size, 0)
             os.close(fds.pop())
-        message: dict[str, Any] = unpack(body) if form in _PACKED else json.loads(body)
+        message: dict[str, Any] = unpack(body) if format_tag in _PACKED else json.loads(body)
     except BaseException:
         for fd in fds:
             os.close(fd)
@@ -124,30 +124,30 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def pack(value: Any) -> bytes:
     """Serialise a value to the packed format."""
-    parts: list[bytes] = []
-    _pack(value, parts.append)
-    return b"".join(parts)
+    chunks: list[bytes] = []
+    _write_value(value, chunks.append)
+    return b"".join(chunks)
 
 
-def _pack(value: Any, put: Callable[[bytes], None]) -> None:
+def _write_value(value: Any, write_chunk: Callable[[bytes], None]) -> None:
     if value is None or isinstance(value, bool):
-        put(_CONSTANTS[value])
+        write_chunk(_CONSTANTS[value])
     elif isinstance(value, int):
-        put(b"i" + _NUMBER.pack(value))
+        write_chunk(b"i" + _NUMBER.pack(value))
     elif isinstance(value, (str, bytes)):
         text = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-        put(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
+        write_chunk(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
     elif isinstance(value, Mapping):
-        put(b"M")
+        write_chunk(b"M")
         for key, item in value.items():
-            _pack(key, put)
-            _pack(item, put)
-        put(b"E")
+            _write_value(key, write_chunk)
+            _write_value(item, write_chunk)
+        write_chunk(b"E")
     else:
-        put(b"L")
+        write_chunk(b"L")
         for item in value:
-            _pack(item, put)
-        put(b"E")
+            _write_value(item, write_chunk)
+        write_chunk(b"E")
 
 
 def unpack(body: bytes) -> Any:
@@ -167,9 +167,9 @@ def unpack(body: bytes) -> Any:
                 kinds.append(tag)
                 open_values.append([])
             elif tag == b"E":
-                items = open_values.pop()
-                pairs = kinds.pop() == b"M"
-                open_values[-1].append(_pair_items(items) if pairs else items)
+                values = open_values.pop()
+                is_mapping = kinds.pop() == b"M"
+                open_values[-1].append(_pair_values(values) if is_mapping else values)
             elif tag == b"i":
                 open_values[-1].append(_NUMBER.unpack_from(body, position)[0])
                 position += _NUMBER.size
@@ -191,5 +191,5 @@ def unpack(body: bytes) -> Any:
 _VALUES = {tag: value for value, tag in _CONSTANTS.items()}
 
 
-def _pair_items(items: list[Any]) -> dict[Any, Any]:
-    return dict(zip(items[::2], items[1::2], strict=True))
+def _pair_values(values: list[Any]) -> dict[Any, Any]:
+    return dict(zip(values[::2], values[1::2], strict=True))

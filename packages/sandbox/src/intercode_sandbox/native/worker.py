@@ -81,8 +81,8 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
         ctypes.pythonapi.PyOS_BeforeFork()
         module = serve(_LIBRARY.fork)
         ctypes.pythonapi.PyOS_AfterFork_Child()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signal_number, signal.SIG_IGN)
     run(module.decode())
 
 

@@ -136,12 +136,12 @@ class Zygote:
         try:
             reply = self._ask(request, link)
         except (EOFError, OSError):  # the zygote was killed
-            reply = self._ask_another(request, link)
+            reply = self._ask_restarted(request, link)
         if "errno" in reply:
             raise OSError(reply["errno"], f"{reply['call']}: {os.strerror(reply['errno'])}")
         return int(reply["pid"])
 
-    def _ask_another(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
+    def _ask_restarted(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
         self.close()
         try:
             self._begin()
@@ -191,8 +191,8 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
 
 def first_program(program: dict[str, Any]) -> dict[str, Any]:
     """Return the request for a sandbox's prepared program."""
-    numbers = [number for number, _ in program["channels"]] + [2] * program["merge_stderr"]
-    return encode_request({**program, "numbers": numbers})
+    fd_numbers = [fd_number for fd_number, _ in program["channels"]] + [2] * program["merge_stderr"]
+    return encode_request({**program, "numbers": fd_numbers})
 
 
 def encode_request(message: dict[str, Any]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def encode_request(message: dict[str, Any]) -> dict[str, Any]:
 
 def ids(user: str) -> list[int]:
     """Parse ``uid[:gid[,group…]]`` to numbers; an empty text stands for user 0."""
-    return [int(part) for part in (user.replace(":", ",") or "0,0").split(",")]
+    return [int(id_text) for id_text in (user.replace(":", ",") or "0,0").split(",")]
 
 
 def describe_failure(failure: dict[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,9 @@ class _Build:
             base,
             source=self._source,
             context=self._files,
-            other=lambda instruction, name: self._find_source_image(stage, instruction, name),
+            resolve_source_image=lambda instruction, name: self._find_source_image(
+                stage, instruction, name
+            ),
             network=self._options.network,
             arguments=self._arguments,
             args=dict(args),

@@ -38,17 +38,17 @@ def find(tree: Tree, source: str) -> list[Item]:
     path = posixpath.normpath(f"/{source}").lstrip("/")
     if ".." in source.split("/") and posixpath.normpath(source).startswith(".."):
         raise ValueError(f"{source!r} is outside of the folder that is built from")
-    parts = tree.resolve(path)
-    if parts is not None:
-        return [Item(posixpath.basename(path), tree, parts)]
+    source_parts = tree.resolve(path)
+    if source_parts is not None:
+        return [Item(posixpath.basename(path), tree, source_parts)]
     if not _WILD.search(path):
         raise LookupError(f"there is no {source!r}{_location_text(tree)}")
     items = []
-    for place in _matches(tree, path):
-        target_parts = tree.resolve(place)
+    for matching_path in _match_paths(tree, path):
+        target_parts = tree.resolve(matching_path)
         if target_parts is None:
-            raise LookupError(f"the link {place!r} leads nowhere{_location_text(tree)}")
-        items.append(Item(posixpath.basename(place), tree, target_parts))
+            raise LookupError(f"the link {matching_path!r} leads nowhere{_location_text(tree)}")
+        items.append(Item(posixpath.basename(matching_path), tree, target_parts))
     if not items:
         raise LookupError(f"nothing matches {source!r}{_location_text(tree)}")
     return items
@@ -73,48 +73,50 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item
 
 def digest(tree: Tree, items: Sequence[Item], documents: Sequence[Item], image: str) -> str:
     """Return a digest of all sources: names, kinds, modes, content; or of the source image."""
-    parts: list[str | bytes] = [image]
+    digest_inputs: list[str | bytes] = [image]
     for item in documents:
-        parts += ["document", item.name, item.content]
+        digest_inputs += ["document", item.name, item.content]
     for item in items:
-        parts += [item.name, "/".join(item.parts)]
+        digest_inputs += [item.name, "/".join(item.parts)]
         entry = tree.look(item.parts)
         if image or entry is None:
             continue
-        parts += _facts("", entry)
+        digest_inputs += _entry_facts("", entry)
         if entry.is_dir:
-            for place, descendant in tree.walk(item.parts):
-                parts += _facts("/".join(place[len(item.parts) :]), descendant)
-    return joint_digest(*parts)
+            for descendant_parts, descendant in tree.walk(item.parts):
+                digest_inputs += _entry_facts(
+                    "/".join(descendant_parts[len(item.parts) :]), descendant
+                )
+    return joint_digest(*digest_inputs)
 
 
 def _location_text(tree: Tree) -> str:
     return f" in {tree.name}" if tree.name else ""
 
 
-def _matches(tree: Tree, pattern: str) -> list[str]:
+def _match_paths(tree: Tree, pattern: str) -> list[str]:
     """Return the matching paths, component by component; a star does not match a slash."""
-    places = [""]
+    paths = [""]
     for component in pattern.split("/"):
         expression = glob(re.sub(r"\*{2,}", "*", component))
-        places = [
-            f"{place}/{name}".lstrip("/")
-            for place in places
-            for name in _names(tree, place)
+        paths = [
+            f"{path}/{name}".lstrip("/")
+            for path in paths
+            for name in _list_names(tree, path)
             if expression.fullmatch(name)
         ]
-    return places
+    return paths
 
 
-def _names(tree: Tree, place: str) -> list[str]:
-    parts = tree.resolve(place)
+def _list_names(tree: Tree, path: str) -> list[str]:
+    parts = tree.resolve(path)
     entry = None if parts is None else tree.look(parts)
     if parts is None or entry is None or not entry.is_dir:
         return []
     return tree.names(parts)
 
 
-def _facts(path: str, entry: TreeEntry) -> list[str | bytes]:
+def _entry_facts(path: str, entry: TreeEntry) -> list[str | bytes]:
     mode = entry.info.st_mode
     if entry.is_link:
         return [path, "link", str(entry.path.readlink())]
@@ -184,13 +186,13 @@ def glob(pattern: str) -> re.Pattern[str]:
     Raises:
         ValueError: A bracket is not closed, or the pattern has too many ``**``.
     """
-    parts: list[str] = []
+    fragments: list[str] = []
     position = double_stars = 0
     star = -1
     while position < len(pattern):
-        char = pattern[position]
+        character = pattern[position]
         position += 1
-        if char == "*" and pattern[position : position + 1] == "*":
+        if character == "*" and pattern[position : position + 1] == "*":
             star, double_stars = -1, double_stars + 1
             if double_stars > _MAX_DOUBLE_STARS:
                 raise ValueError(f"more than {_MAX_DOUBLE_STARS} times '**': {pattern[:100]}")
@@ -198,32 +200,32 @@ def glob(pattern: str) -> re.Pattern[str]:
                 position += 1
             if pattern[position : position + 1] == "/":
                 position += 1
-                parts.append("(?:.*/)?")
+                fragments.append("(?:.*/)?")
             else:
-                parts.append(".*")
-        elif char == "*":
+                fragments.append(".*")
+        elif character == "*":
             if star >= 0:
-                parts[star:] = ["(?>", *parts[star:], ")"]
-                parts[star + 1] = "[^/]*?"
-            star = len(parts)
-            parts.append("[^/]*")
-        elif char == "?":
-            parts.append("[^/]")
-        elif char == "[":
+                fragments[star:] = ["(?>", *fragments[star:], ")"]
+                fragments[star + 1] = "[^/]*?"
+            star = len(fragments)
+            fragments.append("[^/]*")
+        elif character == "?":
+            fragments.append("[^/]")
+        elif character == "[":
             end = pattern.find(
                 "]", position + (2 if pattern[position : position + 1] == "^" else 1)
             )
             if end < 0:
                 raise ValueError(f"a bracket is not closed: {pattern}")
-            parts.append(_character_class(pattern[position:end]))
+            fragments.append(_character_class(pattern[position:end]))
             position = end + 1
-        elif char == "\\" and position < len(pattern):
-            parts.append(re.escape(pattern[position]))
+        elif character == "\\" and position < len(pattern):
+            fragments.append(re.escape(pattern[position]))
             position += 1
         else:
-            star = -1 if char == "/" else star
-            parts.append(re.escape(char))
-    return re.compile("".join(parts), re.DOTALL)
+            star = -1 if character == "/" else star
+            fragments.append(re.escape(character))
+    return re.compile("".join(fragments), re.DOTALL)
 
 
 def _character_class(text: str) -> str:
@@ -292,9 +294,9 @@ class Writer:
         """Create a directory, and its parents, if missing."""
         parts = split_name(path.strip("/"))
         for count in range(1, len(parts) + 1):
-            place = "/".join(parts[:count])
-            if not self._tree.is_dir(place):
-                self._add(_header(place, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
+            folder_path = "/".join(parts[:count])
+            if not self._tree.is_dir(folder_path):
+                self._add(_header(folder_path, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
 
     def text(self, path: str, content: bytes) -> None:
         """Write a file with this content."""
@@ -306,14 +308,14 @@ class Writer:
     def file(self, source: Path, path: str) -> None:
         """Write a copy of the file, link or pipe at `source`."""
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
-        self._entry(source, source.lstat(), path)
+        self._add_entry(source, source.lstat(), path)
 
     def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
         """Write the content of a directory. An existing directory keeps its owner and mode."""
         self.folders(path)
-        for place, entry in tree.walk(parts):
-            relative_path = "/".join(place[len(parts) :])
-            self._entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
+        for entry_parts, entry in tree.walk(parts):
+            relative_path = "/".join(entry_parts[len(parts) :])
+            self._add_entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
 
     def archive(self, source: Path, path: str) -> None:
         """Write an archive's members, with the archive's owners, like Docker."""
@@ -329,7 +331,7 @@ class Writer:
                     member.linkname = "/".join((path.strip("/"), *link)).strip("/")
                 self._unpacker.add(file, member)
 
-    def _entry(self, source: Path, info: os.stat_result, path: str) -> None:
+    def _add_entry(self, source: Path, info: os.stat_result, path: str) -> None:
         kinds = {
             stat.S_IFDIR: tarfile.DIRTYPE,
             stat.S_IFLNK: tarfile.SYMTYPE,

@@ -62,7 +62,7 @@ class State:
     user: str
     config: dict[str, Any]
     context: Tree
-    other: Callable[[Instruction, str], Image]
+    resolve_source_image: Callable[[Instruction, str], Image]
     """Returns the image of another stage, or of a name."""
     network: bool
     arguments: Arguments
@@ -73,7 +73,7 @@ class State:
     def begin(cls, base: Image, **state_fields: Any) -> State:
         """Return the initial state of a stage from an image."""
         config = dict(base.config)
-        stage = cls(
+        state = cls(
             env=image_variables(base),
             cwd=config.get("WorkingDir") or (base.cwd if base.config else "/"),
             user=config.get("User") or base.user,
@@ -81,11 +81,11 @@ class State:
             **state_fields,
         )
         if config.get("Shell"):
-            stage.shell = tuple(config["Shell"])
-        user_values = stage.arguments.user_values
-        stage.args |= {k: v for k, v in user_values.items() if k.upper() in PROXIES}
-        stage.arguments.declared_names |= stage.args.keys()
-        return stage
+            state.shell = tuple(config["Shell"])
+        user_values = state.arguments.user_values
+        state.args |= {k: v for k, v in user_values.items() if k.upper() in PROXIES}
+        state.arguments.declared_names |= state.args.keys()
+        return state
 
     def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, Step]]:
         """Return the steps of the instructions, in order.
@@ -147,7 +147,7 @@ class State:
     def _copy(self, instruction: Instruction) -> Iterator[Step]:
         words = [self._word(value) for value in instruction.values]
         name = self._word(instruction.flag("from"))
-        image = self.other(instruction, name) if name else None
+        image = self.resolve_source_image(instruction, name) if name else None
         tree = Tree(image.layers, name=_display_name(image)) if image else self.context
         inline_items = documents(instruction, self._word)
         sources = [
@@ -315,7 +315,9 @@ class Run(Step):
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """See `Step.fill`."""
         account = resolve_image_account(base.layers, self.user)
-        proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXY_NAMES}
+        proxies = {
+            name: value for name, value in os.environ.items() if name.lower() in _PROXY_NAMES
+        }
         env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
         cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
         image = replace(base, env=env, cwd=f"/{cwd}", user=str(account))
@@ -386,7 +388,7 @@ class Copy(Step):
         for item in self.items:
             entry = item.tree.look(item.parts) if item.tree else None
             if item.tree is None:
-                writer.text(self._place(base, item, is_folder), item.content)
+                writer.text(self._file_destination(base, item, is_folder), item.content)
             elif entry is None:
                 raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
             elif entry.is_dir:
@@ -394,10 +396,10 @@ class Copy(Step):
             elif self.unpack and is_archive(entry.path):
                 writer.archive(entry.path, self.destination)
             else:
-                writer.file(entry.path, self._place(base, item, is_folder))
+                writer.file(entry.path, self._file_destination(base, item, is_folder))
         writer.finish()
 
-    def _place(self, base: Image, item: Item, is_folder: bool) -> str:
+    def _file_destination(self, base: Image, item: Item, is_folder: bool) -> str:
         """Return the destination of a file; a destination that is a link is resolved."""
         if is_folder:
             return f"{self.destination.rstrip('/')}/{item.name}"

@@ -85,7 +85,7 @@ def directives(text: str, name: str) -> dict[str, str]:
         DockerfileError: A directive is not BuildKit's own, or is repeated.
     """
     values: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
+    for line_number, line in enumerate(text.split("\n"), 1):
         match = _DIRECTIVE.fullmatch(line.strip(_BLANKS))
         if match is None:
             break
@@ -98,7 +98,7 @@ def directives(text: str, name: str) -> dict[str, str]:
         elif key == "syntax" and not _FRONTEND.fullmatch(value):
             reason = f"the syntax {value!r} is not Docker's own"
         if reason:
-            raise DockerfileError(f"{name}:{number}: {reason}")
+            raise DockerfileError(f"{name}:{line_number}: {reason}")
         values[key] = value
     return values
 
@@ -231,7 +231,7 @@ class _InstructionReader:
                 raise ValueError(
                     f"Syntax error - can't find = in {quoted_word}. Must be of the form: name=value"
                 )
-        return [part for word in words for part in word.split("=", 1)]
+        return [side for word in words for side in word.split("=", 1)]
 
     def _words(self, arguments: str) -> list[str]:
         """Return the words of arguments, with quotes; drop an escape at their very end."""
@@ -273,9 +273,9 @@ def _flags(arguments: str) -> tuple[list[str], str]:
     return flags, remaining_text.strip(_BLANKS)
 
 
-def _unescape(part: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     """Return an escaped character, or the text between quotes."""
-    return part[1] or _ESCAPED_CHARACTER.sub(r"\1", part[3] or "")
+    return match[1] or _ESCAPED_CHARACTER.sub(r"\1", match[3] or "")
 
 
 def _array(arguments: str) -> list[str] | None:

@@ -334,13 +334,13 @@ class _WordReader:
         self.depth += 1
         if self.depth > _DEEPEST_WORD:
             raise ValueError(f"${{…}} nests deeper than {_DEEPEST_WORD} levels")
-        parts: list[str] = []
+        fragments: list[str] = []
         while self.position < len(self.text) and self.text[self.position] not in (stop or "\0"):
-            parts.append(self._read_part())
+            fragments.append(self._read_fragment())
         self.depth -= 1
-        return "".join(parts)
+        return "".join(fragments)
 
-    def _value(self, name: str) -> str | None:
+    def _variable_value(self, name: str) -> str | None:
         """Return a variable's value; refuse values that make the word too long."""
         value = self.variables.get(name)
         self.remaining_length -= len(value or "")
@@ -348,19 +348,19 @@ class _WordReader:
             raise ValueError(f"a word is longer than {_LONGEST_WORD} characters")
         return value
 
-    def _read_part(self) -> str:
-        char = self.text[self.position]
-        if char == "$":
+    def _read_fragment(self) -> str:
+        character = self.text[self.position]
+        if character == "$":
             return self._read_variable()
         self.position += 1
-        if char == "'":
+        if character == "'":
             return self._read_single_quoted()
-        if char == '"':
+        if character == '"':
             return self._read_double_quoted()
-        if char == self.escape:
-            char = self.text[self.position : self.position + 1]
+        if character == self.escape:
+            character = self.text[self.position : self.position + 1]
             self.position += 1
-        return char
+        return character
 
     def _read_single_quoted(self) -> str:
         end = self.text.find("'", self.position)
@@ -371,21 +371,21 @@ class _WordReader:
         return text
 
     def _read_double_quoted(self) -> str:
-        parts: list[str] = []
-        while (char := self.text[self.position : self.position + 1]) != '"':
-            if not char:
+        fragments: list[str] = []
+        while (character := self.text[self.position : self.position + 1]) != '"':
+            if not character:
                 raise ValueError(f"a double quote is not closed: {self.text}")
-            if char == "$":
-                parts.append(self._read_variable())
+            if character == "$":
+                fragments.append(self._read_variable())
                 continue
             next_character = self.text[self.position + 1 : self.position + 2]
-            if char == self.escape and next_character and next_character in f'"${self.escape}':
-                char = next_character
+            if character == self.escape and next_character and next_character in f'"${self.escape}':
+                character = next_character
                 self.position += 1
-            parts.append(char)
+            fragments.append(character)
             self.position += 1
         self.position += 1
-        return "".join(parts)
+        return "".join(fragments)
 
     def _read_variable(self) -> str:
         self.position += 1
@@ -396,7 +396,7 @@ class _WordReader:
         if match is None:
             return "$"
         self.position = match.end()
-        return self._value(match[0]) or ""
+        return self._variable_value(match[0]) or ""
 
     def _read_braced(self) -> str:
         match = _NAME.match(self.text, self.position)
@@ -406,7 +406,7 @@ class _WordReader:
         operation = re.compile(r":?[-+?]|\}|").match(self.text, self.position)
         assert operation is not None  # the pattern also matches an empty text
         self.position = operation.end()
-        value = self._value(match[0])
+        value = self._variable_value(match[0])
         if operation[0] == "}":
             return value or ""
         if not operation[0]:
