@@ -174,7 +174,7 @@ def archive_links() -> bool:
 
 def _gateway() -> Gateway:
     os.environ["OPENAI_COMPATIBLE_API_KEY"] = "none"
-    return Gateway(Upstream.of("openai-compatible/x", "http://127.0.0.1:9/v1"))
+    return Gateway(Upstream.resolve("openai-compatible/x", "http://127.0.0.1:9/v1"))
 
 
 def _played(command: str, seconds: float) -> tuple[Any, episode_runner.ExternalAgent, str]:

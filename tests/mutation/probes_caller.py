@@ -25,7 +25,7 @@ from intercode_sandbox.native import cgroup, frozen_layers, process, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox
 from intercode_sandbox.native.snapshot import NativeSnapshot, endings
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 from intercode_sandbox.units import MIB
 from sources import path_of
 from waiting import eventually, new_marker
@@ -388,7 +388,7 @@ def processes_without_a_first_thread() -> bool:
 
 def closed_calls() -> bool:
     """Whether a call under whose hands a thing is closed fails."""
-    calls = OneCaller("this thing")
+    calls = CallGuard("this thing")
     try:
         with calls:
             calls.cut()

@@ -74,7 +74,7 @@ class Call(TypedDict, total=False):
     """The log-probabilities of the reply's tokens, if the server returns them."""
 
 
-class Talk(TypedDict, total=False):
+class RecordedDialogue(TypedDict, total=False):
     """The whole dialogue with a model in an episode, with its tokens and cost."""
 
     name: str
@@ -87,14 +87,14 @@ class Talk(TypedDict, total=False):
     tools: list[dict[str, Any]]
 
 
-def parse_talk(document: object) -> Talk | None:
+def parse_talk(document: object) -> RecordedDialogue | None:
     """Return recorded data if it is a valid dialogue of InterCode, else None."""
     import msgspec
 
     if not isinstance(document, Mapping):
         return None
     try:
-        msgspec.convert(document, Talk)
+        msgspec.convert(document, RecordedDialogue)
     except msgspec.ValidationError:
         return None
     talk = cast("Talk", document)
@@ -106,7 +106,7 @@ def parse_talk(document: object) -> Talk | None:
     )
 
 
-def agent_talk(episode: Episode) -> Talk | None:
+def agent_talk(episode: Episode) -> RecordedDialogue | None:
     """Return the dialogue with the agent's model; None without a dialogue.
 
     After a search the dialogue has only the calls that led to the episode, without other branches
@@ -135,7 +135,7 @@ def find_branch(episode: Episode) -> set[int] | None:
     return branch
 
 
-def all_agent_talks(episode: Episode) -> list[Talk]:
+def all_agent_talks(episode: Episode) -> list[RecordedDialogue]:
     """Return the dialogues with the agent's model, including those of attempts before a retry.
 
     The calls of an attempt whose sandbox was lost have costs, too.
@@ -146,7 +146,7 @@ def all_agent_talks(episode: Episode) -> list[Talk]:
     )
 
 
-def judge_talks(episode: Episode) -> list[Talk]:
+def judge_talks(episode: Episode) -> list[RecordedDialogue]:
     """Return the dialogues with a judge, one for each question."""
     judge_data = episode.metadata.get("judge", ())
     return _talks(judge_data if isinstance(judge_data, list) else ())
@@ -156,13 +156,13 @@ def _reply(call: Call) -> list[int]:
     return [call["reply"]] if "reply" in call else []
 
 
-def count_calls(talks: Iterable[Talk]) -> int:
+def count_calls(talks: Iterable[RecordedDialogue]) -> int:
     """Count the calls to models, without replies from a cache and unsent calls."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return sum(not call.get("cached") and not call.get("unsent") for call in calls)
 
 
-def sum_tokens(talks: Sequence[Talk]) -> tuple[int, int] | None:
+def sum_tokens(talks: Sequence[RecordedDialogue]) -> tuple[int, int] | None:
     """Return the input and output tokens of dialogues; None if a server did not report them.
 
     A reply with 0 tokens counts as not reported, since no reply takes 0 tokens. The talk of an
@@ -185,7 +185,7 @@ def sum_tokens(talks: Sequence[Talk]) -> tuple[int, int] | None:
     return total if any(total) or not count_calls(talks) else None
 
 
-def sum_costs(talks: Sequence[Talk]) -> float | None:
+def sum_costs(talks: Sequence[RecordedDialogue]) -> float | None:
     """Return the cost of dialogues in US dollars; None: a price is unknown, or all calls failed."""
     costs = [cost for talk in talks if (cost := talk.get("cost")) is not None]
     if not costs or len(costs) < len(talks):
@@ -193,17 +193,17 @@ def sum_costs(talks: Sequence[Talk]) -> float | None:
     return sum(costs) if any(costs) or _has_reply(talks) else None
 
 
-def _replies(talks: Iterable[Talk]) -> list[Call]:
+def _replies(talks: Iterable[RecordedDialogue]) -> list[Call]:
     """List the calls that a model answered, without those that a cache answered."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return [call for call in calls if "reply" in call and not call.get("cached")]
 
 
-def _has_reply(talks: Iterable[Talk]) -> bool:
+def _has_reply(talks: Iterable[RecordedDialogue]) -> bool:
     """Return whether some call has a reply, or the talks have no records of calls."""
     calls = [*chain.from_iterable(talk.get("calls", ()) for talk in talks)]
     return not calls or any("reply" in call for call in calls)
 
 
-def _talks(documents: Iterable[object]) -> list[Talk]:
+def _talks(documents: Iterable[object]) -> list[RecordedDialogue]:
     return [talk for talk in map(parse_talk, documents) if talk is not None]

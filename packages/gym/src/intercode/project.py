@@ -312,7 +312,7 @@ def _expand_folder(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[
     options = {**tasks, **project.options, **options}
     limits = options.get("limits") or {}
     if project.limits and isinstance(limits, Mapping):
-        options["limits"] = Limits.of({**project.limits, **limits})
+        options["limits"] = Limits.merge({**project.limits, **limits})
     return project.env, options
 
 

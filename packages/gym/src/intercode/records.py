@@ -194,7 +194,7 @@ class Record:
         for offset, episode in _read_with_offsets(self._path):
             key = episode_key(episode)
             self.outcomes.pop(key, None)
-            self.outcomes[key] = Outcome.of(episode)
+            self.outcomes[key] = Outcome.from_episode(episode)
             self._offsets[key] = offset
 
     def read(self, key: Key) -> Episode:
@@ -410,7 +410,7 @@ class JudgeSummary:
     cost: float | None = None
 
     @classmethod
-    def of(cls, episode: Episode) -> JudgeSummary | None:
+    def from_episode(cls, episode: Episode) -> JudgeSummary | None:
         """Return the judge's summary of an episode; None without a judge."""
         if not (talks := judge_talks(episode)):
             return None
@@ -488,7 +488,7 @@ class Outcome:
     """The judge's summary, with its cost, which no other field includes."""
 
     @classmethod
-    def of(cls, episode: Episode) -> Outcome:
+    def from_episode(cls, episode: Episode) -> Outcome:
         """Compute the outcome of an episode."""
         metadata, turns = episode.metadata, episode.turns
         detail = {} if episode.score is None else episode.score.detail
@@ -526,7 +526,7 @@ class Outcome:
             explained="explained" in detail,
             hard_coded="hard_coded" in detail,
             modes=failure_modes(episode, calls),
-            judged=JudgeSummary.of(episode),
+            judged=JudgeSummary.from_episode(episode),
         )
 
     @property
@@ -629,7 +629,7 @@ def _unwrap_action(action: Any) -> Any:
 # Comparison
 
 
-class Difference(NamedTuple):
+class ValueDifference(NamedTuple):
     """A value that differs between two specs or two records; None for a missing value."""
 
     what: str
@@ -637,8 +637,8 @@ class Difference(NamedTuple):
     now: Any
 
 
-def diff(baseline: Mapping[str, Any], current: Mapping[str, Any]) -> list[Difference]:
+def diff(baseline: Mapping[str, Any], current: Mapping[str, Any]) -> list[ValueDifference]:
     """List the differences between two flat objects, by name."""
     names = sorted(baseline.keys() | current.keys())
     pairs = ((name, baseline.get(name), current.get(name)) for name in names)
-    return [Difference(*pair) for pair in pairs if pair[1] != pair[2]]
+    return [ValueDifference(*pair) for pair in pairs if pair[1] != pair[2]]

@@ -160,7 +160,7 @@ a class name the parts of the environment that it receives; for SQL these are ``
 RULES = Registry(
     "rule",
     {
-        "answer": "intercode.rewards.answer_types:Answer.VERSION",
+        "answer": "intercode.rewards.answer_types:AnswerType.VERSION",
         "bash": "intercode.rewards.bash:BashReward.VERSION",
         "command": "intercode.rewards.verification:CommandReward.VERSION",
         "flag": "intercode.rewards.flag:FlagReward.VERSION",

@@ -45,7 +45,7 @@ def token_refusal(values: Sequence[str], token: bytes) -> tuple[HTTPStatus, str]
     return None
 
 
-class Guard:
+class RequestGuard:
     """A filter of requests by host name, origin and token.
 
     Args:

@@ -1,12 +1,12 @@
 """The spec of a run: a complete description in one frozen, typed value, `RunSpec`.
 
 A spec has four parts: the environment and its tasks (`EnvSpec`), the agent (`AgentSpec`), the
-language model (`ModelSpec`), and the execution of the run (`How`). Their fields, with the fields of
+language model (`ModelSpec`), and the execution of the run (`RunOptions`). Their fields, with the fields of
 `intercode.envs.options`, are the single source of options: for the command line with its help and
 defaults, the keys of ``intercode.toml``, a run's record, and all validation. A name has the same
 meaning in all these forms. Each form is a flat object, option → value::
 
-    spec = RunSpec.of({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
+    spec = RunSpec.from_layers({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
     spec.env.options["timeout"], spec.how.workers
     spec.merge(seed=1).diff(spec)
 """
@@ -39,7 +39,7 @@ from intercode.envs.options import (
     list_text_options,
 )
 from intercode.errors import ImageError, UsageError
-from intercode.records import MANIFEST, Difference, diff
+from intercode.records import MANIFEST, ValueDifference, diff
 from intercode.redaction import REDACTED
 from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, parse_scheme
 from intercode.rewards.judge import VOTES
@@ -325,7 +325,7 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
     ] = None
 
 
-class How(_Part, frozen=True, kw_only=True):
+class RunOptions(_Part, frozen=True, kw_only=True):
     """The options of a run's execution, which may differ from session to session."""
 
     workers: Annotated[Positive, _describe("N", "episodes at a time", daily=True)] = 1
@@ -390,7 +390,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     env: EnvSpec = EnvSpec()
     agent: AgentSpec = AgentSpec()
     model: ModelSpec = ModelSpec()
-    how: How = How()
+    how: RunOptions = RunOptions()
     limit: Annotated[Positive | None, _describe("N", "only the first N tasks", daily=True)] = None
     tasks: Annotated[
         tuple[str, ...] | None,
@@ -412,7 +412,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     ] = 0
 
     @classmethod
-    def of(cls, *layers: Options) -> RunSpec:
+    def from_layers(cls, *layers: Options) -> RunSpec:
         """Make a spec from layers of options; a later layer overrides an earlier layer.
 
         If the environment is a folder with an ``intercode.toml``, the file's options form the
@@ -470,7 +470,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     @classmethod
     def from_args(cls, args: argparse.Namespace, *lower_layers: Options) -> RunSpec:
         """Make a spec from a parsed command line, over lower layers of options."""
-        return cls.of(*lower_layers, read_arguments(args))
+        return cls.from_layers(*lower_layers, read_arguments(args))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunSpec:
@@ -480,7 +480,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             UsageError: The text is not such an object, or an option is invalid.
         """
         try:
-            return cls.of(msgspec.json.decode(text, type=dict[str, Any]))
+            return cls.from_layers(msgspec.json.decode(text, type=dict[str, Any]))
         except msgspec.MsgspecError as error:
             raise UsageError(f"not a spec: {error}") from None
 
@@ -540,11 +540,11 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         accepted_names = [*overrides.get("accept", ()), *sorted(differing_names)]
         if {"env", "data"} <= repeated_names:  # a folder's file may have changed since
             overrides = {name: value for name, value in overrides.items() if name != "env"}
-        return cls.of(record_values, overrides, {"accept": accepted_names})
+        return cls.from_layers(record_values, overrides, {"accept": accepted_names})
 
     def merge(self, **changes: Any) -> RunSpec:
         """Return a copy with other options; None removes an option."""
-        return RunSpec.of(self.flat(), changes)
+        return RunSpec.from_layers(self.flat(), changes)
 
     def flat(self) -> dict[str, Any]:
         """Return the options, option → value, without those that have no value from the caller."""
@@ -578,7 +578,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         env = self.env
         return _identity(env.options, list_constructor_options(environment(env.name, env.protocol)))
 
-    def diff(self, other_spec: RunSpec) -> list[Difference]:
+    def diff(self, other_spec: RunSpec) -> list[ValueDifference]:
         """List the options whose values differ between this spec and another spec."""
         return diff(self.flat(), other_spec.flat())
 
@@ -592,7 +592,7 @@ SECTIONS: Mapping[str, type[_Part]] = {
     "env": EnvSpec,
     "agent": AgentSpec,
     "model": ModelSpec,
-    "how": How,
+    "how": RunOptions,
 }
 """The parts of `RunSpec`, by the names of its fields."""
 _EXCLUSIVE_GROUPS = ({"limit", "tasks"},)
@@ -635,7 +635,7 @@ def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) ->
     if manifest.get("env", {}).get("history") == "full":  # set for records older than the option
         options.setdefault("history", "full")
     options = {_OLD_NAMES.get(name, name): value for name, value in options.items()}
-    for name in (*list_section_options(How), "exclude"):
+    for name in (*list_section_options(RunOptions), "exclude"):
         options.pop(name, None)
     if is_resume:
         settings = last_session.get("settings", {})
@@ -674,7 +674,7 @@ def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[
 
 
 _CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "model_timeout", "on", "retries")
-"""Options of `How` that a resumed run inherits."""
+"""Options of `RunOptions` that a resumed run inherits."""
 _SETTINGS = {"retries": "max_retries"}
 """Option → its name in a session's settings."""
 
@@ -736,7 +736,7 @@ def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
 
     A folder with an ``intercode.toml`` repeats all options of its file.
     """
-    spec = RunSpec.of(overrides)
+    spec = RunSpec.from_layers(overrides)
     option_sets = [
         json.loads(json.dumps(option_set)) for option_set in (spec.flat(), spec.recorded())
     ]
@@ -817,7 +817,7 @@ def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool)
     protocol = overrides.get("protocol") or record_values.get("protocol")
     if not (protocol in (None, "default", "paper") or "protocol" in overrides or trust):
         return overrides
-    env_spec = RunSpec.of({"env": env, "protocol": protocol}).env
+    env_spec = RunSpec.from_layers({"env": env, "protocol": protocol}).env
     values = read_options(texts, env_spec.name, env_spec.protocol)
     _refuse_twice({**overrides, "options": texts}, values)
     return {**overrides, **values}

@@ -23,6 +23,6 @@ def parse(source: str) -> ast.Module:
         return ast.parse(source)
 
 
-def quoted(name: str, quote: str = '"') -> str:
+def quote_identifier(name: str, quote: str = '"') -> str:
     """Quote a name for SQL with the standard's ``"`` or MySQL's backtick, or a text with ``'``."""
     return f"{quote}{name.replace(quote, quote * 2)}{quote}"

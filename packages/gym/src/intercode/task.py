@@ -211,7 +211,7 @@ class Dataset(Sequence[Task]):
         source: The file or folder of the data, if any.
         databases: For SQL: the folder or file of the tasks' databases, if any.
         rows: Task id → location in `source`, such as ``row 3 (line 7)``, where known.
-        kept: Unknown fields of the file, which were moved into `metadata`.
+        retained_tasks: Unknown fields of the file, which were moved into `metadata`.
         version: The version of the tasks, if they have one (`intercode.datasets.catalog.VERSIONS`).
 
     Raises:
@@ -225,14 +225,14 @@ class Dataset(Sequence[Task]):
         source: str | None = None,
         databases: str | None = None,
         rows: Mapping[str, str] | None = None,
-        kept: Sequence[str] = (),
+        retained_tasks: Sequence[str] = (),
         version: int | None = None,
     ) -> None:
         self.name = name
         self.source = source
         self.databases = databases
         self.rows = rows or {}
-        self.kept = kept
+        self.kept = retained_tasks
         self.version = version
         self._tasks = tuple(tasks)
         for row, task in enumerate(self._tasks, 1):

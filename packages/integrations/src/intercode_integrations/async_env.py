@@ -24,7 +24,7 @@ from typing import Any, Generic, Self, TypeVar
 import gymnasium
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.episode import Episode, Score
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.models.base import Tool
@@ -236,17 +236,17 @@ class AsyncEnv:
         score = partial(self._base_env.score, task, workspace, output=output, episode=episode)
         return await self._calls(score)
 
-    async def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+    async def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
         """Save the running episode; see `InterCodeEnv.snapshot`."""
         return await self._calls(
-            partial(self._base_env.snapshot, how, lossy), EpisodeSnapshot.close
+            partial(self._base_env.snapshot, mode, lossy), EpisodeSnapshot.close
         )
 
     async def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
         """Start a fork of a snapshot's episode in this environment; see `InterCodeEnv.restore`."""
         return await self._calls(partial(self._base_env.restore, snapshot))
 
-    async def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[AsyncEnv]:
+    async def fork(self, n: int = 1, mode: ForkMode = "auto", lossy: bool = False) -> list[AsyncEnv]:
         """Fork the running episode into new environments; see `InterCodeEnv.fork`.
 
         Forks that are no longer awaited are closed.
@@ -256,7 +256,7 @@ class AsyncEnv:
             for fork in forks:
                 fork.close()
 
-        forks = await self._calls(partial(self._base_env.fork, n, how, lossy), close)
+        forks = await self._calls(partial(self._base_env.fork, n, mode, lossy), close)
         return [AsyncEnv(fork, self._executor) for fork in forks]
 
     def when_idle(self, callback: Callable[[], object]) -> None:

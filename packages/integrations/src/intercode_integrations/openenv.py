@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import Traits, language_traits
 from intercode.errors import ActionError, UsageError
 from intercode.task import Dataset, Task
@@ -29,7 +29,7 @@ _INTERNAL_FIELDS = ("metadata", "truncated", "info")
 """Fields of an observation that are hidden from agents; InterCode's servers add the last two."""
 
 
-class OpenEnvEnv(Elsewhere):
+class OpenEnvEnv(RemoteEnvironment):
     """An environment of an OpenEnv server.
 
     Args:
@@ -91,18 +91,18 @@ class OpenEnvEnv(Elsewhere):
             refuse_failure(observation["info"])
         return _observation_text(observation) or task.query
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         try:
             reply_data = self._session.ask("step", self._parse_action(action))
         except ActionError as error:
-            return Reply(f"[not executed: {error}]", ok=False, info={"executed": False})
+            return RemoteReply(f"[not executed: {error}]", ok=False, info={"executed": False})
         observation, info = reply_data["observation"], reply_data["observation"].get("info") or {}
         if self._is_ours:
             refuse_failure(info)
         if (reward := reply_data["reward"]) is not None:
             self._total = reward + (0.0 if self._is_ours else self._total or 0.0)
         truncated = bool(observation.get("truncated"))
-        return Reply(
+        return RemoteReply(
             _observation_text(observation),
             self._total if reply_data["done"] else None,
             ended=reply_data["done"] and not truncated,
@@ -122,10 +122,10 @@ class OpenEnvEnv(Elsewhere):
             schema_text = msgspec.json.encode(self._schema).decode()
             raise ActionError(f"an action is a JSON object by {schema_text}: {error}") from None
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         if self._is_ours:
             return self._take("submit" if answer is None else f"submit {answer}")
-        return Reply("", self._total or 0.0)  # the agent submitted on its own
+        return RemoteReply("", self._total or 0.0)  # the agent submitted on its own
 
     def close(self) -> None:
         """End the episode and the session. Idempotent."""

@@ -116,7 +116,7 @@ class PaperBashEnv(InterCodeEnv[SandboxBackend]):
         options: PaperOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperOptions.of(options, changes)
+        options = PaperOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:

@@ -72,7 +72,7 @@ class PaperCtfEnv(CtfEnv):
         options: PaperCtfOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperCtfOptions.of(options, changes)
+        options = PaperCtfOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:

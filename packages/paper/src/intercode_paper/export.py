@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from intercode.dialogues import Talk, agent_talk
+from intercode.dialogues import RecordedDialogue, agent_talk
 from intercode.episode import Episode, Turn
 from intercode.errors import UsageError
 from intercode.records import Outcome, ending_action
@@ -77,13 +77,13 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
             "turns_max": env.get("max_turns") or _TURNS,
         },
     }
-    level = Outcome.of(episode).level
+    level = Outcome.from_episode(episode).level
     return {**record, "hardness": level} if level else record
 
 
 def _notes_by_turn(episode: Episode, name: str) -> dict[int, str]:
     """Map each turn to a note of its call to the model."""
-    calls = (agent_talk(episode) or Talk()).get("calls", ())
+    calls = (agent_talk(episode) or RecordedDialogue()).get("calls", ())
     return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
 
 

@@ -252,7 +252,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         options: PaperOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperOptions.of(options, changes)
+        options = PaperOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         provider = options.sandbox

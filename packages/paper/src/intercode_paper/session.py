@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta
 
 from intercode.envs.options import DefaultImage, EnvOptions, Image
-from intercode.envs.stage import NoRecipe, PlaceT, Stage
+from intercode.envs.stage import NoRecipe, Stage, WorkspaceT
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
@@ -51,7 +51,7 @@ def ending(action: str) -> Status | None:
     return "submitted" if action.startswith("submit") else None
 
 
-class PaperStage(NoRecipe, Generic[PlaceT]):
+class PaperStage(NoRecipe, Generic[WorkspaceT]):
     """Base class of stages whose workspaces are sessions. Subclasses add `check` and `open`.
 
     Args:
@@ -69,7 +69,7 @@ class PaperStage(NoRecipe, Generic[PlaceT]):
         """Return a digest of the image's or database's content before any episode."""
         return self._stage.digest(task)
 
-    def changed(self, task: Task, workspace: PlaceT) -> bool:
+    def changed(self, task: Task, workspace: WorkspaceT) -> bool:
         """Return False: an episode of this protocol continues in the previous episode's state."""
         return False
 

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import sqlglot
 
-from intercode.databases import Engine, Session, Source, find
-from intercode.databases.base import Outcome
+from intercode.databases import DatabaseEngine, DatabaseSession, Source, find
+from intercode.databases.base import ActionOutcome
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.convert.schema import Schema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
@@ -38,7 +38,7 @@ ERROR = "Error executing query: "
 """The prefix of the observation of a failed statement."""
 
 
-class Connection(Protocol):
+class SharedConnection(Protocol):
     """The connection that actions and golds share; the state of session and databases persists."""
 
     def use(self, database: str) -> None:
@@ -66,7 +66,7 @@ class Databases(Protocol):
     engine: str
     """Product and version of the engine, for the report."""
 
-    def connect(self) -> Connection:
+    def connect(self) -> SharedConnection:
         """Open a connection, which sees the state left by earlier connections."""
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class EngineDatabases:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DatabaseEngine,
         find: Callable[[str], Source],
         dialect: str = "mysql",
         limits: Limits | None = None,
@@ -122,7 +122,7 @@ class EngineDatabases:
         self._dialect = dialect
         self._owned = owned
         self._folder: Path | None = None
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, DatabaseSession] = {}
         self._schemas: dict[str, Schema] = {}
 
     def connect(self) -> EngineConnection:
@@ -130,7 +130,7 @@ class EngineDatabases:
         translate = None if self._dialect == self._engine.dialect else self._translate_sql
         return EngineConnection(self, translate)
 
-    def session(self, name: str) -> Session:
+    def session(self, name: str) -> DatabaseSession:
         """Return the only session of a database, opened at the first call.
 
         Raises:
@@ -249,7 +249,7 @@ class EngineConnection:
         return self._tables[self._database]
 
 
-def _make_answer(outcome: Outcome, database: str) -> Answer:
+def _make_answer(outcome: ActionOutcome, database: str) -> Answer:
     if outcome.failure is not None:
         message = outcome.failure.message
         if match := _NO_TABLE.match(message):  # a third of all recorded errors

@@ -23,7 +23,7 @@ import numpy
 from msgspec import Meta
 
 from intercode import datasets
-from intercode.databases import Engine, Source, shared_engine
+from intercode.databases import DatabaseEngine, Source, shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import Databases, EngineOption, EnvOptions
 from intercode.envs.sql import DatabaseStage
@@ -32,7 +32,7 @@ from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
 from intercode_paper.session import PaperStage, TextInterpreter, ending
-from intercode_paper.sql_databases import ERROR, Answer, Connection, EngineDatabases
+from intercode_paper.sql_databases import ERROR, Answer, EngineDatabases, SharedConnection
 from intercode_sandbox.base import Limits
 
 Version = Literal["released", "early", "first"]
@@ -47,7 +47,7 @@ class SqlWorkspace:
         task: The episode's task.
     """
 
-    def __init__(self, connection: Connection, task: Task) -> None:
+    def __init__(self, connection: SharedConnection, task: Task) -> None:
         self.connection = connection
         self.answer: Answer = task.query
 
@@ -137,7 +137,7 @@ class PaperSqlEnv(InterCodeEnv[SqlWorkspace]):
         options: PaperSqlOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperSqlOptions.of(options, changes)
+        options = PaperSqlOptions.merge(options, changes)
         if (version := options.version) not in VERSIONS:
             raise UsageError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
         tasks, engine = datasets.load(data), options.engine
@@ -171,7 +171,7 @@ class PaperSqlEnv(InterCodeEnv[SqlWorkspace]):
 
 
 def _databases(
-    engine: Engine, tasks: Dataset, stage: DatabaseStage, limits: Limits | None
+    engine: DatabaseEngine, tasks: Dataset, stage: DatabaseStage, limits: Limits | None
 ) -> EngineDatabases:
     tasks_by_database = {(task.db or "").lower(): task for task in tasks}
 
@@ -193,8 +193,8 @@ def is_error(answer: Answer) -> bool:
 class Rewards:
     """The rewards of one answer under all versions."""
 
-    released: float = 0.0
-    early: float = 0.0
+    released_rewards: float = 0.0
+    early_rewards: float = 0.0
     first: float = 0.0
 
     def reward(self, version: Version) -> float:
@@ -236,7 +236,7 @@ def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
         "corrupt_gold": isinstance(gold, str),
         "reward": version_rewards.reward(version),
     }
-    return Score(version_rewards.reward(version), {"overlap": version_rewards.early}, info)
+    return Score(version_rewards.reward(version), {"overlap": version_rewards.early_rewards}, info)
 
 
 def _overlap(agent_rows: Counter[str], gold_rows: Counter[str]) -> float:

@@ -17,7 +17,7 @@ from intercode.errors import TaskError
 from intercode.task import Task
 from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport
 from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
-from intercode_paper.sql_databases import Answer, Connection, Databases
+from intercode_paper.sql_databases import Answer, Databases, SharedConnection
 from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
 
 _MIN_PROCESS_EPISODES = 4
@@ -60,12 +60,12 @@ class SqlReplayReport(ReplayReport):
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn(ReplayedTurn):
+class _SqlTurn(ReplayedTurn):
     rewards: Rewards
 
 
 _Job = tuple[RecordedEpisode, Task]
-_EpisodeReplay = tuple[RecordedEpisode, Task, list[_Turn]]
+_EpisodeReplay = tuple[RecordedEpisode, Task, list[_SqlTurn]]
 
 
 def replay_sql(
@@ -121,12 +121,12 @@ def _split_processes(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Jo
     )
 
 
-def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> list[_Turn]:
+def _episode(connection: SharedConnection, task: Task, episode: RecordedEpisode) -> list[_SqlTurn]:
     if task.db is None or not task.gold:
         raise TaskError(f"task {task.task_id!r}: field 'db' or 'gold' is missing")
     connection.use(task.db)
     answer: Answer = task.query
-    turns: list[_Turn] = []
+    turns: list[_SqlTurn] = []
     for turn in episode.turns:
         if turn.command is None:
             continue
@@ -144,7 +144,7 @@ def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> li
                 turn.observation, answer, episode.react
             )
             text = _excerpt(answer, episode.react)
-            turns.append(_Turn(turn, text, 0.0, same_observation, turn_rewards))
+            turns.append(_SqlTurn(turn, text, 0.0, same_observation, turn_rewards))
     return turns
 
 

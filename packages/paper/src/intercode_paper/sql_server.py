@@ -30,7 +30,7 @@ from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import PrivateServer, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_paper.sql_databases import (
     MAX_ROWS,
     TIMEOUT,
@@ -147,7 +147,7 @@ class MySQLDatabases:
                 cursor.execute(f"DROP USER IF EXISTS '{self._account}'@'{self._host}'")
                 while self._database_names:
                     cursor.execute(
-                        f"DROP DATABASE IF EXISTS {quoted(self._database_names[-1], '`')}"
+                        f"DROP DATABASE IF EXISTS {quote_identifier(self._database_names[-1], '`')}"
                     )
                     self._database_names.pop()
         self._database_names = []
@@ -168,7 +168,7 @@ class MySQLDatabases:
             self._refuse_taken(cursor, databases)
             for name in databases:
                 cursor.execute(
-                    f"CREATE DATABASE {quoted(name, '`')} "
+                    f"CREATE DATABASE {quote_identifier(name, '`')} "
                     "DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
                 )
                 self._database_names.append(name)
@@ -193,7 +193,7 @@ class MySQLDatabases:
         cursor.execute(f"CREATE USER {account} IDENTIFIED BY '{self._password}'")
         for name in self._database_names:
             pattern = name.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
-            cursor.execute(f"GRANT {_RIGHTS} ON {quoted(pattern, '`')}.* TO {account}")
+            cursor.execute(f"GRANT {_RIGHTS} ON {quote_identifier(pattern, '`')}.* TO {account}")
         if self._server is not None:  # no other data; readable in 2023, too
             cursor.execute(f"GRANT SELECT, SHOW DATABASES ON *.* TO {account}")
 
@@ -201,7 +201,7 @@ class MySQLDatabases:
 def _analyse(cursor: Any) -> None:
     """Compute table statistics at once: later, query plans and the order of rows would change."""
     cursor.execute("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")
-    if tables := [quoted(name, "`") for name, _ in cursor.fetchall()]:
+    if tables := [quote_identifier(name, "`") for name, _ in cursor.fetchall()]:
         cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
 
 
@@ -338,7 +338,7 @@ class MySQLConnection:
         self.close()
         self._open()
         if self._database:
-            self._query(f"USE {quoted(self._database, '`')}")
+            self._query(f"USE {quote_identifier(self._database, '`')}")
 
 
 _GROUPS = re.compile(r"\bGROUP\s+BY\b", re.IGNORECASE)

@@ -100,10 +100,10 @@ def _make_stoppable(
             stack.callback(os.close, cancellation)
             stop, options["stop"] = options.get("stop"), cancellation
             if stop is not None:
-                either = stack.enter_context(select.epoll())
-                either.register(cancellation, select.EPOLLIN)
-                either.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
-                options["stop"] = either.fileno()
+                stop_events = stack.enter_context(select.epoll())
+                stop_events.register(cancellation, select.EPOLLIN)
+                stop_events.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
+                options["stop"] = stop_events.fileno()
             return await self.run(
                 lambda sandbox: method(sandbox, *args, **options),
                 stop=partial(os.eventfd_write, cancellation, 1),
@@ -126,7 +126,7 @@ class AsyncSandbox:
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._request: StartRequest | None = StartRequest.of(*arguments, **options)
+        self._request: StartRequest | None = StartRequest.from_options(*arguments, **options)
         self._sandbox: Sandbox | None = None
         self._reset_state()
 

@@ -21,7 +21,7 @@ from intercode_sandbox.network import Network
 from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import LIMITS, LONGEST_SECONDS, MIB
 
-Seen = TypeVar("Seen")
+ResultT = TypeVar("ResultT")
 ChangeKind = Literal["added", "modified", "deleted"]
 FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
@@ -76,7 +76,7 @@ class Limits:
             object.__setattr__(self, "overrides", frozenset(changed_names))
 
     @classmethod
-    def of(cls, limits: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
+    def merge(cls, limits: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
         """Return limits from `Limits` or a mapping of names to values, with `changes` applied.
 
         Raises:
@@ -315,7 +315,7 @@ class SandboxBackend(Protocol):
     def changes(self) -> list[Change]:
         """List all differences from the image, sorted by path. Exact; costs O(changes)."""
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, called while no program changes a file: a consistent view.
 
         Args:
@@ -347,7 +347,7 @@ class Program:
 
 
 @runtime_checkable
-class Freezes(Protocol):
+class SupportsFork(Protocol):
     """Optional ability of a sandbox: to be forked with its files."""
 
     def freeze(self) -> Snapshot:
@@ -373,7 +373,7 @@ class Freezes(Protocol):
 
 
 @runtime_checkable
-class HasTerminals(Protocol):
+class SupportsTerminals(Protocol):
     """Optional ability of a sandbox: to run programs that need a terminal."""
 
     def terminal(self) -> int:
@@ -419,7 +419,7 @@ class SupportsPrivacy(Protocol):
 
 
 @runtime_checkable
-class CountsMemory(Protocol):
+class SupportsMemoryPeak(Protocol):
     """Optional ability of a sandbox: to measure its peak of memory."""
 
     def memory_peak(self) -> int | None:
@@ -480,7 +480,7 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class GrantsSome(Protocol):
+class SupportsCapabilityCheck(Protocol):
     """Optional ability of a provider: to refuse capabilities that it cannot grant."""
 
     def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     limit_options = {
         name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None
     }
-    limits, provider = Limits.of(limit_options), get_provider(arguments.sandbox)
+    limits, provider = Limits.merge(limit_options), get_provider(arguments.sandbox)
     network = arguments.network == _WHOLE_NETWORK or arguments.network or False
     with closing(provider.start(arguments.image, limits, network)) as sandbox:
         stdin = sys.stdin.buffer.read() if arguments.stdin else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import cause_of_death
-from intercode_sandbox.docker.engine import INSTALL_COMMAND, Engine, default_url, may_exist
+from intercode_sandbox.docker.engine import INSTALL_COMMAND, DockerEngine, default_url, may_exist
 from intercode_sandbox.docker.images import SCHEME
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.runtime_mounts import (
@@ -277,7 +277,7 @@ def _check_engine() -> list[Check]:
     if find_spec("docker") is None:
         return [Check("docker", None, "the package docker is not installed", INSTALL_COMMAND)]
     try:
-        with closing(Engine()) as engine:
+        with closing(DockerEngine()) as engine:
             info = engine.info()
     except InterCodeError as error:
         if may_exist(Path(default_url().removeprefix("unix://"))):

@@ -39,7 +39,7 @@ _SO_DOMAIN, _SO_PROTOCOL, _SO_NETNS_COOKIE = 39, 38, 71  # Python has no names f
 
 
 @dataclass(slots=True)
-class Counts:
+class ForwardingCounts:
     """Counts of a forward's connections."""
 
     accepted: int = 0
@@ -74,7 +74,7 @@ class Forward:
         self._thread = threading.Thread()
         self._serve = serve
         self._max_connections = connections
-        self._counts = Counts()
+        self._counts = ForwardingCounts()
         self._connections: set[socket.socket] = set()
         self._closed = False
         self._condition = threading.Condition()
@@ -82,7 +82,7 @@ class Forward:
         disown_in_forks(self)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ForwardingCounts:
         """The connections so far."""
         with self._condition:
             return replace(self._counts, active=len(self._connections))
@@ -207,7 +207,7 @@ class Forward:
 
 
 @runtime_checkable
-class Forwards(Protocol):
+class SupportsForwarding(Protocol):
     """Optional ability of a sandbox: to forward ports."""
 
     def forward(

@@ -1,7 +1,7 @@
 """Network policies: nothing, everything, single endpoints, or an allowlist of hosts.
 
 A `Policy` is parsed from a caller's `network`. Except for nothing and everything, the sandbox has
-no network but its loopback, and a `Gate` on the host opens each connection. The gate resolves
+no network but its loopback, and a `NetworkGate` on the host opens each connection. The gate resolves
 names itself, and connects to the very address that it has checked.
 """
 
@@ -102,7 +102,7 @@ class Policy:
     """Hosts reached by the proxy."""
 
     @classmethod
-    def of(cls, network: Network) -> Policy:
+    def parse(cls, network: Network) -> Policy:
         """Parse a policy.
 
         Raises:
@@ -264,7 +264,7 @@ def _is_local(candidate: Address) -> bool:
     return False
 
 
-class Gate:
+class NetworkGate:
     """A gate that opens the connections of one sandbox, if its policy allows them. Thread-safe.
 
     Args:
@@ -376,7 +376,9 @@ def free_port(policy: Policy) -> int:
     return next(port for port in range(PROXY_PORT, 65_536) if port not in used_ports)
 
 
-def handlers(gate: Gate, proxy: Callable[[Gate, socket.socket], None]) -> dict[int, Handler]:
+def handlers(
+    gate: NetworkGate, proxy: Callable[[NetworkGate, socket.socket], None]
+) -> dict[int, Handler]:
     """Return the forwards that a policy needs: port → handler."""
     port_handlers = {port: gate.endpoint(host, port) for host, port in gate.policy.endpoints}
     if gate.policy.hosts:

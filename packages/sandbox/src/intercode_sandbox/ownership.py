@@ -55,7 +55,7 @@ def _disown_all() -> None:
 os.register_at_fork(after_in_child=_disown_all)
 
 
-class OneCaller:
+class CallGuard:
     """A guard that admits one call at a time, and only of the process that created the guard.
 
     The call's frame holds the guard, not a lock: Ctrl-C can strike during entry or exit, and would

@@ -42,7 +42,7 @@ def unsupported_system() -> str:
     return f"sandboxes need Linux, and this is {system}. InterCode works in {alternative}"
 
 
-def permitted() -> int:
+def read_permitted_capabilities() -> int:
     """Return the capabilities that this process is permitted to use, as a bit mask."""
     with Path("/proc/self/status").open() as file:
         for line in file:
@@ -68,7 +68,7 @@ def _has_root_privileges() -> bool:
 
 def missing_capabilities(stand_in: bool = False) -> list[str]:
     """List the capabilities that root, or the stand-in user, needs and this process lacks."""
-    permitted_mask = permitted()
+    permitted_mask = read_permitted_capabilities()
     required_bits = _STAND_IN_CAPABILITIES if stand_in else _ROOT_CAPABILITIES
     return [
         f"CAP_{name.upper()}"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.forwarding import address, join
-from intercode_sandbox.network import Gate, RefusedError
+from intercode_sandbox.network import NetworkGate, RefusedError
 
 _LONGEST_HEAD = 65_536
 _HEAD_SECONDS = 30.0
@@ -31,7 +31,7 @@ class _BadRequestError(Exception):
     """A request that is not a valid HTTP request to a proxy."""
 
 
-def serve(gate: Gate, client: socket.socket) -> None:
+def serve(gate: NetworkGate, client: socket.socket) -> None:
     """Serve one connection of a sandbox: one request, then the relayed stream.
 
     Args:

@@ -17,22 +17,28 @@ from typing import Any, Literal, Self, TypeVar
 from intercode_sandbox.base import (
     Change,
     Completed,
-    CountsMemory,
     FreeSpace,
-    Freezes,
-    HasTerminals,
     Limits,
     Process,
     Program,
     Provider,
+    ResultT,
     SandboxBackend,
-    Seen,
     Snapshot,
+    SupportsFork,
     SupportsFreeSpace,
+    SupportsMemoryPeak,
+    SupportsTerminals,
     Worker,
 )
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.forwarding import CONNECTIONS, IDLE_SECONDS, Forward, Forwards, Handler
+from intercode_sandbox.forwarding import (
+    CONNECTIONS,
+    IDLE_SECONDS,
+    Forward,
+    Handler,
+    SupportsForwarding,
+)
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.providers import get_provider
 from intercode_sandbox.suggestions import hint_text
@@ -56,7 +62,7 @@ class StartRequest:
     network: Network
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         image: str | Snapshot = "host",
         *,
@@ -73,10 +79,10 @@ class StartRequest:
         for name in options:
             if name not in OPTIONS:
                 raise UsageError(f"a sandbox has no option {name!r}{hint_text(name, OPTIONS)}")
-        checked_limits = Limits.of(limits, **options)
+        checked_limits = Limits.merge(limits, **options)
         if not isinstance(network, bool | str | Sequence):
             raise UsageError(f"network is True, False, a host or a list of hosts, not {network!r}")
-        Policy.of(network)
+        Policy.parse(network)
         if isinstance(provider, str):
             provider = get_provider(provider, preload, path)
         elif not hasattr(provider, "start"):
@@ -134,7 +140,7 @@ class Sandbox:
         path: Sequence[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> None:
-        request = StartRequest.of(
+        request = StartRequest.from_options(
             image,
             provider=provider,
             network=network,
@@ -275,7 +281,7 @@ class Sandbox:
         Raises:
             UsageError: This provider's sandboxes cannot list programs.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("list programs")
         return self.backend.programs()
 
@@ -285,7 +291,7 @@ class Sandbox:
         Raises:
             UsageError: This provider's sandboxes cannot create terminals.
         """
-        if not isinstance(self.backend, HasTerminals):
+        if not isinstance(self.backend, SupportsTerminals):
             raise _unsupported_error("make terminals")
         return self.backend.terminal()
 
@@ -313,7 +319,7 @@ class Sandbox:
                 network, or this provider's sandboxes cannot forward ports.
             CausedInsideError: The port is in use inside the sandbox.
         """
-        if not isinstance(self.backend, Forwards):
+        if not isinstance(self.backend, SupportsForwarding):
             raise _unsupported_error("forward ports")
         return self.backend.forward(port, to, connections=connections, idle=idle)
 
@@ -369,7 +375,7 @@ class Sandbox:
 
     # -- copies ----------------------------------------------------------------------------------
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, called while no program changes a file."""
         return self.backend.at_rest(look)
 
@@ -389,7 +395,7 @@ class Sandbox:
         Raises:
             UsageError: This provider's sandboxes cannot be frozen.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("be frozen")
         return self.backend.freeze()
 
@@ -402,7 +408,7 @@ class Sandbox:
         Raises:
             UsageError: This provider's sandboxes cannot be forked.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("be forked")
         snapshot = self.backend.save_copy()
         try:
@@ -418,7 +424,7 @@ class Sandbox:
         Raises:
             UsageError: This provider's sandboxes cannot count memory.
         """
-        if not isinstance(self.backend, CountsMemory):
+        if not isinstance(self.backend, SupportsMemoryPeak):
             raise _unsupported_error("count memory")
         return self.backend.memory_peak()
 
@@ -443,7 +449,7 @@ class Sandbox:
         self.close()
 
 
-_PARAMETERS = signature(StartRequest.of).parameters
+_PARAMETERS = signature(StartRequest.from_options).parameters
 _EXPLICIT_PARAMETERS = [
     parameter for parameter in _PARAMETERS.values() if parameter.kind is not Parameter.VAR_KEYWORD
 ]

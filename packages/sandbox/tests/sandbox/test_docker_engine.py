@@ -18,7 +18,7 @@ import pytest
 
 from intercode_sandbox import Limits
 from intercode_sandbox.docker import provider as providers
-from intercode_sandbox.docker.engine import LEASE, Engine
+from intercode_sandbox.docker.engine import LEASE, DockerEngine
 from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import DockerProvider, sweep
 from intercode_sandbox.docker.runtime_mounts import SHARED_ROOT
@@ -207,7 +207,7 @@ def test_nothing_is_left_of_a_caller_that_ends(
     finally:
         if fork:
             os.kill(int(child), signal.SIGKILL)
-    with closing(Engine()) as own:
+    with closing(DockerEngine()) as own:
         sweep(own)
     assert not list(Path.home().glob(f".cache/intercode/docker/run-{lease}"))
 

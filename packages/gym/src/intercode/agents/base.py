@@ -18,7 +18,7 @@ from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, UsageError
 
 if TYPE_CHECKING:
-    from intercode.agents.guarded_env import HeldEnv
+    from intercode.agents.guarded_env import GuardedEnv
     from intercode.task import Task
 
 
@@ -48,7 +48,7 @@ class EpisodeAgent(Protocol):
     The interface serves search over forks, and programs that act in the sandbox by themselves.
     """
 
-    def run(self, env: HeldEnv) -> Episode | None:
+    def run(self, env: GuardedEnv) -> Episode | None:
         """Play the running episode.
 
         Args:
@@ -122,7 +122,7 @@ class SupportsWaitExclusion(Protocol):
 class SupportsPermits(Protocol):
     """A factory whose agents call a model, with a limit on concurrent calls. Optional."""
 
-    def calling(self, permits: AbstractContextManager[float]) -> AgentFactory:
+    def bind_permits(self, permits: AbstractContextManager[float]) -> AgentFactory:
         """Return a copy whose model calls each hold a permit.
 
         Args:
@@ -134,17 +134,17 @@ class SupportsPermits(Protocol):
 class SupportsEnvironment(Protocol):
     """A factory that uses the environment, in addition to the task. Optional."""
 
-    def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
+    def make_agent(self, env: object, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Args:
-            env: A `Surroundings`; the environment itself for a factory that `sees_gold`.
+            env: A `AgentContext`; the environment itself for a factory that `sees_gold`.
             task: The task without gold (`Task.shown`); the whole task if the factory `sees_gold`.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class AgentContext:
     """The facts of an environment that an agent may see."""
 
     name: str
@@ -163,7 +163,7 @@ class Surroundings:
     """Returns an overview of the task's files or tables: see `InterCodeEnv.overview`."""
 
     @classmethod
-    def of(cls, env: Any) -> Surroundings:
+    def from_env(cls, env: Any) -> AgentContext:
         """Collect the facts of an environment, or of an object with a similar interface."""
         traits = resolve_traits(env)
         return cls(
@@ -203,8 +203,10 @@ def make(factory: AgentFactory, env: Any, task: Task) -> Agent | EpisodeAgent:
         UsageError: The agent has no usable `act` or `run`.
     """
     if not sees_gold(factory):
-        env, task = Surroundings.of(env), task.shown()
-    agent = factory.within(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
+        env, task = AgentContext.from_env(env), task.shown()
+    agent = (
+        factory.make_agent(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
+    )
     _check_methods(agent)
     return agent
 

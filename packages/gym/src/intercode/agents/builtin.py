@@ -53,7 +53,7 @@ class Oracle:
         """Make the agent of one episode whose gold is an action."""
         return ScriptedAgent(task.gold[:1])
 
-    def within(self, env: object, task: Task) -> ScriptedAgent:
+    def make_agent(self, env: object, task: Task) -> ScriptedAgent:
         """Make the agent of one episode from the environment's form of gold: action or answer."""
         solution = getattr(env, "solution", None)
         return self(task) if solution is None else ScriptedAgent(solution(task))
@@ -131,9 +131,9 @@ class RandomAgents:
 
     def __call__(self, task: Task) -> RandomAgent:
         """Make the agent of one episode in a shell, with the seed 0."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: Any, task: Task) -> RandomAgent:
+    def make_agent(self, env: Any, task: Task) -> RandomAgent:
         """Make the agent of one episode in this environment."""
         actions = resolve_traits(env).random_actions or SHELL.random_actions
         return RandomAgent(actions, 0 if env is None else env.episode.seed or 0)
@@ -172,9 +172,9 @@ class Predictions:
 
     def __call__(self, task: Task) -> ScriptedAgent:
         """Make the agent of one episode, in a shell."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> ScriptedAgent:
+    def make_agent(self, env: object, task: Task) -> ScriptedAgent:
         """Make the agent of one episode in this environment."""
         self.check([task])
         text = self.texts[task.task_id]

@@ -1,6 +1,6 @@
 """The conversation of one episode with a model: prompts, replies, and the actions in replies.
 
-A `Talk` renders the blocks of a `Prompt` with the facts of a `Scene`. Its `Dialogue` keeps the
+A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. Its `Dialogue` keeps the
 messages within the model's context length.
 """
 
@@ -87,19 +87,19 @@ def find_action(text: str, language: str, *, cut_off: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class Conversation:
     """A strategy's interface to the model: send prompts, request replies, note facts."""
 
     dialogue: Dialogue
     prompt: Prompt
-    scene: Scene
+    scene: PromptContext
     transcript: Transcript
     clip: Clip = Clip()
     sees_reward: bool = False
     recaps: bool = False
-    """Whether recaps are on: see `intercode.agents.language.Options.recap`."""
+    """Whether recaps are on: see `intercode.agents.language.StrategyOptions.recap`."""
 
-    def branch(self, seed: int | None) -> Talk:
+    def branch(self, seed: int | None) -> Conversation:
         """Return a copy that continues the conversation independently.
 
         Args:
@@ -219,7 +219,7 @@ class Talk:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class PromptContext:
     """The facts of an episode that prompts can contain."""
 
     env: str
@@ -240,9 +240,9 @@ class Scene:
     """The episode's seed."""
 
     @classmethod
-    def of(
+    def from_env(
         cls, env: object, task: Task, *, setting: str = "", schema: bool = False, skills: str = ""
-    ) -> Scene:
+    ) -> PromptContext:
         """Collect the scene of an episode.
 
         Args:

@@ -1,6 +1,6 @@
 """Environment handles for agents, which can act and fork but reveal neither gold nor reward.
 
-No attribute of a `HeldEnv` or `HeldSnapshot` leads to gold or reward: the environments and
+No attribute of a `GuardedEnv` or `GuardedSnapshot` leads to gold or reward: the environments and
 snapshots themselves are in tables of this module. Scoring waits until the agent has returned, so
 not even the duration of a step reveals a score. Submissions are counted over all forks.
 """
@@ -37,7 +37,7 @@ class AttemptContext:
     """Makes the context that is entered while an environment works, such as a permit."""
     on_action: Callable[[str], None] = lambda action: None
     """Called with each action before its execution."""
-    held: list[HeldEnv] = field(default_factory=list)
+    held: list[GuardedEnv] = field(default_factory=list)
     """The handles of the environment and of all its forks."""
     failure: Exception | None = None
     """The first failure that the agent did not cause, even if the agent caught the exception."""
@@ -58,12 +58,12 @@ class AttemptContext:
             raise
 
 
-class HeldSnapshot:
+class GuardedSnapshot:
     """An agent's handle of a saved episode: see `EpisodeSnapshot`. The handle reveals no gold."""
 
     def __init__(self, snapshot: EpisodeSnapshot) -> None:
         _snapshots[self] = snapshot
-        self.how = snapshot.how
+        self.mode = snapshot.mode
         self.carried, self.lost = snapshot.carried, snapshot.lost
         self.task_id, self.turns = snapshot.task_id, snapshot.turns
 
@@ -78,7 +78,7 @@ class HeldSnapshot:
         self.close()
 
 
-class HeldEnv:
+class GuardedEnv:
     """An agent's handle of an environment, or of a fork of the environment.
 
     The handle hides the reward of an episode's end, unless every turn is rewarded: an agent that
@@ -195,7 +195,7 @@ class HeldEnv:
         """Execute the action of a tool call; otherwise like `step`."""
         return self.step(read_action(ToolCall("", name, arguments), self.traits))
 
-    def fork(self, n: int = 1, how: str = "auto", lossy: bool = False) -> list[HeldEnv]:
+    def fork(self, n: int = 1, mode: str = "auto", lossy: bool = False) -> list[GuardedEnv]:
         """Fork the running episode, like `InterCodeEnv.fork`. The attempt's end closes all forks.
 
         Raises:
@@ -203,18 +203,20 @@ class HeldEnv:
         """
         if not hasattr(_env(self), "fork"):
             raise ForkError(f"environment {self.name!r} cannot be forked")
-        forks = _attempt_context(self).perform(lambda: _env(self).fork(n, how, lossy))
-        return [HeldEnv(fork, _attempt_context(self), self._observation) for fork in forks]
+        forks = _attempt_context(self).perform(lambda: _env(self).fork(n, mode, lossy))
+        return [GuardedEnv(fork, _attempt_context(self), self._observation) for fork in forks]
 
-    def snapshot(self, how: str = "auto", lossy: bool = False) -> HeldSnapshot:
+    def snapshot(self, mode: str = "auto", lossy: bool = False) -> GuardedSnapshot:
         """Save the running episode, like `InterCodeEnv.snapshot`.
 
         Raises:
             ForkError: The episode cannot be saved in this way.
         """
-        return HeldSnapshot(_attempt_context(self).perform(lambda: _env(self).snapshot(how, lossy)))
+        return GuardedSnapshot(
+            _attempt_context(self).perform(lambda: _env(self).snapshot(mode, lossy))
+        )
 
-    def restore(self, snapshot: HeldSnapshot) -> str:
+    def restore(self, snapshot: GuardedSnapshot) -> str:
         """Replace the running episode by a fork of a snapshot's episode.
 
         Returns:
@@ -235,15 +237,15 @@ class HeldEnv:
         return bool(getattr(_env(self), "reward_every_turn", False))
 
 
-_environments: WeakKeyDictionary[HeldEnv, tuple[Any, AttemptContext]] = WeakKeyDictionary()
-_snapshots: WeakKeyDictionary[HeldSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
+_environments: WeakKeyDictionary[GuardedEnv, tuple[Any, AttemptContext]] = WeakKeyDictionary()
+_snapshots: WeakKeyDictionary[GuardedSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
 
 
-def _env(held_env: HeldEnv) -> Any:
+def _env(held_env: GuardedEnv) -> Any:
     return _environments[held_env][0]
 
 
-def _attempt_context(held_env: HeldEnv) -> AttemptContext:
+def _attempt_context(held_env: GuardedEnv) -> AttemptContext:
     return _environments[held_env][1]
 
 
@@ -260,7 +262,7 @@ def defer_scores(env: Any) -> Iterator[None]:
         env.scores_later = False
 
 
-def settle(held_env: HeldEnv) -> dict[str, Any]:
+def settle(held_env: GuardedEnv) -> dict[str, Any]:
     """Score the episode that an agent has chosen; return facts about its forks, for the record.
 
     Returns:

@@ -71,9 +71,9 @@ class HumanAgents:
 
     def __call__(self, task: Task) -> HumanAgent:
         """Make the agent of one episode, in an environment without known facts."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> HumanAgent:
+    def make_agent(self, env: object, task: Task) -> HumanAgent:
         """Make the agent of one episode in this environment."""
         terminal = TaskConsole(
             task.query,

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from intercode.agents.base import Agent, EpisodeAgent
 from intercode.agents.conversation import (
     Clip,
+    Conversation,
     Dialogue,
     Prompt,
-    Scene,
-    Talk,
+    PromptContext,
     describe_tables,
     find_setting,
     read_overview,
@@ -53,7 +53,7 @@ class EpisodeLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchOptions:
     """The options of a search over forks of an episode.
 
     Raises:
@@ -79,7 +79,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StrategyOptions:
     """The options of any strategy.
 
     Raises:
@@ -115,7 +115,7 @@ class Options:
     skills: str = ""
     """The prompt's text about skills: see `intercode.agents.skills.offer`."""
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
-    search: Search | None = None
+    search: SearchOptions | None = None
     """The search of a strategy that searches; None for every other strategy."""
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ class Strategy:
     name: str
     template: str
     """The name of the prompt's template in ``prompts/``."""
-    make: Callable[[Talk], Agent]
+    make: Callable[[Conversation], Agent]
     sees_reward: bool = False
     """Whether the agent sees the true reward of every turn: oracle feedback, stated in its name."""
     examples: Literal["cannot", "local", "always"] = "cannot"
@@ -163,7 +163,9 @@ class Strategy:
             return option
         return self.examples == "always" or (self.examples == "local" and is_local(model))
 
-    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | EpisodeAgent:
+    def agent(
+        self, talk: Conversation, options: StrategyOptions, allowance: Allowance
+    ) -> Agent | EpisodeAgent:
         """Make the agent of one episode."""
         agent = self.make(talk)
         return LimitedAgent(SuccessSubmitter(agent) if self.sees_reward else agent, allowance)
@@ -173,13 +175,13 @@ class Strategy:
 
         Args:
             model: A model, or a name that `intercode.models.get_model` resolves.
-            options: See `Options`.
+            options: See `StrategyOptions`.
 
         Raises:
             UsageError: An option or the model is unknown.
         """
         if unknown := sorted(
-            options.keys() - {option_field.name for option_field in fields(Options)}
+            options.keys() - {option_field.name for option_field in fields(StrategyOptions)}
         ):
             raise UsageError(f"agent {self.name} takes no option {unknown[0]}")
         if options.get("search") is not None and not self.searches:
@@ -188,7 +190,7 @@ class Strategy:
             from intercode.models import get_model
 
             model = get_model(model)
-        return LanguageAgents(self, model, Options(**options))
+        return LanguageAgents(self, model, StrategyOptions(**options))
 
 
 def is_local(model: str) -> bool:
@@ -205,7 +207,7 @@ class LanguageAgents:
         options: The strategy's options.
     """
 
-    def __init__(self, strategy: Strategy, model: Model, options: Options) -> None:
+    def __init__(self, strategy: Strategy, model: Model, options: StrategyOptions) -> None:
         is_single = options.samples == 1 or strategy.searches
         suffix = "" if is_single else f"+{options.choose}{options.samples}"
         self.name = strategy.name + suffix
@@ -248,7 +250,7 @@ class LanguageAgents:
             for task in tasks:
                 describe_tables(task)
 
-    def calling(self, permits: AbstractContextManager[float]) -> LanguageAgents:
+    def bind_permits(self, permits: AbstractContextManager[float]) -> LanguageAgents:
         """Return a copy whose calls to the model hold a permit each."""
         clone = copy(self)
         clone._permits = permits
@@ -256,9 +258,9 @@ class LanguageAgents:
 
     def __call__(self, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode, for a shell without further facts."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
+    def make_agent(self, env: object, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Raises:
@@ -272,13 +274,15 @@ class LanguageAgents:
         options = self._options
         clip = Clip(options.observation_limit, options.observation_tail)
         setting = options.setting or find_setting(env)
-        scene = Scene.of(env, task, setting=setting, schema=options.schema, skills=options.skills)
+        scene = PromptContext.from_env(
+            env, task, setting=setting, schema=options.schema, skills=options.skills
+        )
         if options.examples:
             scene = replace(scene, examples=find_examples(scene.env, scene.language))
         if options.context is not None:
             scene = replace(scene, overview=clip(read_overview(env)))
         transcript = Transcript(self._model, self._permits)
-        talk = Talk(
+        talk = Conversation(
             Dialogue(
                 self._make_sampler(transcript, scene),
                 _add_seed(options.settings, scene),
@@ -293,7 +297,7 @@ class LanguageAgents:
         )
         return self._strategy.agent(talk, options, Allowance(transcript, options.limits))
 
-    def _make_sampler(self, transcript: Transcript, scene: Scene) -> Model:
+    def _make_sampler(self, transcript: Transcript, scene: PromptContext) -> Model:
         if self._options.samples == 1 or self._strategy.searches:
             return transcript
         if self._options.choose == "vote":
@@ -301,7 +305,7 @@ class LanguageAgents:
         return BestOfSampler(transcript, self._options.samples)
 
 
-def _add_seed(settings: Settings, scene: Scene) -> Settings:
+def _add_seed(settings: Settings, scene: PromptContext) -> Settings:
     """Add the episode's seed: attempts then differ even if replies come from a cache."""
     if not settings.temperature or settings.seed is not None or scene.seed is None:
         return settings

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from intercode.agents.base import Agent
-from intercode.agents.conversation import Scene, fence_action
+from intercode.agents.conversation import PromptContext, fence_action
 from intercode.agents.language import LanguageAgents
 from intercode.agents.strategies import TRY_AGAIN
 from intercode.envs.traits import SHELL
 from intercode.models.base import Message
 from intercode.models.prices import Price
-from intercode.models.remote import Around, RemoteModel
+from intercode.models.remote import CallContext, RemoteModel
 from intercode.models.scripted import Line, Script, ScriptedClient
 
 if TYPE_CHECKING:
@@ -55,17 +55,17 @@ class ScriptedAgents:
 
     def __call__(self, task: Task) -> Agent:
         """Make the agent of one episode in a shell."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> Agent:
+    def make_agent(self, env: object, task: Task) -> Agent:
         """Make the agent of one episode in this environment."""
-        scene = Scene.of(env, task)
+        scene = PromptContext.from_env(env, task)
         solution = getattr(env, "solution", lambda task: [*task.gold[:1], "submit"])(task)
         steps = plan(scene, solution, random.Random(scene.seed or 0))
-        return cast("Agent", _scripted_agents(replies(steps, scene.language)).within(env, task))
+        return cast("Agent", _scripted_agents(replies(steps, scene.language)).make_agent(env, task))
 
 
-def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Step]:
+def plan(scene: PromptContext, solution: Sequence[str], dice: random.Random) -> list[Step]:
     """Return the stand-in's words and actions in an episode.
 
     Args:
@@ -108,7 +108,7 @@ def replies(steps: Iterable[Step], language: str) -> list[str]:
 
 
 def _scripted_agents(reply_texts: Sequence[str]) -> LanguageAgents:
-    call_context = Around(price=Price(0.0, 0.0))
+    call_context = CallContext(price=Price(0.0, 0.0))
     return TRY_AGAIN(
         RemoteModel(NAME, ScriptedClient(_sequential_script(reply_texts), NAME), call_context)
     )

@@ -17,9 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from intercode.agents.conversation import Prompt, Talk
-from intercode.agents.guarded_env import HeldEnv
-from intercode.agents.language import Allowance, LanguageAgents, Options, Search, Strategy
+from intercode.agents.conversation import Conversation, Prompt
+from intercode.agents.guarded_env import GuardedEnv
+from intercode.agents.language import (
+    Allowance,
+    LanguageAgents,
+    SearchOptions,
+    Strategy,
+    StrategyOptions,
+)
 from intercode.agents.strategies import React
 from intercode.episode import Episode
 from intercode.errors import ContextLengthError, ForkError, UsageError
@@ -35,9 +41,9 @@ class Node:
 
     number: int
     parent: Node | None
-    talk: Talk
+    talk: Conversation
     """The conversation up to the action, without its observation."""
-    env: HeldEnv
+    env: GuardedEnv
     action: str = ""
     ends: bool = False
     """Whether the action ends the episode; it is executed only if this node is chosen."""
@@ -68,7 +74,9 @@ class Tree:
     action_count: int = 0
     """The number of executed actions, over all forks."""
 
-    def add(self, parent: Node | None, talk: Talk, env: HeldEnv, action: str = "") -> Node:
+    def add(
+        self, parent: Node | None, talk: Conversation, env: GuardedEnv, action: str = ""
+    ) -> Node:
         """Add a state, and return its node."""
         node = Node(len(self.nodes), parent, talk, env, action, _ends_episode(action))
         self.nodes.append(node)
@@ -107,16 +115,16 @@ class Searcher:
 
     name: ClassVar[str]
 
-    def __init__(self, talk: Talk, options: Options, allowance: Allowance) -> None:
+    def __init__(self, talk: Conversation, options: StrategyOptions, allowance: Allowance) -> None:
         self._initial_talk = talk
         self._samples = options.samples
-        self._search_options = options.search or Search()
+        self._search_options = options.search or SearchOptions()
         self._allowance = allowance
         self._tree = Tree()
         self._prompt = Prompt("search")
         self._replies = 0
 
-    def run(self, env: HeldEnv) -> Episode:
+    def run(self, env: GuardedEnv) -> Episode:
         """Play the episode, and return the episode of the chosen branch."""
         node = self._tree.add(None, self._initial_talk, env)
         while True:
@@ -324,7 +332,7 @@ class BestOfN(Searcher):
         self._close_others([best_leaf])
         return best_leaf
 
-    def _branches(self, root: Node) -> list[HeldEnv]:
+    def _branches(self, root: Node) -> list[GuardedEnv]:
         try:
             return [root.env, *(root.env.fork(self._samples - 1) if self._samples > 1 else [])]
         except ForkError as error:
@@ -350,7 +358,7 @@ class SearchStrategy(Strategy):
     searcher: type[Searcher] = TreeSearch
     searches: ClassVar[bool] = True
 
-    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Searcher:
+    def agent(self, talk: Conversation, options: StrategyOptions, allowance: Allowance) -> Searcher:
         """Make the agent of one episode."""
         return self.searcher(talk, options, allowance)
 
@@ -362,7 +370,12 @@ class SearchStrategy(Strategy):
         """
         if "choose" in options:
             raise UsageError(f"agent {self.name} takes no --choose: it tries all that it proposes")
-        options = {"samples": PROPOSALS, "search": Search(), "settings": Settings(), **options}
+        options = {
+            "samples": PROPOSALS,
+            "search": SearchOptions(),
+            "settings": Settings(),
+            **options,
+        }
         return Strategy.__call__(self, model, **options)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 
-from intercode.agents.conversation import CUT_OFF, Talk, fence_action, turn_values
+from intercode.agents.conversation import CUT_OFF, Conversation, fence_action, turn_values
 from intercode.agents.examples import Step
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, strip_thoughts
@@ -46,7 +46,7 @@ def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:
 
 
 def next_action(
-    talk: Talk, history: Sequence[Turn], read: Callable[[str], str] | None = None
+    talk: Conversation, history: Sequence[Turn], read: Callable[[str], str] | None = None
 ) -> str:
     """Request the next action; after a repeated failure, request it again with a recap.
 
@@ -76,7 +76,7 @@ class TryAgain:
     _read: Callable[[str], str] | None = None
     """Returns the part of a reply that holds the action; None: the whole reply."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -100,7 +100,7 @@ TRY_AGAIN_ORACLE = Strategy(
 class SingleTurn:
     """An agent that requests one reply, executes its action, and submits."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -174,7 +174,7 @@ class PlanSolve:
         refine: Whether the model may continue after the last step, until it submits.
     """
 
-    def __init__(self, talk: Talk, *, refine: bool = False) -> None:
+    def __init__(self, talk: Conversation, *, refine: bool = False) -> None:
         self._talk = talk
         self._refine = refine
         self._plan: list[str] | None = None
@@ -231,7 +231,7 @@ class ToolCalling:
     previous reply have their results.
     """
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
         self._calls: deque[ToolCall] = deque()
         self._open: str | None = None

@@ -250,7 +250,7 @@ def _plan_environment(
     env: str, folders: Iterable[Path], limit: int | None, progress: Progress
 ) -> tuple[Plan, int]:
     """Select the tasks of an environment; return the plan, and the number of all its tasks."""
-    spec, full_dataset = load(RunSpec.of({"env": env, "secret": find_secret(*folders)}))
+    spec, full_dataset = load(RunSpec.from_layers({"env": env, "secret": find_secret(*folders)}))
     dataset = narrow_dataset(spec, full_dataset, progress)
     return Plan(spec, dataset, select_tasks(dataset, None, limit)), len(full_dataset)
 

@@ -47,7 +47,7 @@ def demonstrate(
     is_complete, folders = True, []
     for env, count in TASKS.items():
         folders.append(output_folder / f"{env}-{AGENT}")
-        spec = RunSpec.of(
+        spec = RunSpec.from_layers(
             {
                 "env": env,
                 "data": f"{env}-starter",

@@ -17,7 +17,7 @@ from intercode.cli.terminal import (
     shorten,
     size,
 )
-from intercode.dialogues import Call, RecordedMessage, Talk, agent_talk, find_branch
+from intercode.dialogues import Call, RecordedDialogue, RecordedMessage, agent_talk, find_branch
 from intercode.envs.traits import find_prompt
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
@@ -59,7 +59,7 @@ def mark(episode: Episode) -> str:
     """Return an episode's outcome, with the judge of a judged success."""
     if not episode.success:
         return episode.outcome or UNKNOWN
-    judgement = JudgeSummary.of(episode)
+    judgement = JudgeSummary.from_episode(episode)
     return (
         "solved"
         if judgement is None or not judgement.same
@@ -88,7 +88,7 @@ def _limit_lines(text: str, lines: int | None) -> str:
 
 def _turn_texts(episode: Episode, lines: int | None) -> Iterator[str]:
     """Yield each turn after the model's reply for it, then the reply before the end."""
-    talk, prompt = agent_talk(episode) or Talk(), find_prompt(episode.env)
+    talk, prompt = agent_talk(episode) or RecordedDialogue(), find_prompt(episode.env)
     for index, turn in enumerate(episode.turns):
         yield from _reply_lines(talk, index, turn.action, lines)
         yield _turn_text(turn, lines, prompt)
@@ -96,7 +96,9 @@ def _turn_texts(episode: Episode, lines: int | None) -> Iterator[str]:
     yield from _reply_lines(talk, len(episode.turns), last_action, lines)
 
 
-def _reply_lines(talk: Talk, turn: int, action: str, lines: int | None) -> Iterator[str]:
+def _reply_lines(
+    talk: RecordedDialogue, turn: int, action: str, lines: int | None
+) -> Iterator[str]:
     """Yield the thought of each model call of a turn, or its reply without the action."""
     calls = [call for call in talk.get("calls", ()) if call.get("turn") == turn]
     chosen_sample = next((call["chosen"] for call in calls if "chosen" in call), None)

@@ -20,11 +20,11 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
 from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
-from intercode.evaluate.rescore import DEFAULT, RescoreResult, Result, rescore
+from intercode.evaluate.rescore import DEFAULT, RescoredEpisode, RescoreResult, rescore
 from intercode.evaluate.run_differences import DriftError
 from intercode.evaluate.run_setup import (
     REQUESTABLE_OPTIONS,
-    Setting,
+    EnvironmentSetting,
     plan,
     resolve_setting,
     run_folder,
@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     }
 
     @cache
-    def get_setting() -> Setting:
+    def get_setting() -> EnvironmentSetting:
         budget = (
             make_budget(spec.merge(out=str(output_folder)))
             if spec.reward == ModelReward.KIND
@@ -261,7 +261,7 @@ def _comparison_text(paired_result: PairedComparison | None) -> str:
     return text
 
 
-def _change_table(changes: list[Result]) -> str:
+def _change_table(changes: list[RescoredEpisode]) -> str:
     """Return a table of the episodes with another reward, and the effect on their success."""
     if not changes:
         return "no reward has changed\n"
@@ -280,7 +280,7 @@ def _change_table(changes: list[Result]) -> str:
     return text + (f"… and {extra_count} more (--json has them all)\n" if extra_count > 0 else "")
 
 
-def _verdict_change(change: Result) -> str:
+def _verdict_change(change: RescoredEpisode) -> str:
     """Return the effect of a changed reward on success; empty without any."""
     if change.before.success == change.after.success:
         return ""

@@ -96,7 +96,7 @@ class Watcher(Progress):
         """Print the current build step if the build takes long."""
         self._delayed_messages(text)
 
-    def built(self) -> None:
+    def end_preparation(self) -> None:
         """Discard pending messages, because the build has ended."""
         self._delayed_messages.discard()
 
@@ -126,7 +126,7 @@ class Watcher(Progress):
         self._finished_count += 1
         self._successes += episode.success
         self._errors += episode.status == "error"
-        self._add(Outcome.of(episode))
+        self._add(Outcome.from_episode(episode))
         if self._show is not None:
             self._line.clear()
             print(render(episode), file=self._show, flush=True)
@@ -147,14 +147,14 @@ class Watcher(Progress):
         if not self._quiet:
             self._line.announce(f"intercode: {safe(change)}")
 
-    def waiting(self, text: str) -> None:
+    def report_wait(self, text: str) -> None:
         """Print that the run waits for a model's server, even if quiet."""
         self._line.announce(f"intercode: {safe(text)}")
 
-    def stopping(self, running_count: int) -> None:
+    def report_interrupt(self, running_count: int) -> None:
         """Acknowledge an interrupt, with the number of running episodes."""
         self._note = "stopping"
-        self._line.stopping(running_count)
+        self._line.report_interrupt(running_count)
 
     def end(self) -> None:
         """Remove the live line; without a terminal, print the final state."""

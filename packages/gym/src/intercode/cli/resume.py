@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
     is_strict = args.strict or "locked" in manifest["sessions"][0]
     resume_plan = replace(plan(spec, watcher), follows_machine=not is_strict)
     jobs = [(epoch, task.task_id, ()) for epoch in range(spec.epochs) for task in resume_plan.tasks]
-    latest_outcomes = read_latest(folder, Outcome.of)
+    latest_outcomes = read_latest(folder, Outcome.from_episode)
     finished_outcomes = [
         latest_outcomes[job]
         for job in jobs

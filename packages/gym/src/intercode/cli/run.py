@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
     options = read_arguments(args)
     if args.trust or options.keys() & {"agent", "preset", "locked"}:
         return run_and_print(make_spec(options, trust=args.trust))
-    return _run_gold(RunSpec.of(options), _run_command(options))
+    return _run_gold(RunSpec.from_layers(options), _run_command(options))
 
 
 def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
@@ -61,7 +61,7 @@ def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
         return recorded_spec(folder, read_manifest(folder), options, trust=trust)
     if trust:
         raise UsageError("--trust is for --locked RUN: nothing else is taken from a record")
-    return RunSpec.of(options)
+    return RunSpec.from_layers(options)
 
 
 def run_and_print(spec: RunSpec) -> int:

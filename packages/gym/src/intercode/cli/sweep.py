@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
     plans = _plan_runs(specs)
     for run_plan in plans:
         _check_agent(run_plan)
-    budget = make_budget(RunSpec.of(read_arguments(args)), specs)
+    budget = make_budget(RunSpec.from_layers(read_arguments(args)), specs)
     results: list[tuple[Plan, RunResult]] = []
     for run_number, run_plan in enumerate(plans, 1):
         if not args.quiet:
@@ -64,7 +64,7 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
     if args.skills and not any(agent_provider(name).reads_skills for name in args.agents):
         raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
     shared_options = read_arguments(args)
-    no_model = dict.fromkeys(unused_model_options(RunSpec.of(shared_options)))
+    no_model = dict.fromkeys(unused_model_options(RunSpec.from_layers(shared_options)))
     for target in args.what:
         env, _, dataset_name = target.partition("=")
         for agent in args.agents:
@@ -75,7 +75,7 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
                     "out": str(Path(folder) / _run_label(target, agent, model, skill)),
                     "skill": [] if skill in (None, NO_SKILL) else [skill],
                 }
-                yield RunSpec.of(
+                yield RunSpec.from_layers(
                     shared_options, {} if agent in model_agents else no_model, combination_options
                 )
 

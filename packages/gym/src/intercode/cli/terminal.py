@@ -313,7 +313,7 @@ class LiveLine:
         self.clear()
         print(text, file=sys.stderr, flush=True)
 
-    def stopping(self, running_count: int) -> None:
+    def report_interrupt(self, running_count: int) -> None:
         """Acknowledge an interrupt, with the number of episodes that still run."""
         wait_text = f"waiting for {format_count(running_count, 'episode')} in flight"
         self.announce(f"interrupted: {wait_text}; again to stop at once")

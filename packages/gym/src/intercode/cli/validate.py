@@ -128,9 +128,9 @@ def make_spec(args: argparse.Namespace) -> RunSpec:
         options["env"] = args.data
         if not is_known:
             project.refuse_lone_file(args.data, "; or try the file alone, with --env ENV")
-            _, tasks = load(RunSpec.of(options, {"env": ""}))
+            _, tasks = load(RunSpec.from_layers(options, {"env": ""}))
             options["env"] = detect_environment(tasks)
-    return RunSpec.of(options)
+    return RunSpec.from_layers(options)
 
 
 def _is_environment(reference: str) -> bool:
@@ -146,7 +146,7 @@ def _write_exclusions(args: argparse.Namespace, dataset: Dataset, validation: Va
     if not validation.complete:
         print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
         return
-    Exclusion.of(dataset, validation.reasons()).write(args.write_exclude)
+    Exclusion.from_tasks(dataset, validation.reasons()).write(args.write_exclude)
     if not args.quiet:
         count = len(validation.reasons())
         print(f"{args.write_exclude}: {format_count(count, 'task')} to leave out", file=sys.stderr)

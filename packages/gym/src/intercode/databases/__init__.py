@@ -14,14 +14,14 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from intercode.databases.base import (
-    Engine,
+    ActionOutcome,
+    DatabaseEngine,
+    DatabaseSession,
     EngineOptions,
     Failure,
-    Outcome,
-    Result,
     Row,
-    Session,
-    Table,
+    StatementResult,
+    TableState,
 )
 from intercode.databases.source import Source, find
 from intercode.errors import UsageError
@@ -29,15 +29,15 @@ from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import absolute, is_reference
 
 __all__ = [
-    "Engine",
+    "DatabaseEngine",
     "EngineOptions",
     "Failure",
-    "Outcome",
-    "Result",
+    "ActionOutcome",
+    "StatementResult",
     "Row",
-    "Session",
+    "DatabaseSession",
     "Source",
-    "Table",
+    "TableState",
     "engine_name",
     "find",
     "get_engine",
@@ -58,7 +58,7 @@ ENGINES = Registry(
 
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _SERVERS = ("mysql", "postgresql")
-_shared_engines: dict[tuple[int, str, str], Engine] = {}
+_shared_engines: dict[tuple[int, str, str], DatabaseEngine] = {}
 _lock = threading.Lock()
 
 
@@ -88,7 +88,7 @@ def get_engine(
     engine: str = "sqlite",
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
-) -> Engine:
+) -> DatabaseEngine:
     """Return a new engine; the caller closes it.
 
     Args:
@@ -112,14 +112,14 @@ def get_engine(
         raise UsageError(f"the engine {name!r} {reason}: --sandbox {sandbox} is for sqlite")
     make = ENGINES.resolve(name)
     url = engine if "://" in engine else None
-    return cast(Engine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
+    return cast(DatabaseEngine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
 
 
 def shared_engine(
     engine: str = "sqlite",
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
-) -> Engine:
+) -> DatabaseEngine:
     """Return the process-wide engine of a name or URL: all environments share its server and pool.
 
     The engine is closed when the process ends.
@@ -140,6 +140,6 @@ def shared_engine(
         return _shared_engines[key]
 
 
-def _close_in(pid: int, engine: Engine) -> None:
+def _close_in(pid: int, engine: DatabaseEngine) -> None:
     if os.getpid() == pid:
         engine.close()

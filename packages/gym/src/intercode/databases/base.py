@@ -1,6 +1,6 @@
 """Database engines and sessions: the interface of all engines that run an agent's SQL.
 
-An `Engine` opens a `Session` for each episode: one connection to a private, pristine database, with
+An `DatabaseEngine` opens a `DatabaseSession` for each episode: one connection to a private, pristine database, with
 privileges on this database only. Closing the session discards the agent's changes. The embedded
 SQLite, a server at a URL and a user's engine are interchangeable. Their specification is one
 conformance suite (``packages/gym/tests/databases/``).
@@ -24,7 +24,7 @@ Role = Literal["agent", "grader"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StatementResult:
     """The result of one statement."""
 
     columns: tuple[str, ...] = ()
@@ -54,10 +54,10 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActionOutcome:
     """The outcome of one action: the results of its statements, up to the first failure."""
 
-    results: tuple[Result, ...] = ()
+    results: tuple[StatementResult, ...] = ()
     failure: Failure | None = None
     timed_out: bool = False
     """Whether the action was interrupted at the time limit; `failure` reports it, too."""
@@ -94,7 +94,7 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableState:
     """The state of one table or view."""
 
     kind: Literal["table", "view"]
@@ -108,13 +108,15 @@ class Table:
     triggers: tuple[Trigger, ...] = ()
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """One connection to a private database. Not thread-safe, except for `close` and `kill`."""
 
     source: Source
     limits: Limits
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
         """Run an action: one statement or several.
 
         The outcome contains the agent's errors. Other errors are raised.
@@ -130,7 +132,7 @@ class Session(Protocol):
             DatabaseError: The engine failed, or was lost.
         """
 
-    def state(self) -> Mapping[str, Table]:
+    def state(self) -> Mapping[str, TableState]:
         """Return the current state of all tables and views, by name.
 
         Tasks that ask for a change are graded by this state. Temporary tables are left out; an open
@@ -156,7 +158,7 @@ class Session(Protocol):
 class SavedSession:
     """The saved state of a session. No process runs for it."""
 
-    open: Callable[[], Session]
+    open: Callable[[], DatabaseSession]
     """Open a session in the saved state; any number of times, from any thread, even after the
     source has been closed."""
     close: Callable[[], None]
@@ -181,7 +183,7 @@ class SavesSession(Protocol):
         """
 
 
-class Engine(Protocol):
+class DatabaseEngine(Protocol):
     """A database system. Thread-safe: one engine serves all workers of a run."""
 
     name: str
@@ -189,7 +191,9 @@ class Engine(Protocol):
     dialect: str
     """sqlglot's name of the SQL dialect: ``sqlite``, ``duckdb``, ``mysql``, ``postgres``."""
 
-    def open(self, source: Source, limits: Limits | None = None, role: Role = "agent") -> Session:
+    def open(
+        self, source: Source, limits: Limits | None = None, role: Role = "agent"
+    ) -> DatabaseSession:
         """Open a session over a pristine database with the source's content.
 
         Args:

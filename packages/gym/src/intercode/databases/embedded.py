@@ -27,19 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.base import (
+    ActionOutcome,
     Constraint,
     EngineOptions,
     Failure,
-    Outcome,
-    Result,
     Role,
     SavedSession,
-    Table,
+    StatementResult,
+    TableState,
     Trigger,
 )
 from intercode.databases.convert.build import as_duckdb, as_sqlite
 from intercode.databases.inside import wire
-from intercode.databases.pool import Pool
+from intercode.databases.pool import ResourcePool
 from intercode.databases.source import Source
 from intercode.errors import (
     ActionError,
@@ -51,7 +51,7 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_sandbox.base import Limits, Provider, SandboxBackend, Worker, cause_of_death
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native.provider import NativeProvider
@@ -79,7 +79,7 @@ _ALL_SEALS = 0b1111  # against changing the seals, shrinking, growing, writing
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class EngineTraits:
     """The traits of one embedded engine."""
 
     name: str
@@ -94,7 +94,7 @@ class Library:
 def sqlite(options: EngineOptions) -> EmbeddedEngine:
     """Return the engine ``sqlite``, which is Python's own library."""
     version = sqlite3.sqlite_version
-    return EmbeddedEngine(Library("sqlite", "SQLite", version, (), _sqlite_file), options)
+    return EmbeddedEngine(EngineTraits("sqlite", "SQLite", version, (), _sqlite_file), options)
 
 
 def _sqlite_file(source: Source, options: EngineOptions) -> Path:
@@ -112,7 +112,7 @@ def duckdb(options: EngineOptions) -> EmbeddedEngine:
         raise UsageError("the engine 'duckdb' needs: pip install 'intercode-gym[duckdb]'")
     version = importlib.metadata.version("duckdb")
     path = (str(Path(module_spec.origin).parents[1]),)
-    return EmbeddedEngine(Library("duckdb", "DuckDB", version, path, _duckdb_file), options)
+    return EmbeddedEngine(EngineTraits("duckdb", "DuckDB", version, path, _duckdb_file), options)
 
 
 def _duckdb_file(source: Source, options: EngineOptions) -> Path:
@@ -122,7 +122,7 @@ def _duckdb_file(source: Source, options: EngineOptions) -> Path:
 class EmbeddedEngine:
     """An engine whose sessions run in workers; see `databases.base.Engine`."""
 
-    def __init__(self, library: Library, options: EngineOptions) -> None:
+    def __init__(self, library: EngineTraits, options: EngineOptions) -> None:
         self.name = self.dialect = library.name
         self._library = library
         self._options = options
@@ -130,7 +130,7 @@ class EmbeddedEngine:
         self._provider = _provider(options, (self._module,), library.path)
         self._files = PristineFiles()
         # An agent's worker never serves a grader, nor a session with other limits.
-        self._pool: Pool[tuple[Role, Limits], EmbeddedWorker] = Pool(
+        self._pool: ResourcePool[tuple[Role, Limits], EmbeddedWorker] = ResourcePool(
             EmbeddedWorker.close, _MAX_IDLE, lambda worker: worker.alive
         )
 
@@ -232,7 +232,9 @@ class EmbeddedSession:
 
     # -- actions ---------------------------------------------------------------------------------
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
         """Run an action: one statement or several."""
         _check(sql)
         seconds = self.limits.seconds(timeout)
@@ -263,7 +265,7 @@ class EmbeddedSession:
             return replace(outcome, restarted=True)
         return outcome
 
-    def state(self) -> Mapping[str, Table]:
+    def state(self) -> Mapping[str, TableState]:
         """Return all tables and views as they are now, by name."""
         seconds = self.limits.timeout
         size = _STATE_OUTPUTS * self.limits.output
@@ -373,11 +375,11 @@ class EmbeddedSession:
             if self._is_stale:
                 raise DatabaseError("interrupted from another thread")
 
-    def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> Outcome:
+    def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> ActionOutcome:
         """Restart the process that an action has ended; return the action's outcome."""
         with self._lock:
             self._restart()
-        return Outcome((), failure, timed_out=timed_out, restarted=True)
+        return ActionOutcome((), failure, timed_out=timed_out, restarted=True)
 
     def _restart(self) -> None:
         self._is_stale = True
@@ -440,10 +442,10 @@ def _check(sql: str) -> None:
         raise ActionError("SQL must be Unicode text") from error
 
 
-def _outcome(answer: Any) -> tuple[Outcome, bool, bool]:
+def _outcome(answer: Any) -> tuple[ActionOutcome, bool, bool]:
     results, failure, is_timed_out, is_written, is_exhausted = answer
     return (
-        Outcome(
+        ActionOutcome(
             tuple([_result(*result) for result in results]),
             None if failure is None else Failure(*failure),
             timed_out=is_timed_out is True,
@@ -455,8 +457,8 @@ def _outcome(answer: Any) -> tuple[Outcome, bool, bool]:
 
 def _result(
     columns: list[str], rows: list[Any], total: int | None, affected_rows: int | None
-) -> Result:
-    return Result(tuple(columns), tuple(map(tuple, rows)), total, affected_rows)
+) -> StatementResult:
+    return StatementResult(tuple(columns), tuple(map(tuple, rows)), total, affected_rows)
 
 
 def _table(
@@ -466,14 +468,16 @@ def _table(
     constraints: list[Any],
     definition: str,
     triggers: list[Any],
-) -> Table:
-    return Table(
+) -> TableState:
+    return TableState(
         kind,
         tuple((name, type_) for name, type_ in columns),
         tuple(map(tuple, rows)),
         tuple(Constraint(rule, tuple(names), text) for rule, names, text in constraints),
         definition,
-        tuple(Trigger(name, text, f"DROP TRIGGER {quoted(name)}") for name, text in triggers),
+        tuple(
+            Trigger(name, text, f"DROP TRIGGER {quote_identifier(name)}") for name, text in triggers
+        ),
     )
 
 

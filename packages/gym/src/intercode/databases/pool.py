@@ -23,7 +23,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 ResourceT = TypeVar("ResourceT")
 
 
-class Pool(Generic[KeyT, ResourceT]):
+class ResourcePool(Generic[KeyT, ResourceT]):
     """Idle resources by key. Thread-safe.
 
     Args:

@@ -70,7 +70,7 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     if not tasks:
         raise TaskError(f"{path}: holds no tasks")
     name = path.stem if name is None else name
-    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(extra_fields))
+    return Dataset(tasks, name, str(path), rows=rows, retained_tasks=sorted(extra_fields))
 
 
 load_cached_file = cached_loader(load_file)

@@ -24,7 +24,7 @@ from typing import Any
 from intercode.datasets.dataset_cache import cached_loader
 from intercode.datasets.files import locate, read_rows, read_tasks
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode.task import Dataset
 
 SPLITS = ("dev", "train", "test")
@@ -91,8 +91,12 @@ def repair_query(gold: str) -> str | None:
     if match is None:
         return None
     aggregate, column, table, where_clause = match.groups()
-    selection = f"{aggregate}({quoted(column, '`')})" if aggregate else quoted(column, "`")
-    sql = f"SELECT {selection} FROM {quoted(table, '`')}"
+    selection = (
+        f"{aggregate}({quote_identifier(column, '`')})"
+        if aggregate
+        else quote_identifier(column, "`")
+    )
+    sql = f"SELECT {selection} FROM {quote_identifier(table, '`')}"
     conditions = []
     for condition_text in _NEXT_CONDITION.split(where_clause) if where_clause else ():
         condition = _CONDITION.fullmatch(condition_text)
@@ -101,8 +105,8 @@ def repair_query(gold: str) -> str | None:
         name, operator, value = condition.groups()
         value = value.replace("\\", "\\\\")  # an escape in MySQL, not in SQLite
         is_number = operator != "=" and _NUMBER.fullmatch(value)
-        literal = value if is_number else quoted(value, "'")
-        conditions.append(f"{quoted(name, '`')} {operator} {literal}")
+        literal = value if is_number else quote_identifier(value, "'")
+        conditions.append(f"{quote_identifier(name, '`')} {operator} {literal}")
     return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
 
 
@@ -135,10 +139,10 @@ def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
 def _value(value: object, kind: str) -> str:
     if kind == "real" and isinstance(value, str):
         match = _NUMBER.search(value.replace(",", ""))
-        return match[0] if match else quoted(value.lower(), "'")
+        return match[0] if match else quote_identifier(value.lower(), "'")
     if isinstance(value, (int, float)):
-        return quoted(str(value), "'") if kind != "real" else json.dumps(value)
-    return quoted(str(value).lower(), "'")
+        return quote_identifier(str(value), "'") if kind != "real" else json.dumps(value)
+    return quote_identifier(str(value).lower(), "'")
 
 
 def _authored_fields(

@@ -26,12 +26,12 @@ from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.snapshots import (
     HOWS,
     EpisodeSnapshot,
-    How,
+    ForkMode,
     make_fork_generator,
     repeat,
     take_snapshot,
 )
-from intercode.envs.stage import PlaceT, SandboxStage, Stage, SupportsTermination
+from intercode.envs.stage import SandboxStage, Stage, SupportsTermination, WorkspaceT
 from intercode.envs.terminal_keys import add_keys_tool
 from intercode.envs.traits import SHELL, language_traits
 from intercode.episode import (
@@ -81,7 +81,7 @@ INTERPRETERS = Registry(
 """Name → the function or class that opens the interpreter in a sandbox."""
 
 
-class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
+class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up. Any other action is
@@ -138,15 +138,15 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     def __init__(
         self,
         dataset: str | Path | Dataset,
-        stage: Stage[PlaceT] | None = None,
-        interpreter: str | Callable[[PlaceT], Interpreter] = "bash",
-        reward: str | Function | Reward[PlaceT] | None = None,
+        stage: Stage[WorkspaceT] | None = None,
+        interpreter: str | Callable[[WorkspaceT], Interpreter] = "bash",
+        reward: str | Function | Reward[WorkspaceT] | None = None,
         *,
         options: EnvOptions | None = None,
         **changes: Any,
     ) -> None:
         kind = self.Options if options is None else type(options)
-        self.options = options = kind.of(options, changes)
+        self.options = options = kind.merge(options, changes)
         opens = _opener(interpreter)
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = language_traits(language)
@@ -163,8 +163,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             reward = choose_reward(self.name, reward, _no_reward)
         if stage is None:
             if (image := getattr(options, "image", None)) and Path(image).exists():
-                options = kind.of(options, {"image": Path(image)})  # "./" is not needed
-            stage = cast("Stage[PlaceT]", SandboxStage.of(options, self.traits))
+                options = kind.merge(options, {"image": Path(image)})  # "./" is not needed
+            stage = cast("Stage[PlaceT]", SandboxStage.from_options(options, self.traits))
         hide(tasks.source, tasks.databases)
         super().__init__(tasks, self.options)
         self.render_mode = options.render_mode
@@ -178,7 +178,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             stage.programs = stage.programs or self.traits.programs
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
-        self._workspace: PlaceT | None = None
+        self._workspace: WorkspaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
         self._scored_workspaces: weakref.WeakSet[Any] = (
@@ -190,7 +190,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self._settings: dict[tuple[str, str], str] = {}  # by image and directory
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
         """Exclude the tasks that cannot run with the given options, without starting anything.
 
         Args:
@@ -234,7 +234,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return self.episode_state.submissions.total
 
     @property
-    def workspace(self) -> PlaceT:
+    def workspace(self) -> WorkspaceT:
         """The workspace of the current episode: its sandbox or session, for inspection.
 
         In a fork that has not started yet, access starts the workspace.
@@ -251,7 +251,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return self._workspace
 
     @property
-    def sandbox(self) -> PlaceT:
+    def sandbox(self) -> WorkspaceT:
         """The workspace: the same as `workspace`, named for environments with a sandbox."""
         return self.workspace
 
@@ -467,7 +467,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if episode.turns and episode.status in ("ended", "truncated"):
             episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
 
-    def _judge(self, task: Task, episode: Episode, workspace: PlaceT) -> Score:
+    def _judge(self, task: Task, episode: Episode, workspace: WorkspaceT) -> Score:
         """End all processes of an ended episode's workspace, then score the workspace."""
         score, ending_detail = Score(0.0), {}
         try:
@@ -499,7 +499,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     def score(
         self,
         task: Task,
-        workspace: PlaceT,
+        workspace: WorkspaceT,
         *,
         output: str | None = None,
         episode: Episode | None = None,
@@ -540,7 +540,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return self._judge(task, episode, workspace)
 
     def _refuse_to_score(
-        self, task: Task, workspace: PlaceT, output: str | None, episode: Episode | None
+        self, task: Task, workspace: WorkspaceT, output: str | None, episode: Episode | None
     ) -> None:
         if output is not None and episode is not None:
             raise UsageError("score takes an output or an episode, which has one, not both")
@@ -561,7 +561,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 f"env.stage.open(task), so that it differs from the image by what the agent did"
             )
 
-    def _attempt(self, task: Task, workspace: PlaceT, output: str | None) -> Episode:
+    def _attempt(self, task: Task, workspace: WorkspaceT, output: str | None) -> Episode:
         """Return an episode for an attempt without `step`, from its answer (see `score`)."""
         turns = [] if output is None else [Turn("", output)]
         return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
@@ -649,7 +649,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         with closing(self.recreate(single_task)) as env:
             return play_gold(env, task)
 
-    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+    def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
         """Save the running episode between two actions; the episode continues unchanged.
 
         Args:
@@ -667,7 +667,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """
         try:
             with self._calls:
-                return self._save(how, lossy)
+                return self._save(mode, lossy)
         except BaseException as error:  # the interpreter may have sent only a part of its state
             self.interrupt(error)
             raise
@@ -700,7 +700,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 (observation, self.episode_state.first_info(self.max_turns, last_turn))
             )
 
-    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
+    def fork(self, n: int = 1, mode: ForkMode = "auto", lossy: bool = False) -> list[Self]:
         """Fork the running episode into new environments; the episode itself continues.
 
         Args:
@@ -719,7 +719,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             raise UsageError(f"the number of forks must be a whole number, not {n!r}")
         if n < 1:
             raise UsageError(f"the number of forks must be at least 1, not {n}")
-        with ExitStack() as stack, self.snapshot(how, lossy) as snapshot:
+        with ExitStack() as stack, self.snapshot(mode, lossy) as snapshot:
             forks = []
             for _ in range(n):
                 fork = stack.enter_context(closing(self.recreate(self.dataset)))
@@ -733,14 +733,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             stack.pop_all()
             return forks
 
-    def _save(self, fork_mode: How, lossy: bool) -> EpisodeSnapshot:
+    def _save(self, fork_mode: ForkMode, lossy: bool) -> EpisodeSnapshot:
         state, episode, origin = self.episode_state, self.episode, self._origin
         if fork_mode not in HOWS:
             raise UsageError(f"how must be one of {', '.join(HOWS)}, not {fork_mode!r}")
         is_active = self._is_unstarted_fork or self._interpreter is not None
         if episode.status != "running" or not is_active:
             raise ForkError("the episode has ended: take a snapshot while it is running")
-        if self._is_unstarted_fork and origin is not None and fork_mode in ("auto", origin.how):
+        if self._is_unstarted_fork and origin is not None and fork_mode in ("auto", origin.mode):
             return origin.with_episode(episode, state.fork_numbers)
         if not self._is_unstarted_fork:
             episode = replace(episode, seconds=state.seconds)
@@ -769,7 +769,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             self._refuse_stopped()
         self.episode_state.start_clock()
 
-    def _replay_turns(self) -> tuple[PlaceT, Interpreter]:
+    def _replay_turns(self) -> tuple[WorkspaceT, Interpreter]:
         """Open a workspace, and repeat the actions of the episode in it."""
         task = self.episode_state.task
         with ExitStack() as stack:

@@ -61,7 +61,7 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
         options: BashOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = BashOptions.of(options, changes)
+        options = BashOptions.merge(options, changes)
         if (reward := options.reward) == "judge":
             raise UsageError(
                 "a judge needs a model: --judge-model PROVIDER/NAME, or from Python "
@@ -69,7 +69,7 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
             )
         judge, reward = (reward, None) if isinstance(reward, Judge) else (None, reward)
         tasks = load(data)
-        stage = SandboxStage.of(options, self.traits)
+        stage = SandboxStage.from_options(options, self.traits)
         cache = GoldCache.from_option(options.cache_gold, stage.provider)
         env_reward = choose_reward(
             "bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore)

@@ -122,26 +122,26 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         options: CtfOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = CtfOptions.of(options, changes)
+        options = CtfOptions.merge(options, changes)
         tasks = load_seeded(data, options.seed or 0, options.secret)
         _check(tasks)
         self.attempts = options.attempts or None
-        available_tasks = tasks if Policy.of(options.network).reaches_out else filter_offline(tasks)
+        available_tasks = tasks if Policy.parse(options.network).reaches_out else filter_offline(tasks)
         self._excluded_ids = {task.task_id for task in tasks} - {
             task.task_id for task in available_tasks
         }
-        self._folders = CtfStage.of(options, self.traits)
+        self._folders = CtfStage.from_options(options, self.traits)
         env_reward = choose_reward("ctf", options.reward, FlagReward)
         super().__init__(
             available_tasks, self._folders, self._open_shell, env_reward, options=options
         )
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
         """Exclude the tasks that need an unavailable network: see `InterCodeEnv.narrowed`."""
         available_tasks = (
             tasks
-            if Policy.of(options.get("network") or False).reaches_out
+            if Policy.parse(options.get("network") or False).reaches_out
             else filter_offline(tasks)
         )
         excluded_count = len(tasks) - len(available_tasks)

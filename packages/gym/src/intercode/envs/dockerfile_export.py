@@ -59,7 +59,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class WorkspaceRecipe:
     """A description of a task's workspace for other tools."""
 
     dockerfile: str
@@ -94,7 +94,7 @@ class Recipe:
         return dockerfile
 
 
-class Writer:
+class RecipeWriter:
     """A builder of recipes that appends Dockerfile instructions.
 
     Args:
@@ -226,7 +226,7 @@ class Writer:
         limits: Limits,
         network: bool,
         service: Service | None,
-    ) -> Recipe:
+    ) -> WorkspaceRecipe:
         """Add the task's files and setup, and return the recipe.
 
         Args:
@@ -247,7 +247,7 @@ class Writer:
         self._root(False)
         if setup is not None:
             self._lines.append(f"RUN {_words('/bin/bash', '--norc', '--noprofile', '-c', setup)}")
-        return Recipe(
+        return WorkspaceRecipe(
             dockerfile="\n".join([*self._lines, ""]),
             files=self.files,
             executable=frozenset(self._executable),

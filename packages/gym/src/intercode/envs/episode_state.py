@@ -36,7 +36,7 @@ from intercode.registry import MESSAGES
 from intercode.task import Dataset, Task
 from intercode.tool_calls import Tool, ToolCall
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
 """The errors that ``errors="value"`` turns into values. Errors of the caller or the agent are not
@@ -328,7 +328,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self.episode_state = EpisodeState(options)
-        self._calls = OneCaller("this environment", self._release)
+        self._calls = CallGuard("this environment", self._release)
 
     @property
     def episode(self) -> Episode:

@@ -41,14 +41,14 @@ from intercode_sandbox.units import LIMITS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from intercode.databases.base import Engine
+    from intercode.databases.base import DatabaseEngine
     from intercode.rewards.gold import GoldCache
     from intercode_sandbox.base import Provider
 
     # A reward: a function, a `Reward`, a judge, or a name.
     RewardValue = str | Callable[..., Any] | Any
     ProviderValue = str | Provider
-    EngineValue = str | Engine
+    EngineValue = str | DatabaseEngine
     PathValue = str | Path
     CacheValue: TypeAlias = bool | GoldCache
 else:  # the types of values in text formats
@@ -270,7 +270,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         limit_options = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
         limit_options = {name: value for name, value in limit_options.items() if value is not None}
         if limit_options or self.limits is not None:
-            msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **limit_options))
+            msgspec.structs.force_setattr(self, "limits", Limits.merge(self.limits, **limit_options))
         for name in limit_options:
             msgspec.structs.force_setattr(self, name, None)
         for name, (first_value, second_value) in BINARY_OPTIONS.items():
@@ -280,7 +280,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
                 )
 
     @classmethod
-    def of(
+    def merge(
         cls: type[_OptionsT], options: EnvOptions | None, changes: Mapping[str, Any]
     ) -> _OptionsT:
         """Merge a constructor's options object with its single options.
@@ -323,7 +323,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Validate the values, including the network policy."""
         super().__post_init__()
-        Policy.of(self.network)
+        Policy.parse(self.network)
 
 
 class ShellOptions(SandboxOptions, frozen=True, kw_only=True):

@@ -102,10 +102,10 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         options: PythonOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PythonOptions.of(options, changes)
+        options = PythonOptions.merge(options, changes)
         tasks = load(data)
         network, self._python = options.network, options.python
-        stage = SandboxStage.of(options, self.traits)
+        stage = SandboxStage.from_options(options, self.traits)
         provider = stage.provider
         stage.programs = (self._python,) if self._python else ()
         self._provider = provider

@@ -24,7 +24,7 @@ from intercode.interpreters.base import Interpreter, SavedState, SupportsSave
 from intercode.task import Dataset, Task
 from intercode_sandbox.ownership import register_finalizer
 
-How = Literal["auto", "state", "replay"]
+ForkMode = Literal["auto", "state", "replay"]
 """The mode of a fork; ``auto``: the saved state if possible, and a replay otherwise."""
 HOWS = ("auto", "state", "replay")
 _EXCERPT_LENGTH = 60
@@ -48,7 +48,7 @@ class EpisodeSnapshot:
     freed by `close`, or with this object, as soon as no fork needs it.
     """
 
-    how: Literal["state", "replay"]
+    mode: Literal["state", "replay"]
     """Whether a fork starts from the saved state, or repeats the actions."""
     carried: tuple[str, ...]
     """The parts of the state that a fork receives: ``files``, ``variables``, …"""
@@ -170,7 +170,7 @@ def take_snapshot(
     state: EpisodeState,
     episode: Episode,
     interpreter: Callable[[], Interpreter],
-    fork_mode: How,
+    fork_mode: ForkMode,
     lossy: bool,
 ) -> EpisodeSnapshot:
     """Take a snapshot of a running episode.
@@ -179,7 +179,7 @@ def take_snapshot(
         state: The episode's state.
         episode: The episode, with its elapsed seconds.
         interpreter: Returns the interpreter; called only to save the state.
-        fork_mode: See `How`.
+        fork_mode: See `ForkMode`.
         lossy: See `SupportsSave.save`.
 
     Raises:
@@ -219,7 +219,7 @@ def _save(interpreter: Interpreter, lossy: bool) -> SavedState:
     if isinstance(interpreter, SupportsSave):
         return interpreter.save(lossy)
     raise ForkError(
-        f"{type(interpreter).__name__} cannot save its state: fork it with how='replay'"
+        f"{type(interpreter).__name__} cannot save its state: fork it with mode='replay'"
     )
 
 

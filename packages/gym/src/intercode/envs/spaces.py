@@ -51,9 +51,9 @@ class Unicode(gymnasium.Space[str]):
         letters = self.np_random.integers(len(_ALPHABET), size=length)
         return "".join(_ALPHABET[index] for index in letters)
 
-    def contains(self, x: Any) -> bool:
+    def contains(self, value: Any) -> bool:
         """Return whether a value is a text."""
-        return isinstance(x, str)
+        return isinstance(value, str)
 
     def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
         """Return a batch as JSON types: a list of the texts."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from intercode.databases import engine_name, shared_engine
-from intercode.databases.base import Engine, Role, Session
+from intercode.databases.base import DatabaseEngine, DatabaseSession, Role
 from intercode.databases.source import Source, find
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
@@ -31,7 +31,7 @@ from intercode_sandbox.images import hide
 _EMPTY_SELECT = "SELECT x FROM (SELECT NULL AS x) AS t WHERE 1 = 0"
 
 
-class SqlEnv(InterCodeEnv[Session]):
+class SqlEnv(InterCodeEnv[DatabaseSession]):
     """An environment with one session and a fresh database per episode; observations are tables.
 
     The reward is `SqlReward`. The option `reward` replaces it by another reward of InterCode
@@ -72,7 +72,7 @@ class SqlEnv(InterCodeEnv[Session]):
         options: SqlOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = SqlOptions.of(options, changes)
+        options = SqlOptions.merge(options, changes)
         tasks, engine = load(data), options.engine
         if isinstance(engine, str):
             engine = shared_engine(engine, sandbox=_provider_name(options.sandbox))
@@ -99,7 +99,7 @@ class SqlEnv(InterCodeEnv[Session]):
         return " ".join(versions) or self.traits.setting
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
         """Exclude tasks whose gold has another meaning on the engine; see the base method."""
         engine = options.get("engine") or "sqlite"
         name = engine_name(engine) if isinstance(engine, str) else engine.name
@@ -110,7 +110,7 @@ class SqlEnv(InterCodeEnv[Session]):
         )
         return supported_tasks, note if excluded_count else ""
 
-    def _attempt(self, task: Task, session: Session, output: str | None) -> Episode:
+    def _attempt(self, task: Task, session: DatabaseSession, output: str | None) -> Episode:
         """Return an episode for an attempt, from a statement that is executed in the session."""
         attempt = super()._attempt(task, session, None)
         if output is not None:
@@ -133,7 +133,7 @@ class DatabaseStage(NoRecipe):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DatabaseEngine,
         dataset: Dataset,
         databases: str | Path | None = None,
         limits: Limits | None = None,
@@ -171,7 +171,7 @@ class DatabaseStage(NoRecipe):
         self.engine.open(source, self._limits).close()
         return source.digest
 
-    def changed(self, task: Task, session: Session) -> bool:
+    def changed(self, task: Task, session: DatabaseSession) -> bool:
         """Return False: every session has a pristine copy of the database."""
         return False
 
@@ -187,7 +187,9 @@ class DatabaseStage(NoRecipe):
             raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
         self.source(task)
 
-    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
+    def open(
+        self, task: Task, role: Role = "agent", source: Source | None = None
+    ) -> DatabaseSession:
         """Open a session with a pristine database, and run the task's setup.
 
         Args:
@@ -237,8 +239,8 @@ def _provider_name(sandbox: object) -> str:
 
 
 def _reward(
-    tasks: Dataset, reward: str | Function | Reward[Session], **components: Any
-) -> Reward[Session]:
+    tasks: Dataset, reward: str | Function | Reward[DatabaseSession], **components: Any
+) -> Reward[DatabaseSession]:
     """Return the configured reward; InterCode's own rewards compare with gold.
 
     Raises:
@@ -246,7 +248,7 @@ def _reward(
         TaskError: InterCode's reward needs gold, and a task has none.
     """
 
-    def default() -> Reward[Session]:
+    def default() -> Reward[DatabaseSession]:
         return choose_reward("sql", "default", default, **components)
 
     env_reward = choose_reward("sql", reward, default, **components)

@@ -15,15 +15,21 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
-from intercode.envs.dockerfile_export import OWN_START, Recipe, Service, Start, Writer
+from intercode.envs.dockerfile_export import (
+    OWN_START,
+    RecipeWriter,
+    Service,
+    Start,
+    WorkspaceRecipe,
+)
 from intercode.envs.program_checks import try_programs
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
-from intercode.interpreters.base import Place
+from intercode.interpreters.base import Workspace
 from intercode.interpreters.bash import image_start_error
 from intercode.task import SANDBOX_LIMITS, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
-from intercode_sandbox.base import Completed, GrantsSome
+from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.data_paths import resolve_data_path
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
@@ -72,11 +78,11 @@ class SupportsTermination(Protocol):
         """Start ending all processes without waiting, which shortens a later `close`."""
 
 
-PlaceT = TypeVar("PlaceT", bound=Place)
-StagedT = TypeVar("StagedT", bound=Place)
+WorkspaceT = TypeVar("WorkspaceT", bound=Workspace)
+StagedWorkspaceT = TypeVar("StagedWorkspaceT", bound=Workspace)
 
 
-class Stage(Protocol[StagedT]):
+class Stage(Protocol[StagedWorkspaceT]):
     """A factory of workspaces; the agent's and gold's workspaces are equal."""
 
     def image(self, task: Task) -> str:
@@ -92,10 +98,10 @@ class Stage(Protocol[StagedT]):
     def digest(self, task: Task) -> str:
         """Return the digest of the image's content for a run's record; a build may be slow."""
 
-    def changed(self, task: Task, workspace: StagedT) -> bool:
+    def changed(self, task: Task, workspace: StagedWorkspaceT) -> bool:
         """Return whether the image has changed since the workspace was opened."""
 
-    def open(self, task: Task) -> StagedT:
+    def open(self, task: Task) -> StagedWorkspaceT:
         """Open a fresh workspace with everything that the task needs.
 
         Raises:
@@ -103,7 +109,7 @@ class Stage(Protocol[StagedT]):
             SandboxError: The workspace cannot be opened.
         """
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
         """Return a Dockerfile that describes the workspace, for other tools.
 
         Args:
@@ -119,7 +125,7 @@ class Stage(Protocol[StagedT]):
 class NoRecipe:
     """A mixin for stages whose workspaces hold more than an image's files."""
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
         """Refuse to return a Dockerfile.
 
         Raises:
@@ -254,7 +260,7 @@ class SandboxStage:
         self._limits = limits
 
     @classmethod
-    def of(cls, options: EnvOptions, traits: Traits, **arguments: Any) -> Self:
+    def from_options(cls, options: EnvOptions, traits: Traits, **arguments: Any) -> Self:
         """Construct the stage from an environment's options.
 
         Raises:
@@ -317,7 +323,7 @@ class SandboxStage:
         """
         limits, provider = resolve_limits(task, self._limits), self.provider
         capabilities = limits.capabilities
-        if isinstance(provider, GrantsSome) and (
+        if isinstance(provider, SupportsCapabilityCheck) and (
             reason := provider.capability_problem(capabilities, self.network)
         ):
             raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {reason}")
@@ -403,7 +409,7 @@ class SandboxStage:
             raise
         return sandbox
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
         """Return a Dockerfile that describes a sandbox for the task, for other tools.
 
         The built image has the same files, with two exceptions: ``base`` replaces ``host``, and
@@ -420,13 +426,13 @@ class SandboxStage:
         """
         self.check(task)
         image = self.image(task)
-        writer = Writer(image, self._find_start(image), base)
+        writer = RecipeWriter(image, self._find_start(image), base)
         return writer.finish(
             self.directory(task),
             self.file_contents(task),
             task.setup,
             self.limits(task),
-            Policy.of(self.reach(task)).shared,
+            Policy.parse(self.reach(task)).shared,
             self.service(task),
         )
 

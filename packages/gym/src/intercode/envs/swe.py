@@ -92,10 +92,10 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
         options: SweOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = SweOptions.of(options, changes)
+        options = SweOptions.merge(options, changes)
         tasks = load(data)
         stage_options = {"repositories": options.repositories, "history": options.history}
-        stage = SweStage.of(options, self.traits, **stage_options)
+        stage = SweStage.from_options(options, self.traits, **stage_options)
         self._directory = stage.directory
         cache = GoldCache.from_option(options.cache_gold, stage.provider)
         env_reward = choose_reward(

@@ -15,7 +15,7 @@ from intercode.errors import ActionError, ForkError, UsageError
 from intercode.interpreters.base import Execution, Interpreter, SavedState, SupportsSave
 from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
 from intercode.tool_calls import Tool, Verb
-from intercode_sandbox.base import HasTerminals, SandboxBackend
+from intercode_sandbox.base import SandboxBackend, SupportsTerminals
 
 NAMES: Mapping[str, str] = {
     **{"Enter": "\r", "Tab": "\t", "Escape": "\x1b", "Space": " ", "BSpace": "\x7f"},
@@ -182,7 +182,7 @@ def add_keys_tool(
     check_installed()
 
     def open_interpreter(sandbox: SandboxBackend) -> Interpreter:
-        if not isinstance(sandbox, HasTerminals):
+        if not isinstance(sandbox, SupportsTerminals):
             raise UsageError(f"{type(sandbox).__name__} has no terminals, which keys=True needs")
         return KeysInterpreter(opens(sandbox), sandbox)
 

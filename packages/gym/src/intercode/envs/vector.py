@@ -14,13 +14,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from intercode.envs.episode_state import EpisodeEnv, choices
-from intercode.envs.remote import StandIn
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.remote import ProxyEnv
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.outcomes import failure_kind
 from intercode.task import Task
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 from intercode_sandbox.units import format_count
 
 Texts = tuple[str, ...]
@@ -83,7 +83,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._calls = OneCaller("this vector of environments")
+        self._calls = CallGuard("this vector of environments")
         self._is_closed = False
         self._seed = seed
         self._order: Iterator[Task] | None = None
@@ -146,7 +146,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self,
         index: int,
         into: Iterable[int] | None = None,
-        how: How = "auto",
+        mode: ForkMode = "auto",
         lossy: bool = False,
     ) -> tuple[Texts, dict[str, Any]]:
         """Fork the running episode of one environment into others, replacing their episodes.
@@ -175,7 +175,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._refuse_unknown([index, *ids])
         with self._calls, self._interruptible():
             self._refuse_running([index, *ids])
-            with self._base_envs[index].snapshot(how, lossy) as snapshot:
+            with self._base_envs[index].snapshot(mode, lossy) as snapshot:
                 for target_index in ids:
                     self._futures[target_index] = self._pool.submit(
                         self._restore, target_index, snapshot.reserve_fork()
@@ -474,7 +474,7 @@ _SEQUENCE_TYPES = (list, tuple, np.ndarray)
 
 def _unwrap(env: gymnasium.Env[str, str]) -> Any:
     base_env = env.unwrapped
-    if not isinstance(base_env, (EpisodeEnv, StandIn)):
+    if not isinstance(base_env, (EpisodeEnv, ProxyEnv)):
         raise UsageError(f"a vector takes InterCode's environments, not {type(base_env).__name__}")
     return base_env
 

@@ -125,7 +125,7 @@ class SlowTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class GoldUsage:
     """The resources that gold uses."""
 
     task_id: str
@@ -144,16 +144,16 @@ class Trial:
     reward: float | None
     error: str | None
     error_type: str | None
-    why: str
+    score_detail: str
     """The detail of a score below 1."""
     observations: tuple[tuple[int, str], ...]
     """The hash of each turn's observation, and its beginning."""
-    slowest: float
+    slowest_seconds: float
     """Seconds of the slowest action."""
     rest: float
     """Seconds outside all actions: the reset and the score."""
     timed_out: bool
-    without_twin: tuple[str, ...] = ()
+    twinless_tests: tuple[str, ...] = ()
     """Passing tests without known twins (`intercode.rewards.mutated_tests`)."""
     guess: Guess | None = None
     """The guess of this trial; None: gold."""
@@ -167,7 +167,7 @@ class Trial:
     """The message of git about a patch that it refuses."""
 
     @classmethod
-    def of(cls, episode: Episode, guesses_by_trial: Mapping[int, Guess]) -> Trial:
+    def from_episode(cls, episode: Episode, guesses_by_trial: Mapping[int, Guess]) -> Trial:
         """Return the trial of an episode.
 
         Args:
@@ -228,7 +228,7 @@ def _shortfall(trial: Trial) -> str:
     if trial.patch_error:
         return f"{trial.name}'s patch does not apply: {trial.patch_error}"
     note = ", it ran into the time limit" if trial.timed_out else ""
-    return f"{trial.name} scores {trial.reward:.2f}{note}{f' ({trial.why})' if trial.why else ''}"
+    return f"{trial.name} scores {trial.reward:.2f}{note}{f' ({trial.score_detail})' if trial.score_detail else ''}"
 
 
 def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:
@@ -404,7 +404,7 @@ CHECKS: tuple[Check, ...] = (
 
 def _twinless_tests(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report tests of a repository that have no twin."""
-    if GOLD in trials and (tests := trials[GOLD].without_twin):
+    if GOLD in trials and (tests := trials[GOLD].twinless_tests):
         text = f"a test has no twin, so that tampering with it does not show: {tests[0]}"
         if len(tests) > 1:
             text += f", and {len(tests) - 1} more"
@@ -472,7 +472,7 @@ DOUBTS: tuple[Check, ...] = (
 """Checks whose findings may be intended."""
 
 
-def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
+def usage(task: Task, trials: Trials, memory: int | None) -> GoldUsage:
     """Return the resources that gold uses.
 
     The time of gold's tests is the delay of gold against doing nothing, which fails the tests.
@@ -480,13 +480,13 @@ def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
     gold_trials = [
         trials[trial_number] for trial_number in (GOLD, GOLD_REPEAT) if trial_number in trials
     ]
-    seconds = max((trial.slowest for trial in gold_trials), default=0.0)
+    seconds = max((trial.slowest_seconds for trial in gold_trials), default=0.0)
     if gold_trials and NOOP in trials:
         seconds = max(seconds, min(trial.rest for trial in gold_trials) - trials[NOOP].rest)
-    return Usage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE))))
+    return GoldUsage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE))))
 
 
-def find_slow_tasks(task: Task, gold_usage: Usage, timeout: float) -> Iterator[SlowTask]:
+def find_slow_tasks(task: Task, gold_usage: GoldUsage, timeout: float) -> Iterator[SlowTask]:
     """Report gold whose actions, or tests, come near the time limit."""
     limit = timeout if task.timeout is None else task.timeout
     if gold_usage.seconds > SLOW_SHARE * limit:

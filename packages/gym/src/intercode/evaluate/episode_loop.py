@@ -1,7 +1,7 @@
 """The episode loop: one agent, one environment, one episode.
 
 `run_episode` resets the environment, creates the agent, and lets it act until the episode ends.
-`Semaphore` and `Shared` limit the concurrency of episodes. The last functions build the records of
+`Semaphore` and `SharedResources` limit the concurrency of episodes. The last functions build the records of
 episodes that have no result.
 """
 
@@ -30,7 +30,13 @@ from intercode.agents.base import (
     SupportsWaitExclusion,
     make,
 )
-from intercode.agents.guarded_env import AttemptContext, HeldEnv, defer_scores, free_forks, settle
+from intercode.agents.guarded_env import (
+    AttemptContext,
+    GuardedEnv,
+    defer_scores,
+    free_forks,
+    settle,
+)
 from intercode.episode import Episode, Turn, not_json
 from intercode.errors import (
     ImageError,
@@ -53,7 +59,7 @@ Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was truncated, info."""
 
 
-class EpisodeEnv(Protocol):
+class PlayableEnv(Protocol):
     """The part of an environment that the loop needs: `InterCodeEnv`, or any class like it."""
 
     @property
@@ -79,7 +85,7 @@ class WrappedEnv:
         env: The environment that acts.
     """
 
-    def __init__(self, env: EpisodeEnv) -> None:
+    def __init__(self, env: PlayableEnv) -> None:
         self._env = env
 
     @property
@@ -98,7 +104,7 @@ class WrappedEnv:
         self._env.close()
 
 
-class Stopped(Exception):  # noqa: N818 - it is not an error
+class EpisodeStop(Exception):  # noqa: N818 - it is not an error
     """The immediate stop of a run; this episode has no end."""
 
 
@@ -124,7 +130,7 @@ class Semaphore:
     def __enter__(self) -> float:
         with self._lock:
             if self._closed:
-                raise Stopped
+                raise EpisodeStop
             if self._holders < self._count:
                 self._holders += 1
                 return 0.0
@@ -135,7 +141,7 @@ class Semaphore:
         turn.acquire()
         if self._closed:
             self.__exit__(None, None, None)
-            raise Stopped
+            raise EpisodeStop
         return time.monotonic() - start
 
     def __exit__(self, *exception: object) -> None:
@@ -152,7 +158,7 @@ class Semaphore:
         return self._holders
 
     def close(self) -> None:
-        """Stop all waiting: threads that wait now, or enter later, raise `Stopped`."""
+        """Stop all waiting: threads that wait now, or enter later, raise `EpisodeStop`."""
         with self._lock:
             self._closed = True
             while self._waiters:
@@ -170,7 +176,7 @@ def _ignore(task: Task, action: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedResources:
     """The resources that all episodes of a run share."""
 
     calls: Semaphore = field(default_factory=Semaphore)
@@ -188,14 +194,14 @@ class Shared:
 
 
 def run_episode(
-    env: EpisodeEnv,
+    env: PlayableEnv,
     agent: AgentFactory,
     task: Task,
     *,
     seed: int | None = None,
     epoch: int = 0,
     name: str = "",
-    shared: Shared | None = None,
+    resources: SharedResources | None = None,
 ) -> Episode:
     """Run one attempt of an agent at a task.
 
@@ -206,7 +212,7 @@ def run_episode(
         seed: The environment's seed.
         epoch: The number of this attempt at the task, for the record.
         name: The agent's name, for the record.
-        shared: The limits on concurrency, and the observer of actions.
+        resources: The limits on concurrency, and the observer of actions.
 
     Returns:
         The ended episode. For an agent that forks, it is the chosen branch.
@@ -218,25 +224,25 @@ def run_episode(
         SandboxError: The sandbox died.
         RewardError: The reward could not judge the result.
     """
-    shared = shared or Shared()
-    call_permits = shared.calls
+    resources = resources or SharedResources()
+    call_permits = resources.calls
     if isinstance(agent, SupportsPermits):
-        agent, call_permits = agent.calling(call_permits), Semaphore()
-    with shared.sandboxes:
+        agent, call_permits = agent.bind_permits(call_permits), Semaphore()
+    with resources.sandboxes:
         observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
     episode = env.episode
     episode.agent, episode.epoch, episode.seed = name, epoch, seed
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
-    with shared.sandboxes:  # the agent may inspect the workspace from a second sandbox
+    with resources.sandboxes:  # the agent may inspect the workspace from a second sandbox
         agent_instance = _make_agent(agent, env, task)
-    attempt_context = AttemptContext(on_action=partial(shared.on_action, task))
+    attempt_context = AttemptContext(on_action=partial(resources.on_action, task))
     permit = DecisionPermit(call_permits, agent_instance)
-    attempt_context.working = partial(_hold_permit, shared.sandboxes, agent_instance)
+    attempt_context.working = partial(_hold_permit, resources.sandboxes, agent_instance)
     start_time = time.monotonic()
     facts: dict[str, Any] = {}
     try:
-        guarded_env = HeldEnv(env, attempt_context, observation)
+        guarded_env = GuardedEnv(env, attempt_context, observation)
         if isinstance(agent_instance, EpisodeAgent):
             attempt_context.working = partial(permit.pause, attempt_context.working)
             with permit, defer_scores(env):
@@ -311,7 +317,7 @@ class DecisionPermit:
                     self.__enter__()
 
 
-def _play_by_turns(agent: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -> HeldEnv:
+def _play_by_turns(agent: Agent, guarded_env: GuardedEnv, permit: DecisionPermit) -> GuardedEnv:
     """Run an episode with an agent that returns one action for each turn."""
     while guarded_env.running:
         with permit:
@@ -321,12 +327,12 @@ def _play_by_turns(agent: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -
 
 
 def _play_by_agent(
-    agent: EpisodeAgent, guarded_env: HeldEnv, attempt_context: AttemptContext
-) -> HeldEnv:
+    agent: EpisodeAgent, guarded_env: GuardedEnv, attempt_context: AttemptContext
+) -> GuardedEnv:
     """Let an agent drive its own episode; return the environment whose episode counts."""
     try:
         returned_episode = agent.run(guarded_env)
-    except (ModelError, Stopped):
+    except (ModelError, EpisodeStop):
         raise
     except BaseException as error:
         if is_handlers(error):
@@ -352,7 +358,7 @@ def _play_by_agent(
     return chosen_env
 
 
-def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | EpisodeAgent:
+def _make_agent(agent: AgentFactory, env: PlayableEnv, task: Task) -> Agent | EpisodeAgent:
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
@@ -366,7 +372,7 @@ def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | Epi
 def _act(agent: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
         action = agent.act(observation, turns)
-    except (ModelError, Stopped):
+    except (ModelError, EpisodeStop):
         raise  # an error outside the agent
     except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
         if is_handlers(error):

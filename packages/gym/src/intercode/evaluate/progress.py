@@ -46,11 +46,11 @@ class Progress:
         """
         log.info(change)
 
-    def waiting(self, text: str) -> None:
+    def report_wait(self, text: str) -> None:
         """Handle a long delay of a model's server."""
         log.warning(text)
 
-    def stopping(self, running_count: int) -> None:
+    def report_interrupt(self, running_count: int) -> None:
         """Handle an interrupt; the run stops after the episodes in flight."""
 
     def end(self) -> None:
@@ -63,5 +63,5 @@ class Progress:
     def announce(self, text: str) -> None:
         """Handle the start of long work (building, starting), before the run."""
 
-    def built(self) -> None:
+    def end_preparation(self) -> None:
         """Handle the end of the work that `announce` announced."""

@@ -10,7 +10,13 @@ from intercode.agents.builtin import ScriptedAgent
 from intercode.envs.snapshots import difference
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
-from intercode.evaluate.episode_loop import EpisodeEnv, Shared, Step, WrappedEnv, run_episode
+from intercode.evaluate.episode_loop import (
+    PlayableEnv,
+    SharedResources,
+    Step,
+    WrappedEnv,
+    run_episode,
+)
 from intercode.records import ending_action, turn_action
 from intercode.rewards.base import Reward
 from intercode_sandbox.units import format_count
@@ -90,7 +96,10 @@ def score_record(
 
 
 def replay(
-    open_env: Callable[[], EpisodeEnv], task: Task, recorded_episode: Episode, resources: Shared
+    open_env: Callable[[], PlayableEnv],
+    task: Task,
+    recorded_episode: Episode,
+    resources: SharedResources,
 ) -> Episode:
     """Replay the recorded actions in a fresh environment while its turns equal the record.
 
@@ -121,7 +130,7 @@ def replay(
         seed=recorded_episode.seed,
         epoch=recorded_episode.epoch,
         name=recorded_episode.agent,
-        shared=resources,
+        resources=resources,
     )
 
 
@@ -133,7 +142,7 @@ class ReplayedEnv(WrappedEnv):
         recorded_episode: The episode to replay.
     """
 
-    def __init__(self, env: EpisodeEnv, recorded_episode: Episode) -> None:
+    def __init__(self, env: PlayableEnv, recorded_episode: Episode) -> None:
         super().__init__(env)
         self._recorded_episode = recorded_episode
 

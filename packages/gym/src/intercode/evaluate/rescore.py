@@ -19,7 +19,12 @@ from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
 from intercode.evaluate import manifest, run_differences, versions
-from intercode.evaluate.episode_loop import EpisodeEnv, Semaphore, Shared, default_sandboxes
+from intercode.evaluate.episode_loop import (
+    PlayableEnv,
+    Semaphore,
+    SharedResources,
+    default_sandboxes,
+)
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.replayed_env import (
     NeedsSandboxError,
@@ -28,7 +33,7 @@ from intercode.evaluate.replayed_env import (
     score_record,
 )
 from intercode.evaluate.runner import RunResult
-from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
+from intercode.evaluate.worker import Interrupts, Job, Orders, WorkerPool
 from intercode.records import (
     MANIFEST,
     Key,
@@ -70,7 +75,7 @@ Way = Literal["record", "again", "not reproducible", "no result", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RescoredEpisode:
     """One rescored episode."""
 
     before: Outcome
@@ -87,7 +92,7 @@ class Result:
 class RescoreResult(RunResult):
     """The result of `rescore`; outcomes are in the order of the recorded run."""
 
-    results: list[Result] = field(default_factory=list)
+    results: list[RescoredEpisode] = field(default_factory=list)
     """One for each outcome, with the recorded outcome."""
 
     @property
@@ -101,7 +106,7 @@ class RescoreResult(RunResult):
         return dict(Counter(result.way for result in self.results))
 
     @property
-    def changes(self) -> list[Result]:
+    def changes(self) -> list[RescoredEpisode]:
         """The episodes with a changed reward."""
         scored_results = (
             scored_result
@@ -111,7 +116,7 @@ class RescoreResult(RunResult):
         return [result for result in scored_results if result.before.reward != result.after.reward]
 
     @property
-    def lost(self) -> list[Result]:
+    def lost(self) -> list[RescoredEpisode]:
         """The episodes with a recorded result, but without a result under the new reward."""
         return [
             result for result in self.results if result.after.failed and not result.before.failed
@@ -122,7 +127,7 @@ def rescore(
     run: str | Path,
     dataset: Dataset,
     reward: str | Function | Judge | None = None,
-    env_factory: Callable[[], EpisodeEnv] | None = None,
+    env_factory: Callable[[], PlayableEnv] | None = None,
     *,
     out: str | Path | None = None,
     workers: int = 1,
@@ -231,11 +236,11 @@ class _RescoreWork:
         self._setting = setting
         self._progress = progress
         self._tasks = {key: dataset.by_id(key[1]) for key in record.outcomes}
-        self._resources = Shared(
+        self._resources = SharedResources(
             sandboxes=Semaphore(default_sandboxes()), on_action=progress.action
         )
         self._retained_episodes: list[Episode] = []
-        self.results: dict[Key, Result] = {}
+        self.results: dict[Key, RescoredEpisode] = {}
         self.write: Callable[[Episode], None] = self._retained_episodes.append
         """Writes an episode; any thread may call it."""
 
@@ -268,14 +273,15 @@ class _RescoreWork:
         rescored_manifest = read_manifest(folder)
         run_differences.refuse_other_run(rescored_manifest, current_manifest, folder)
         earlier_results = read_latest(
-            folder, lambda episode: (Outcome.of(episode), _read_way(episode))
+            folder, lambda episode: (Outcome.from_episode(episode), _read_way(episode))
         )
         if unknown_keys := earlier_results.keys() - recorded_outcomes.keys():
             raise RecordError(
                 f"{folder} has episodes that {self._facts['run']} has not: {unknown_keys}"
             )
         results = {
-            key: Result(recorded_outcomes[key], *entry) for key, entry in earlier_results.items()
+            key: RescoredEpisode(recorded_outcomes[key], *entry)
+            for key, entry in earlier_results.items()
         }
         self.results = {key: result for key, result in results.items() if result.final}
         return rescored_manifest
@@ -309,7 +315,7 @@ class _RescoreWork:
             record=self._keep,
             resources=self._resources,
         )
-        pool = Pool(self._jobs(), orders, workers)
+        pool = WorkerPool(self._jobs(), orders, workers)
         progress.begin(
             len(self._tasks), [earlier_result.after for earlier_result in self.results.values()]
         )
@@ -347,7 +353,7 @@ class _RescoreWork:
             if key not in self.results and not outcome.failed
         ]
 
-    def _attempt(self, job: Job, open_env: Callable[[], EpisodeEnv]) -> Episode:
+    def _attempt(self, job: Job, open_env: Callable[[], PlayableEnv]) -> Episode:
         recorded_episode = self._record.read(job.key)
         if self._reward is not None:
             with suppress(NeedsSandboxError):
@@ -367,7 +373,9 @@ class _RescoreWork:
     def _note(self, episode: Episode) -> None:
         key = episode_key(episode)
         recorded_outcome = self._record.outcomes[key]
-        self.results[key] = Result(recorded_outcome, Outcome.of(episode), _read_way(episode))
+        self.results[key] = RescoredEpisode(
+            recorded_outcome, Outcome.from_episode(episode), _read_way(episode)
+        )
         self._progress.episode(episode)
 
 
@@ -377,7 +385,7 @@ class _Setting:
     def __init__(
         self,
         record: Record,
-        env_factory: Callable[[], EpisodeEnv] | None,
+        env_factory: Callable[[], PlayableEnv] | None,
         settings: Callable[[], Mapping[str, Any]] | None,
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
@@ -397,7 +405,7 @@ class _Setting:
         self._differing_facts: dict[str, Any] = {}
         self._lock = Lock()
 
-    def factory(self) -> Callable[[], EpisodeEnv]:
+    def factory(self) -> Callable[[], PlayableEnv]:
         """Return the factory of environments; the first call compares them with the record.
 
         Raises:

@@ -28,7 +28,7 @@ from intercode.envs.options import LimitOptions, list_constructor_options
 from intercode.envs.traits import find_traits
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.agent_setup import agent_provider
-from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.episode_loop import PlayableEnv
 from intercode.evaluate.model_rewards import ModelReward, model_reward
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.task_selection import (
@@ -195,20 +195,20 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
             f"left out: {len(odd_tasks) - _MAX_NAMES} more tasks whose tests have such names"
         )
     kind = find_environment(spec.env.name)
-    if not hasattr(kind, "narrowed"):
+    if not hasattr(kind, "filter_tasks"):
         return dataset
     narrowed_dataset: Dataset
-    narrowed_dataset, warning = kind.narrowed(dataset, spec.env.options)
+    narrowed_dataset, warning = kind.filter_tasks(dataset, spec.env.options)
     if warning:
         progress.warn(warning)
     return narrowed_dataset
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EnvironmentSetting:
     """A checked environment, with a factory for as many instances as the run has workers."""
 
-    make: Callable[[], EpisodeEnv]
+    make: Callable[[], PlayableEnv]
     facts: dict[str, Any]
     """The facts that identify the environment, for the run's record."""
     provider: Provider | None = None
@@ -236,7 +236,7 @@ def resolve_setting(
     *,
     required_options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
-) -> Setting:
+) -> EnvironmentSetting:
     """Resolve or build the environment of a plan's tasks, and return it with its facts.
 
     Args:
@@ -292,7 +292,7 @@ def resolve_setting(
         return cast("InterCodeEnv[Any]", create(name, protocol=protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    return Setting(make, {**facts, **agent_options}, provider, reward)
+    return EnvironmentSetting(make, {**facts, **agent_options}, provider, reward)
 
 
 def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def _resolve_limits(spec: RunSpec, agent_limits: Mapping[str, Any]) -> Limits:
     env_options = {
         name: value for name, value in spec.env.options.items() if name in _LIMIT_OPTIONS
     }
-    return replace(Limits.of({**agent_limits, **env_options}), overrides=frozenset(env_options))
+    return replace(Limits.merge({**agent_limits, **env_options}), overrides=frozenset(env_options))
 
 
 _LIMIT_OPTIONS = LimitOptions.__struct_fields__
@@ -377,7 +377,7 @@ def _digests(
         digests = {}
         for image in sorted(task_by_image):
             digests[image] = env.digest(task_by_image[image])
-            progress.built()
+            progress.end_preparation()
     return digests
 
 

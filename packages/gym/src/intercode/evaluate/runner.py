@@ -18,9 +18,9 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, SupportsFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate.agent_setup import Actors, actors
-from intercode.evaluate.episode_loop import EpisodeEnv
-from intercode.evaluate.executor import Executor, Threads, Work, resolve_executor
+from intercode.evaluate.agent_setup import PreparedAgent, actors
+from intercode.evaluate.episode_loop import PlayableEnv
+from intercode.evaluate.executor import Executor, PreparedRun, Threads, resolve_executor
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_differences import (
@@ -32,7 +32,14 @@ from intercode.evaluate.run_differences import (
     session_differences,
     warning,
 )
-from intercode.evaluate.run_setup import Plan, Setting, check, check_tasks, plan, resolve_setting
+from intercode.evaluate.run_setup import (
+    EnvironmentSetting,
+    Plan,
+    check,
+    check_tasks,
+    plan,
+    resolve_setting,
+)
 from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
@@ -105,7 +112,7 @@ class RunResult:
         return len(self.outcomes) == self.planned and not self.statistics.errors
 
 
-class Options(TypedDict, total=False):
+class EvaluationOptions(TypedDict, total=False):
     """The options of `evaluate` for a dataset.
 
     Attributes:
@@ -151,11 +158,11 @@ class Options(TypedDict, total=False):
 def evaluate(
     dataset: Dataset | RunSpec,
     agent: str | AgentFactory = "oracle",
-    env_factory: Callable[[], EpisodeEnv] | None = None,
+    env_factory: Callable[[], PlayableEnv] | None = None,
     *,
     progress: Progress | None = None,
     executor: Executor | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[EvaluationOptions],
 ) -> RunResult:
     """Run an agent over a dataset.
 
@@ -171,7 +178,7 @@ def evaluate(
         progress: Observes the run.
         executor: Runs the episodes of a `RunSpec`; ``intercode_integrations.ray.Ray()`` uses a
             cluster. None: the spec's executor, or else threads.
-        options: See `Options`.
+        options: See `EvaluationOptions`.
 
     Returns:
         The outcomes of this and of earlier sessions.
@@ -184,8 +191,8 @@ def evaluate(
         RunLockedError: Another process is writing to `out`.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    if unknown_options := options.keys() - Options.__annotations__.keys():
-        option_names = ", ".join(sorted(Options.__annotations__))
+    if unknown_options := options.keys() - EvaluationOptions.__annotations__.keys():
+        option_names = ", ".join(sorted(EvaluationOptions.__annotations__))
         raise TypeError(
             f"evaluate() takes no {', '.join(sorted(unknown_options))}; it takes {option_names}"
         )
@@ -201,7 +208,7 @@ def evaluate(
         raise UsageError("evaluate() needs an env_factory, or a RunSpec instead of a dataset")
     names = ("workers", "max_connections", "max_sandboxes", "out", "limit", "tasks", "epochs")
     run_options = {name: options.get(name) for name in (*names, "seed", "accept")}
-    spec = RunSpec.of(run_options, {"retries": options.get("max_retries")})
+    spec = RunSpec.from_layers(run_options, {"retries": options.get("max_retries")})
     excluded_tasks = {**ungradable_tasks(dataset), **(options.get("exclude") or {})}
     tasks = select_tasks(dataset, spec.tasks, spec.limit, excluded_tasks)
     agent_options = dict(options.get("agent_options") or {})
@@ -211,8 +218,10 @@ def evaluate(
         name = factory.name
     run_plan = Plan(spec, dataset, tasks, excluded_tasks, options.get("locked"))
     check_tasks(run_plan.tasks, factory)
-    env_setting = Setting(env_factory, dict(options.get("settings") or {}))
-    prepared_run = Work(run_plan, Actors(factory, name, agent_options), env_setting, progress)
+    env_setting = EnvironmentSetting(env_factory, dict(options.get("settings") or {}))
+    prepared_run = PreparedRun(
+        run_plan, PreparedAgent(factory, name, agent_options), env_setting, progress
+    )
     return _run(prepared_run, options.get("context"), Threads())
 
 
@@ -279,7 +288,7 @@ def run(
         )
         stack.callback(env_setting.close)
         context = {**run_plan.context(), **env_setting.context()}
-        prepared_run = Work(run_plan, agent, env_setting, progress, budget)
+        prepared_run = PreparedRun(run_plan, agent, env_setting, progress, budget)
         return _run(prepared_run, context, executor)
 
 
@@ -296,10 +305,12 @@ def fetch_models(spec: RunSpec, progress: Progress) -> None:
 
         for name in names:
             ensure(name, progress.announce)
-        progress.built()
+        progress.end_preparation()
 
 
-def _run(prepared_run: Work, context: Mapping[str, Any] | None, executor: Executor) -> RunResult:
+def _run(
+    prepared_run: PreparedRun, context: Mapping[str, Any] | None, executor: Executor
+) -> RunResult:
     """Run the episodes that have no result yet, and write the record."""
     plan = prepared_run.plan
     folder = plan.spec.how.out
@@ -355,7 +366,7 @@ def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progr
 
 
 def _play_jobs(
-    prepared_run: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcome]
+    prepared_run: PreparedRun, executor: Executor, finished_outcomes: Mapping[Key, Outcome]
 ) -> RunResult:
     """Run the unfinished episodes."""
     plan, progress = prepared_run.plan, prepared_run.progress
@@ -370,7 +381,7 @@ def _play_jobs(
         with closing(pool.run(interrupts, progress)) as episodes:
             for episode in episodes:
                 episode_count += 1
-                outcomes[episode_key(episode)] = Outcome.of(episode)
+                outcomes[episode_key(episode)] = Outcome.from_episode(episode)
                 progress.episode(episode)
         return RunResult(
             outcomes=[outcomes[job.key] for job in jobs if job.key in outcomes],
@@ -382,7 +393,7 @@ def _play_jobs(
         )
 
 
-def _describe_run(plan: Plan, agent: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_run(plan: Plan, agent: PreparedAgent, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a new run."""
     model: dict[str, Any] = {}
     if isinstance(agent.factory, SupportsFacts):
@@ -438,7 +449,7 @@ def _resume_run(
     recorded_manifest = read_manifest(folder)
     if recorded_manifest != locked_manifest:  # `_check_lock` has compared it
         refuse_other_run(recorded_manifest, current_manifest, folder)
-    outcomes = read_latest(folder, Outcome.of)
+    outcomes = read_latest(folder, Outcome.from_episode)
     return recorded_manifest, {
         key: outcome for key, outcome in outcomes.items() if not outcome.failed
     }

@@ -40,7 +40,7 @@ class Exclusion:
     format: int = field(default=FORMAT)
 
     @classmethod
-    def of(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
+    def from_tasks(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
         """Make a list with the current time."""
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return cls(dict(tasks), dataset.name, dataset.digest, __version__, date)

@@ -28,24 +28,24 @@ from intercode.evaluate.checks import (
     NOOP,
     WAIT_FIELD,
     Check,
+    GoldUsage,
     Kind,
     Problem,
     SlowTask,
     Trial,
     Trials,
-    Usage,
     compare_backends,
     find_slow_tasks,
     guesses,
     usage,
 )
-from intercode.evaluate.episode_loop import EpisodeEnv, Step, WrappedEnv
+from intercode.evaluate.episode_loop import PlayableEnv, Step, WrappedEnv
 from intercode.evaluate.failing_golds import gold_failure, setup_failure
 from intercode.evaluate.gold_leaks import Leak, leaks
 from intercode.evaluate.runner import RunResult, evaluate
 from intercode.evaluate.summary import summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
-from intercode_sandbox.base import CountsMemory
+from intercode_sandbox.base import SupportsMemoryPeak
 
 if TYPE_CHECKING:
     from intercode.agents.base import Agent, AgentFactory
@@ -72,7 +72,7 @@ class Validation:
     """Warnings, like `slow_tasks` and `leaks`: the task's author may intend these findings."""
     slow_tasks: list[SlowTask]
     leaks: list[Leak]
-    usage: list[Usage]
+    usage: list[GoldUsage]
     """One for each task."""
     seconds: float
     complete: bool
@@ -93,13 +93,13 @@ class Validation:
 
 def validate(
     dataset: Dataset,
-    env_factory: Callable[[], EpisodeEnv],
+    env_factory: Callable[[], PlayableEnv],
     *,
     timeout: float,
     tasks: Sequence[str] | None = None,
     workers: int = 1,
     progress: Progress | None = None,
-    backends: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
+    backends: Mapping[str, Callable[[], PlayableEnv]] | None = None,
 ) -> Validation:
     """Try every task with gold and all guesses, and check the trials.
 
@@ -180,7 +180,7 @@ def validate(
 def _attempt(
     dataset: Dataset,
     agent: AgentFactory,
-    env_factory: Callable[[], EpisodeEnv],
+    env_factory: Callable[[], PlayableEnv],
     guesses_by_trial: Mapping[int, Guess],
     options: Mapping[str, Any],
 ) -> tuple[RunResult, Mapping[str, Trials]]:
@@ -191,7 +191,7 @@ def _attempt(
         epochs = max(guesses_by_trial, default=GOLD) + 1
         result = evaluate(dataset, agent, env_factory, out=folder, epochs=epochs, **options)
         for episode in result.episodes():
-            trials[episode.task_id][episode.epoch] = Trial.of(episode, guesses_by_trial)
+            trials[episode.task_id][episode.epoch] = Trial.from_episode(episode, guesses_by_trial)
     return result, trials
 
 
@@ -245,11 +245,13 @@ class _Prober:
         """Return gold's agent, for a caller without an environment."""
         return Oracle()(task)
 
-    def within(self, env: Any, task: Task) -> Agent:
+    def make_agent(self, env: Any, task: Task) -> Agent:
         """Return the agent of the trial that the environment's episode belongs to."""
         guess = self._guesses_by_trial.get(env.episode.epoch)
         if guess is None or (guess.role == "clock" and guess.actions(task)):
-            return _PrefixedAgent(guess.actions(task) if guess else (), Oracle().within(env, task))
+            return _PrefixedAgent(
+                guess.actions(task) if guess else (), Oracle().make_agent(env, task)
+            )
         return ScriptedAgent(guess.actions(task))
 
 
@@ -328,7 +330,7 @@ class ProbeFindings:
         self.memory: dict[str, int] = {}
         """Task → the peak memory of the sandboxes in which gold ran, in bytes."""
 
-    def wrap_factory(self, env_factory: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
+    def wrap_factory(self, env_factory: Callable[[], PlayableEnv]) -> Callable[[], PlayableEnv]:
         """Return a factory of probed environments, from a factory of environments."""
         return lambda: ProbedEnv(env_factory(), self)
 
@@ -336,7 +338,7 @@ class ProbeFindings:
 class ProbedEnv(WrappedEnv):
     """An environment with probes: a leak search, a memory measurement, and the delay of `Clock`."""
 
-    def __init__(self, env: EpisodeEnv, probe_findings: ProbeFindings) -> None:
+    def __init__(self, env: PlayableEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)
         self._probe_findings = probe_findings
 
@@ -361,7 +363,7 @@ class ProbedEnv(WrappedEnv):
         is_last = result[2] or result[3]
         if episode.epoch == GOLD and is_last:
             self._probe_findings.failures[task_id] = self._failures(task_id)
-        if is_gold and is_last and isinstance(workspace, CountsMemory):
+        if is_gold and is_last and isinstance(workspace, SupportsMemoryPeak):
             peak_memory = max(
                 workspace.memory_peak() or 0, self._probe_findings.memory.get(task_id, 0)
             )

@@ -1,6 +1,6 @@
 """The worker threads of a run, from its jobs to its recorded episodes.
 
-A `Pool` starts threads. Each thread has one `Worker`, which takes jobs in order and puts the
+A `WorkerPool` starts threads. Each thread has one `Worker`, which takes jobs in order and puts the
 recorded episodes into a queue. The main thread yields the episodes. `Interrupts` stops the pool on
 SIGINT and SIGTERM.
 """
@@ -30,9 +30,9 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.evaluate.episode_loop import (
-    EpisodeEnv,
-    Shared,
-    Stopped,
+    EpisodeStop,
+    PlayableEnv,
+    SharedResources,
     failed_episode,
     unserialisable_episode,
 )
@@ -113,15 +113,15 @@ class Job:
 class Orders:
     """The instructions that all workers of a run share."""
 
-    attempt: Callable[[Job, Callable[[], EpisodeEnv]], Episode]
+    attempt: Callable[[Job, Callable[[], PlayableEnv]], Episode]
     """Runs one episode, in the environment that the callable returns on demand."""
-    env_factory: Callable[[], EpisodeEnv]
+    env_factory: Callable[[], PlayableEnv]
     max_retries: int
     agent_name: str
     env_name: str
     record: Callable[..., None]
     """Writes an episode, and returns once the episode is durable."""
-    resources: Shared = field(default_factory=Shared)
+    resources: SharedResources = field(default_factory=SharedResources)
     delay: Callable[[], tuple[float, str] | None] = lambda: None
     """Returns the seconds since the model's last answer, and a text about them; None: no delay."""
 
@@ -131,7 +131,7 @@ class Worker:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._env: EpisodeEnv | None = None
+        self._env: PlayableEnv | None = None
         self._is_making_env = False
         self._stopped = False
 
@@ -148,13 +148,13 @@ class Worker:
             try:
                 episode = self._orders.attempt(job, self._open)
                 break
-            except (Stopped, *_FATAL_ERRORS):
+            except (EpisodeStop, *_FATAL_ERRORS):
                 raise
             except BaseException as error:  # a callback, or an environment, may call sys.exit()
                 if is_handlers(error):
                     raise
                 if self._stopped:
-                    raise Stopped from error
+                    raise EpisodeStop from error
                 should_retry = isinstance(error, SandboxError)
                 if self._is_making_env and not should_retry:  # the task is not at fault
                     if isinstance(error, Exception):
@@ -179,13 +179,13 @@ class Worker:
             self._orders.record(episode)
         return episode
 
-    def _open(self) -> EpisodeEnv:
+    def _open(self) -> PlayableEnv:
         if self._env is None:
             self._is_making_env = True
             self._env = self._orders.env_factory()
             self._is_making_env = False
         if self._stopped:  # check after creation: `stop` may have run before it
-            raise Stopped
+            raise EpisodeStop
         return self._env
 
     def _partial_episode(self, job: Job) -> Episode:
@@ -214,7 +214,7 @@ class Worker:
         _close(env)
 
 
-def _close(env: EpisodeEnv | None) -> None:
+def _close(env: PlayableEnv | None) -> None:
     try:
         if env is not None:
             env.close()
@@ -249,7 +249,7 @@ class Runs(Protocol):
         """
 
 
-class Pool:
+class WorkerPool:
     """A pool of threads that runs jobs; each thread has its own environment."""
 
     def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
@@ -304,7 +304,7 @@ class Pool:
                 else:
                     self._draining = True
                     drain.interrupt()
-                    progress.stopping(alive_count)
+                    progress.report_interrupt(alive_count)
         except BaseException:
             drain.interrupt()
             self._stop()
@@ -317,7 +317,7 @@ class Pool:
         delay = self._delay()
         if delay is not None and delay[0] >= self._shown_delay:
             self._shown_delay = 2 * delay[0]
-            progress.waiting(delay[1])
+            progress.report_wait(delay[1])
 
     def _stop(self) -> None:
         """Close the sandboxes of all workers concurrently, and wait a little for them.
@@ -349,7 +349,7 @@ class Pool:
                     self._messages.put(episode)
             finally:
                 worker.close()
-        except Stopped:
+        except EpisodeStop:
             pass  # the main thread has stopped this worker
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, raised there
             self._draining = True

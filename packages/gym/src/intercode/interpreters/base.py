@@ -242,7 +242,7 @@ def record_turn(action: str, execution: Execution) -> Turn:
     )
 
 
-class Place(Protocol):
+class Workspace(Protocol):
     """The workspace of one episode: a sandbox, or a session with a database."""
 
     def kill(self) -> object:
@@ -256,7 +256,7 @@ class Place(Protocol):
 class SavedState:
     """The saved state of an interpreter and its workspace. No process runs for it."""
 
-    open: Callable[[], tuple[Place, Interpreter]]
+    open: Callable[[], tuple[Workspace, Interpreter]]
     """Start both again in the saved state; any number of times, from any thread, even after the
     source has been closed."""
     close: Callable[[], None]

@@ -36,10 +36,10 @@ from intercode.interpreters.base import (
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
     ActionRun,
-    Frame,
     Shell,
     ShellLateError,
     ShellStartError,
+    StateReport,
     format_as_script,
 )
 from intercode.interpreters.shell_state import (
@@ -50,7 +50,7 @@ from intercode.interpreters.shell_state import (
     obstacles,
     script,
 )
-from intercode_sandbox.base import Freezes, OutputBuffer, SandboxBackend
+from intercode_sandbox.base import OutputBuffer, SandboxBackend, SupportsFork
 
 _GRACE_SECONDS = 2.0
 """Seconds for an interrupted shell to report its state: most need a millisecond."""
@@ -70,7 +70,7 @@ _PROCESS_LIMIT_SHARE = 0.9
 class SuspendedShell:
     """A stopped shell that can continue in the same state."""
 
-    state: Frame
+    state: StateReport
     """The shell's report, with the script that restores its whole state."""
     initial_variables: bytes
     """Variables of a fresh shell."""
@@ -103,7 +103,7 @@ class BashInterpreter:
         self.sandbox = sandbox
         self.user = user
         self._suspended_shell: SuspendedShell | None = None  # until the next action
-        state = Frame() if suspended_shell is None else suspended_shell.state
+        state = StateReport() if suspended_shell is None else suspended_shell.state
         try:
             self._shell: Shell | None = Shell(sandbox, user, state)
         except ShellStartError as error:
@@ -179,7 +179,7 @@ class BashInterpreter:
             SandboxError: The sandbox failed.
         """
         sandbox, user = self.sandbox, self.user
-        if not isinstance(sandbox, Freezes):
+        if not isinstance(sandbox, SupportsFork):
             raise ForkError(f"{type(sandbox).__name__} cannot save its files")
         # Other processes were started meanwhile.
         if self._suspended_shell is not None and sandbox.processes():
@@ -209,7 +209,7 @@ class BashInterpreter:
 
         return SavedState(reopen, snapshot.delete, CARRIED, suspended_shell.omissions)
 
-    def _read_state(self, sandbox: Freezes, lossy: bool) -> SuspendedShell:
+    def _read_state(self, sandbox: SupportsFork, lossy: bool) -> SuspendedShell:
         """Return the state of the shell, which keeps running."""
         shell = self._shell
         if shell is None:
@@ -220,7 +220,7 @@ class BashInterpreter:
         while answers and not shell.read(run, run.deadline):
             answers = time.monotonic() < run.deadline
         frame = run.frame if run.exit_code is None and shell.settle(run.deadline) else None
-        unreported_state = None if frame is None else UnreportedState.of(frame.rest)
+        unreported_state = None if frame is None else UnreportedState.parse(frame.rest)
         if frame is None or unreported_state is None:
             self._restart()
             if self._shell is not None:
@@ -343,7 +343,7 @@ class BashInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def _remember(self, frame: Frame | None, code: int) -> None:
+    def _remember(self, frame: StateReport | None, code: int) -> None:
         frame = self._state if frame is None else frame
         hooks = frame.hooks if frame.kind == "A" else self._state.hooks
         self._state = replace(frame, status=code, hooks=hooks)
@@ -355,7 +355,7 @@ class BashInterpreter:
         state = self._state
         self.close()
         self._suspended_shell = None
-        attempts = [state, state, Frame(status=state.status)]
+        attempts = [state, state, StateReport(status=state.status)]
         while attempts:
             attempt = attempts.pop(0)
             try:

@@ -24,7 +24,7 @@ from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.interpreters.inside.session import DONE
 from intercode.interpreters.inside.wire import STARTED, Frames, frame
 from intercode_sandbox import Process, Provider, SandboxBackend, get_provider
-from intercode_sandbox.base import Freezes, cause_of_death
+from intercode_sandbox.base import SupportsFork, cause_of_death
 from intercode_sandbox.native.pipes import close_all
 from intercode_sandbox.ownership import disown_in_forks, register_release
 
@@ -256,7 +256,9 @@ def check_worker(sandbox: SandboxBackend) -> None:
     Raises:
         SandboxError: The worker ends, or does not respond.
     """
-    if not isinstance(sandbox, Freezes):  # a third-party provider cannot start a second sandbox
+    if not isinstance(
+        sandbox, SupportsFork
+    ):  # a third-party provider cannot start a second sandbox
         return
     with (
         closing(sandbox.start_sibling("scratch")) as pristine_sandbox,

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from intercode.databases.base import Failure, Outcome, Result
-from intercode.syntax import quoted
+from intercode.databases.base import ActionOutcome, Failure, StatementResult
+from intercode.syntax import quote_identifier
 
-Run = Callable[[str], Outcome]
+Run = Callable[[str], ActionOutcome]
 """A function that runs a statement in the agent's session."""
 
 _NAME = r"""(?P<name>"(?:[^"]|"")+"|`[^`]+`|'[^']+'|[\w.$]+)"""
@@ -137,7 +137,7 @@ def parse_command(action: str, dialect: str) -> SchemaCommand | None:
     return SchemaCommand("statements", _unquote_name(match["name"] or ""))
 
 
-def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
+def answer(command: SchemaCommand, dialect: str, run: Run) -> ActionOutcome | str:
     """Run a schema command.
 
     Args:
@@ -151,13 +151,13 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
     if command.kind == "tables":
         return run(_LISTS[dialect])
     if command.kind == "columns":
-        name = quoted(command.table, "'")
-        identifier = quoted(command.table, "`" if dialect == "mysql" else '"')
+        name = quote_identifier(command.table, "'")
+        identifier = quote_identifier(command.table, "`" if dialect == "mysql" else '"')
         outcome = run(_COLUMNS[dialect].format(name=name, identifier=identifier))
         return _unless_missing(outcome, command.table, dialect, run)
     if dialect == "mysql":
         return _mysql_statements(command.table, run)
-    literal = quoted(command.table, "'")
+    literal = quote_identifier(command.table, "'")
     condition = f" WHERE lower(name) = lower({literal})" if command.table else ""
     outcome = run(f"{_STATEMENTS[dialect]}{condition} ORDER BY name")
     if outcome.failure is not None:
@@ -168,7 +168,7 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
     )
 
 
-def _mysql_statements(table: str, run: Run) -> Outcome | str:
+def _mysql_statements(table: str, run: Run) -> ActionOutcome | str:
     names = [table]
     if not table:
         listing = run(_LISTS["mysql"])
@@ -177,12 +177,12 @@ def _mysql_statements(table: str, run: Run) -> Outcome | str:
         names = [str(name) for (name,) in listing.results[-1].rows]
     statements = []
     for name in names:
-        outcome = run(f"SHOW CREATE TABLE {quoted(name, '`')}")
+        outcome = run(f"SHOW CREATE TABLE {quote_identifier(name, '`')}")
         if outcome.failure is not None:
             return outcome
         if not (rows := outcome.results[-1].rows):
             reason = f"the statement of table {name!r} is longer than an output may be"
-            return Outcome(failure=Failure(reason))
+            return ActionOutcome(failure=Failure(reason))
         statements.append(str(rows[0][1]))
     return _join_statements(statements)
 
@@ -191,20 +191,20 @@ def _join_statements(statements: list[str]) -> str:
     return "\n\n".join(f"{statement.rstrip().rstrip(';')};" for statement in statements)
 
 
-def _unless_missing(outcome: Outcome, table: str, dialect: str, run: Run) -> Outcome:
+def _unless_missing(outcome: ActionOutcome, table: str, dialect: str, run: Run) -> ActionOutcome:
     """Return the outcome, or the failure if a missing table is the reason for no columns."""
     if outcome.failure is None and outcome.results and not outcome.results[-1].rows:
         return _missing_table(table, dialect, run)
     return outcome
 
 
-def _missing_table(table: str, dialect: str, run: Run) -> Outcome:
+def _missing_table(table: str, dialect: str, run: Run) -> ActionOutcome:
     """Return the failure for a missing table, with the names of the existing tables."""
     listing = run(_LISTS[dialect])
-    result = listing.results[-1] if listing.results else Result()
+    result = listing.results[-1] if listing.results else StatementResult()
     names = ", ".join(str(name) for (name,) in result.rows) or "none"
     reason = f"there is no table {table!r}; tables: {names}" if table else "there are no tables"
-    return Outcome(failure=Failure(reason))
+    return ActionOutcome(failure=Failure(reason))
 
 
 def _unquote_name(name: str) -> str:

@@ -1,7 +1,7 @@
 r"""Running bash process that executes actions and reports its state after each.
 
 The module has four parts: the process (`Shell`), the lines of bash that run an action and report on
-it, the report (`Frame`), and the script that restores a reported state. Time limits are the
+it, the report (`StateReport`), and the script that restores a reported state. Time limits are the
 caller's task.
 
 Every word of InterCode's lines is quoted or prefixed with ``\builtin``: bash calls no alias and no
@@ -58,7 +58,7 @@ class ActionRun:
 
     output: OutputBuffer
     deadline: float
-    frame: Frame | None = None
+    frame: StateReport | None = None
     exit_code: int | None = None
     """Exit code of the shell itself, if it ended."""
     stop_reason: str = ""
@@ -73,7 +73,7 @@ class Shell:
     Args:
         sandbox: The sandbox that bash runs in.
         user: The user that bash runs as; None: the image's.
-        state: The report whose state is restored; an empty `Frame` for a fresh shell.
+        state: The report whose state is restored; an empty `StateReport` for a fresh shell.
 
     Raises:
         OSError: Bash cannot be executed.
@@ -81,7 +81,7 @@ class Shell:
         ShellLateError: Bash does not report in time.
     """
 
-    def __init__(self, sandbox: SandboxBackend, user: str | None, state: Frame) -> None:
+    def __init__(self, sandbox: SandboxBackend, user: str | None, state: StateReport) -> None:
         self._process = sandbox.popen(
             _ARGV,
             channels={EPILOGUE: "text", CONTROL: "r", ACTION: "text", STATUS: "w"},
@@ -105,7 +105,7 @@ class Shell:
             self.close()
             raise
 
-    def _start(self, epilogue: int, state: Frame) -> Frame:
+    def _start(self, epilogue: int, state: StateReport) -> StateReport:
         for fd in (self._output_fd, self._status, self._control):
             os.set_blocking(fd, False)
         _enlarge(self._output_fd)
@@ -352,7 +352,7 @@ system call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StateReport:
     """A report of the shell.
 
     All byte fields except flags and directory contain commands that recreate a state.
@@ -414,7 +414,7 @@ class FrameReader:
         if len(self._buffer) > _MAX_REPORT_BYTES:
             del self._buffer[: -_MAX_REPORT_BYTES // 2]
 
-    def take(self) -> Frame | None:
+    def take(self) -> StateReport | None:
         """Return the report, if it is complete."""
         for expected_number in self._expected_numbers if self._buffer.endswith(b"\0") else ():
             end = b"\0end\0" + expected_number + b"\0"
@@ -423,7 +423,7 @@ class FrameReader:
         return None
 
     @staticmethod
-    def _parse(content: bytes, expected_number: bytes) -> Frame | None:
+    def _parse(content: bytes, expected_number: bytes) -> StateReport | None:
         if content.count(b"\0") > _MOST_FIELDS:
             return None
         *fields, variables, functions = content.split(b"\0")
@@ -436,7 +436,7 @@ class FrameReader:
         hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
         if max(map(len, (flags, shell_options, set_options))) > _LONGEST_OPTIONS:
             return None
-        return Frame(
+        return StateReport(
             kind.decode(errors="replace"),
             int(status),
             flags,
@@ -470,7 +470,7 @@ def quote_word(text: bytes) -> bytes:
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
-def restore_script(frame: Frame) -> bytes:
+def restore_script(frame: StateReport) -> bytes:
     """Return bash source that restores the reported state in a new shell; ignore its errors.
 
     Commands that could call the agent's functions or aliases precede the definitions of these.

@@ -18,7 +18,7 @@ from intercode.interpreters.shell import (
     OUTPUT,
     RESET_OPTIONS,
     STATUS,
-    Frame,
+    StateReport,
     quote_word,
 )
 from intercode_sandbox.base import Program
@@ -64,7 +64,7 @@ class UnreportedState:
     """``$1``, ``$2``, …"""
 
     @classmethod
-    def of(cls, fields: Sequence[bytes]) -> UnreportedState | None:
+    def parse(cls, fields: Sequence[bytes]) -> UnreportedState | None:
         """Parse the fields of a shell's response; return None if it is malformed."""
         marker_index = max((n for n, name in enumerate(fields) if name == b"rest"), default=None)
         if (
@@ -115,7 +115,9 @@ _KEPT_BY_BASH = frozenset(b"BASHOPTS SHELLOPTS UID EUID PPID".split())
 _UNRESTORED_OPTIONS = frozenset(b"errexit noexec onecmd posix restricted verbose xtrace".split())
 
 
-def script(frame: Frame, unreported_state: UnreportedState, initial_variables: bytes) -> bytes:
+def script(
+    frame: StateReport, unreported_state: UnreportedState, initial_variables: bytes
+) -> bytes:
     """Return bash source that restores the whole state in a fresh shell; ignore its errors.
 
     Args:
@@ -189,7 +191,7 @@ _POSIX_OPTIONS = frozenset((b"inherit_errexit", b"shift_verbose"))
 """Options of shopt that ``set -o posix`` sets; bash does not report all of its effects."""
 
 
-def find_missing_state(expected_frame: Frame, actual_frame: Frame) -> str:
+def find_missing_state(expected_frame: StateReport, actual_frame: StateReport) -> str:
     """Return the first part of a state that was not restored; empty: all parts were."""
     if expected_frame.directory != actual_frame.directory:
         return "the directory"

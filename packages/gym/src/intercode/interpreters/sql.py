@@ -24,7 +24,15 @@ from collections.abc import Sequence
 from datetime import date, datetime, time as clock, timedelta
 from decimal import Decimal
 
-from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value
+from intercode.databases.base import (
+    ActionOutcome,
+    DatabaseSession,
+    Failure,
+    Row,
+    SavesSession,
+    StatementResult,
+    Value,
+)
 from intercode.errors import ForkError
 from intercode.interpreters.base import Execution, SavedState, wake_on_cancellation
 from intercode.interpreters.schema_commands import SchemaCommand, answer, parse_command
@@ -50,7 +58,7 @@ class SqlInterpreter:
     """
 
     def __init__(
-        self, session: Session, max_rows: int = MAX_ROWS, *, dialect: str | None = None
+        self, session: DatabaseSession, max_rows: int = MAX_ROWS, *, dialect: str | None = None
     ) -> None:
         self._session = session
         self._max_rows = max_rows
@@ -84,10 +92,10 @@ class SqlInterpreter:
             DatabaseError: The engine failed.
         """
         if not isinstance(self._session, SavesSession):
-            raise ForkError("a session of a database server cannot be saved: use how='replay'")
+            raise ForkError("a session of a database server cannot be saved: use mode='replay'")
         saved_session = self._session.save(lossy)
 
-        def reopen() -> tuple[Session, SqlInterpreter]:
+        def reopen() -> tuple[DatabaseSession, SqlInterpreter]:
             session = saved_session.open()
             return session, SqlInterpreter(session, self._max_rows, dialect=self._dialect)
 
@@ -105,9 +113,9 @@ class SqlInterpreter:
         self, command: SchemaCommand, dialect: str, timeout: float | None, start_time: float
     ) -> Execution:
         """Run a schema command. Its listing is never an answer, so it reports no columns."""
-        outcomes: list[Outcome] = []
+        outcomes: list[ActionOutcome] = []
 
-        def run(sql: str) -> Outcome:
+        def run(sql: str) -> ActionOutcome:
             # All queries of a command share its time limit; an engine accepts no limit of 0.
             remaining_seconds = (
                 None if timeout is None else max(0.001, start_time + timeout - time.monotonic())
@@ -120,7 +128,7 @@ class SqlInterpreter:
         with wake_on_cancellation(self._session.kill):
             listing = answer(command, dialect, run)
         text = listing if isinstance(listing, str) else self._render_outcome(listing, "")
-        failed = isinstance(listing, Outcome) and listing.failure is not None
+        failed = isinstance(listing, ActionOutcome) and listing.failure is not None
         buffer = OutputBuffer(self._session.limits.output)
         buffer.add(text.encode("utf-8", "surrogateescape"))
         events = {
@@ -136,7 +144,7 @@ class SqlInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def _render_outcome(self, outcome: Outcome, action: str) -> str:
+    def _render_outcome(self, outcome: ActionOutcome, action: str) -> str:
         blocks = [_result(result) for result in outcome.results]
         if outcome.failure is not None:
             blocks.append(_failure(outcome.failure, action))
@@ -149,14 +157,14 @@ class SqlInterpreter:
         return buffer.getvalue().decode("utf-8", "replace") if buffer.truncated else text
 
 
-def _result(result: Result) -> str:
+def _result(result: StatementResult) -> str:
     if result.columns:
         render_rows = render_records if has_long_text(result.rows) else render
         return f"{render_rows(result.columns, result.rows)}\n{_count(result)}"
     return "ok" if result.affected_rows is None else f"ok, {_rows(result.affected_rows)} changed"
 
 
-def _count(result: Result) -> str:
+def _count(result: StatementResult) -> str:
     row_count = len(result.rows)
     if result.total is None:
         return f"(the first {row_count} of more rows than were counted)"
@@ -178,8 +186,10 @@ def _failure(failure: Failure, action: str) -> str:
     return f"{text} (line {line}, column {column})"
 
 
-def _info(outcome: Outcome) -> dict[str, object]:
-    last_result = outcome.results[-1] if outcome.results and outcome.failure is None else Result()
+def _info(outcome: ActionOutcome) -> dict[str, object]:
+    last_result = (
+        outcome.results[-1] if outcome.results and outcome.failure is None else StatementResult()
+    )
     info: dict[str, object] = {"columns": len(last_result.columns)}
     if last_result.columns:
         info["rows"] = last_result.total

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
 from intercode.interpreters.base import cancellation_fd
-from intercode_sandbox.base import HasTerminals, SandboxBackend
+from intercode_sandbox.base import SandboxBackend, SupportsTerminals
 from intercode_sandbox.ownership import register_release
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Terminal:
 
     def __init__(self, sandbox: SandboxBackend, seconds: float) -> None:
         self._sandbox = sandbox
-        assert isinstance(sandbox, HasTerminals)  # checked by the interpreter
+        assert isinstance(sandbox, SupportsTerminals)  # checked by the interpreter
         self._master = sandbox.terminal()
         self._release = register_release(self, os.close, self._master)
         try:

@@ -89,7 +89,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class TokenTrace:
     """The token ids of a call from the server itself, not from a second tokenisation.
 
     Attributes:
@@ -104,7 +104,7 @@ class Trace:
     logprobs: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, prompt: object, ids: object, logprobs: object) -> Trace | None:
+    def parse(cls, prompt: object, ids: object, logprobs: object) -> TokenTrace | None:
         """Return the trace from a response's fields; None if prompt or reply ids are missing."""
         if not (_is_list_of(int, prompt) and _is_list_of(int, ids)):
             return None
@@ -172,7 +172,7 @@ class Reply:
     cached: bool = False
     seconds: float = 0.0
     retries: int = 0
-    trace: Trace | None = None
+    trace: TokenTrace | None = None
 
 
 class Model(Protocol):
@@ -224,7 +224,7 @@ class Answer:
     usage: Usage | None = None
     model: str = ""
     finish: Finish = "stop"
-    trace: Trace | None = None
+    trace: TokenTrace | None = None
 
 
 class AttemptError(Exception):

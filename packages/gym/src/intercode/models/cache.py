@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import UsageError
-from intercode.models.base import Reply, Request, Settings, ToolCall, Trace, Usage
+from intercode.models.base import Reply, Request, Settings, TokenTrace, ToolCall, Usage
 from intercode_sandbox.files import atomic_file, sha256
 
 log = logging.getLogger(__name__)
@@ -85,5 +85,5 @@ def _reply(entry: dict[str, Any]) -> Reply:
     entry["usage"] = Usage(**entry["usage"])
     entry["tool_calls"] = tuple(ToolCall(**call) for call in entry["tool_calls"])
     if (trace := entry.get("trace")) is not None:
-        entry["trace"] = Trace.of(trace["prompt"], trace["ids"], trace["logprobs"])
+        entry["trace"] = TokenTrace.parse(trace["prompt"], trace["ids"], trace["logprobs"])
     return Reply(**entry)

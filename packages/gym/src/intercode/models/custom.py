@@ -21,8 +21,8 @@ from intercode.models.base import (
     Finish,
     Request,
     SupportsStart,
+    TokenTrace,
     ToolCall,
-    Trace,
     Usage,
 )
 from intercode_sandbox.interruption import is_handlers
@@ -207,7 +207,7 @@ def _answer_flaw(answer: Any) -> str:
         "usage": usage is None or (isinstance(usage, Usage) and _is_usage(usage)),
         "model": isinstance(answer.model, str),
         "finish": answer.finish in get_args(Finish),
-        "trace": answer.trace is None or isinstance(answer.trace, Trace),
+        "trace": answer.trace is None or isinstance(answer.trace, TokenTrace),
     }
     field_name = next((name for name, is_right in fields.items() if not is_right), None)
     return (

@@ -203,7 +203,7 @@ class RateLimit:
 
 
 @dataclass(slots=True)
-class Spending:
+class SpendingAmounts:
     """An amount of US dollars and a number of tokens."""
 
     cost: float = 0.0
@@ -224,7 +224,7 @@ class Budget:
 
     Attributes:
         spent: The cost of replies, plus earlier spending of the budget.
-        presumed: The reservations of calls whose answer was lost or reported no usage. The
+        reserved_amounts: The reservations of calls whose answer was lost or reported no usage. The
             provider may have charged for these calls, so they count as spent.
     """
 
@@ -233,14 +233,14 @@ class Budget:
         max_cost: float | None = None,
         max_tokens: int | None = None,
         *,
-        before: Spending | None = None,
+        previous_spending: SpendingAmounts | None = None,
     ) -> None:
         """Set the limits; ``None`` sets no limit.
 
         Args:
             max_cost: The maximum cost in US dollars.
             max_tokens: The maximum sum of input and output tokens.
-            before: Earlier spending, which counts against the limits; see
+            previous_spending: Earlier spending, which counts against the limits; see
                 `intercode.evaluate.spending`.
 
         Raises:
@@ -251,9 +251,11 @@ class Budget:
                 raise UsageError(f"a budget's {name} must be above 0, not {limit}")
         self.max_cost = max_cost
         self.max_tokens = max_tokens
-        self.spent = replace(before) if before is not None else Spending()
-        self.presumed = Spending()
-        self._reservations = Spending()
+        self.spent = (
+            replace(previous_spending) if previous_spending is not None else SpendingAmounts()
+        )
+        self.reserved_amounts = SpendingAmounts()
+        self._reservations = SpendingAmounts()
         self._condition = threading.Condition()
 
     def __repr__(self) -> str:
@@ -276,23 +278,23 @@ class Budget:
         """
         with self._condition:
             while True:
-                if not self._fits(tokens, cost, Spending()):
+                if not self._fits(tokens, cost, SpendingAmounts()):
                     raise BudgetError(self._refusal(tokens, cost))
                 if self._fits(tokens, cost, self._reservations):
                     self._reservations.add(cost, tokens)
                     return Hold(self, tokens, cost)
                 self._condition.wait()
 
-    def _fits(self, tokens: int, cost: float, reservations: Spending) -> bool:
-        used_tokens = self.spent.tokens + self.presumed.tokens + reservations.tokens
-        paid_cost = self.spent.cost + self.presumed.cost + reservations.cost
+    def _fits(self, tokens: int, cost: float, reservations: SpendingAmounts) -> bool:
+        used_tokens = self.spent.tokens + self.reserved_amounts.tokens + reservations.tokens
+        paid_cost = self.spent.cost + self.reserved_amounts.cost + reservations.cost
         return (self.max_tokens is None or used_tokens + tokens <= self.max_tokens) and (
             self.max_cost is None or paid_cost + cost <= self.max_cost + _ROUNDING_TOLERANCE
         )
 
     def _refusal(self, tokens: int, cost: float) -> str:
-        paid_cost = self.spent.cost + self.presumed.cost
-        used_tokens = self.spent.tokens + self.presumed.tokens
+        paid_cost = self.spent.cost + self.reserved_amounts.cost
+        used_tokens = self.spent.tokens + self.reserved_amounts.tokens
         requirements, options = [], []
         if self.max_cost is not None:
             remaining_amount = max(0.0, self.max_cost - paid_cost)
@@ -311,7 +313,9 @@ class Budget:
             f"Raise {' or '.join(options)}, or shorten replies with --reply-tokens"
         )
 
-    def _end(self, reservation: Hold, target: Spending | None, cost: float, tokens: int) -> None:
+    def _end(
+        self, reservation: Hold, target: SpendingAmounts | None, cost: float, tokens: int
+    ) -> None:
         with self._condition:
             self._reservations.add(-reservation.cost, -reservation.tokens)
             if target is not None:
@@ -333,7 +337,7 @@ class Hold:
 
     def presume(self) -> None:
         """End the reservation, and count all of it, because the actual cost is unknown."""
-        self.budget._end(self, self.budget.presumed, self.cost, self.tokens)
+        self.budget._end(self, self.budget.reserved_amounts, self.cost, self.tokens)
 
     def release(self) -> None:
         """End the reservation without counting it, because the call cost nothing."""

@@ -19,9 +19,9 @@ from intercode.models.base import (
     Answer,
     Request,
     Settings,
+    TokenTrace,
     Tool,
     ToolCall,
-    Trace,
     Usage,
     as_openai,
     tool_as_openai,
@@ -216,10 +216,12 @@ def _settings(settings: Settings, limit: str) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _trace(response_body: dict[str, Any], choice: dict[str, Any], logprobs: object) -> Trace | None:
+def _trace(
+    response_body: dict[str, Any], choice: dict[str, Any], logprobs: object
+) -> TokenTrace | None:
     """Return the token ids, under vLLM's field names, which other servers share."""
     prompt = response_body.get("prompt_token_ids", choice.get("prompt_token_ids"))
-    return Trace.of(prompt, choice.get("token_ids"), logprobs)
+    return TokenTrace.parse(prompt, choice.get("token_ids"), logprobs)
 
 
 def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:

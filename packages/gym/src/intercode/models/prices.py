@@ -30,7 +30,7 @@ class Price:
     output: float
     cached_input: float | None = None
 
-    def of(self, usage: Usage) -> float:
+    def compute_cost(self, usage: Usage) -> float:
         """Return the cost of the tokens in US dollars.
 
         The cost is ``(uncached * input + cached * cached_input + output_tokens * output) / 1e6``,

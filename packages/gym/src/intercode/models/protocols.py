@@ -19,7 +19,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Table:
+class ProtocolTable:
     """The fields and types of one protocol.
 
     Attributes:
@@ -50,7 +50,7 @@ class Table:
     unsupported_parts: frozenset[str]
 
 
-CHAT = Table(
+CHAT = ProtocolTable(
     path="/v1/chat/completions",
     dialogue=("messages",),
     limit=("max_completion_tokens", "max_tokens"),
@@ -77,7 +77,7 @@ CHAT = Table(
     unsupported_parts=_words("file input_audio"),
 )
 
-RESPONSES = Table(
+RESPONSES = ProtocolTable(
     path="/v1/responses",
     dialogue=("input", "instructions"),
     limit=("max_output_tokens",),
@@ -118,7 +118,7 @@ RESPONSES = Table(
     ),
 )
 
-MESSAGES = Table(
+MESSAGES = ProtocolTable(
     path="/v1/messages",
     dialogue=("messages", "system"),
     limit=("max_tokens",),
@@ -149,7 +149,7 @@ MESSAGES = Table(
     ),
 )
 
-TABLES: dict[Name, Table] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+TABLES: dict[Name, ProtocolTable] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 COUNT = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
 

@@ -88,7 +88,7 @@ def get_model(
         raise UsageError(f"a model is named PROVIDER/NAME, for instance openai/gpt-4o: {name!r}")
     factory: ClientFactory = MODELS.resolve(provider)
     prices = prices if isinstance(prices, Prices) else Prices(prices)
-    call_context = Around(
+    call_context = CallContext(
         rate_limit=rate_limit or RateLimit(),
         budget=budget or Budget(),
         cache=Cache(cache) if isinstance(cache, str | Path) else cache,
@@ -104,7 +104,7 @@ def get_model(
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class CallContext:
     """The context of calls; many models may share one `Budget`, `RateLimit` and `Cache`."""
 
     rate_limit: RateLimit = field(default_factory=RateLimit)
@@ -114,7 +114,7 @@ class Around:
     retry: Retry = field(default_factory=Retry)
 
 
-class Frame:
+class CallLimiter:
     """Rate limit, budget and retries around single calls; several threads may share a frame.
 
     Args:
@@ -126,7 +126,7 @@ class Frame:
         UsageError: The budget limits the cost, and the price is unknown.
     """
 
-    def __init__(self, name: str, endpoint: str, call_context: Around) -> None:
+    def __init__(self, name: str, endpoint: str, call_context: CallContext) -> None:
         self.name = name
         self._endpoint = endpoint
         self._call_context = call_context
@@ -280,7 +280,7 @@ class Frame:
         """Make one try within the budgets, and count its cost."""
         call_context = self._call_context
         usage_limit = Usage(max_usage.input_tokens, max_usage.output_tokens or ASSUMED_OUTPUT)
-        price = call_context.price.of(usage_limit) if call_context.price else 0.0
+        price = call_context.price.compute_cost(usage_limit) if call_context.price else 0.0
         reservations = _reserve(
             [call_context.budget, *([budget] if budget else [])], usage_limit.total, price
         )
@@ -299,7 +299,7 @@ class Frame:
         seconds, cost = time.monotonic() - start_time, None
         self._reached = True
         if answer.usage is not None:
-            cost = call_context.price.of(answer.usage) if call_context.price else None
+            cost = call_context.price.compute_cost(answer.usage) if call_context.price else None
         for reservation in reservations:
             reservation.presume() if answer.usage is None else reservation.settle(
                 answer.usage, cost
@@ -332,11 +332,11 @@ class RemoteModel:
         UsageError: The budget limits the cost, and the price is unknown.
     """
 
-    def __init__(self, name: str, client: Client, call_context: Around) -> None:
+    def __init__(self, name: str, client: Client, call_context: CallContext) -> None:
         self.name = name
         self._client = client
         self._call_context = call_context
-        self._frame = Frame(name, client.endpoint, call_context)
+        self._frame = CallLimiter(name, client.endpoint, call_context)
         self._has_warned = False
 
     def __repr__(self) -> str:

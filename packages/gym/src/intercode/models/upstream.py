@@ -43,7 +43,7 @@ class Upstream:
             )
 
     @classmethod
-    def of(cls, model: str, base_url: str | None = None) -> Upstream:
+    def resolve(cls, model: str, base_url: str | None = None) -> Upstream:
         """Resolve a model's server and key, by the rules of InterCode's own clients.
 
         Args:
@@ -103,17 +103,17 @@ def serve_upstream(model: str, base_url: str | None = None, calls: int = 1) -> I
     """Yield a model's upstream; a local model's server runs for the duration of the block.
 
     Args:
-        model: ``PROVIDER/NAME`` as for `Upstream.of`, or ``local/NAME``.
+        model: ``PROVIDER/NAME`` as for `Upstream.resolve`, or ``local/NAME``.
         base_url: The server's URL; None: the provider's default.
         calls: The number of concurrent calls to expect, for a local server.
 
     Raises:
-        UsageError: As for `Upstream.of`; or a local model is missing, or the memory is too small.
+        UsageError: As for `Upstream.resolve`; or a local model is missing, or the memory is too small.
         ModelAccessError: The server of a local model cannot be started.
     """
     provider, _, name = model.partition("/")
     if provider != LOCAL_PROVIDER or not name:
-        yield Upstream.of(model, base_url)
+        yield Upstream.resolve(model, base_url)
         return
     from intercode.models.local.client import run_server
 

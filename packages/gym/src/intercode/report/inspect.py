@@ -17,7 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from intercode.dialogues import Talk, agent_talk, all_agent_talks
+from intercode.dialogues import RecordedDialogue, agent_talk, all_agent_talks
 from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import clustered_error
@@ -101,7 +101,7 @@ def _count_usage(episodes: Iterable[Episode]) -> tuple[list[Outcome], dict[str, 
     outcomes: list[Outcome] = []
     usage_by_model: dict[str, dict[str, Any]] = {}
     for episode in episodes:
-        outcomes.append(Outcome.of(episode))
+        outcomes.append(Outcome.from_episode(episode))
         for name, episode_usage in usage(episode).items():
             usage_by_model[name] = (
                 add_usage(usage_by_model[name], episode_usage)
@@ -377,7 +377,7 @@ def digest(*identity_facts: object) -> str:
     return sha256(repr(identity_facts))[:22]
 
 
-def _talk(talk: Talk | None) -> Mapping[str, Any]:
+def _talk(talk: RecordedDialogue | None) -> Mapping[str, Any]:
     """Return the dialogue with a model; empty if the record lacks it or a part of it."""
     if talk is None or not talk.keys() >= _TALK:
         return {}

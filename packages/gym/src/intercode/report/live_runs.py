@@ -50,7 +50,7 @@ class _Folder:
     """The reason why reading has stopped."""
 
 
-class Library:
+class RunLibrary:
     """The viewed runs, including unfinished ones. Any thread may call its methods.
 
     Rows are only ever appended: the last row of an episode counts. If a run's file is replaced,
@@ -240,7 +240,7 @@ class Library:
         return count
 
     def _add(self, run_number: int, folder: _Folder, episode: Episode) -> None:
-        outcome = Outcome.of(episode)
+        outcome = Outcome.from_episode(episode)
         folder.outcomes.pop(episode_key(episode), None)
         folder.outcomes[episode_key(episode)] = outcome
         self._offsets.append(folder.offset)

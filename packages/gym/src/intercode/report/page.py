@@ -61,7 +61,7 @@ class Episodes:
         key = (run, episode_key(episode))
         self._rows.pop(key, None)
         row_number = len(self._chunks) * CHUNK + len(self._open_episodes)
-        self._rows[key] = (row_number, make_row(run, episode, Outcome.of(episode)))
+        self._rows[key] = (row_number, make_row(run, episode, Outcome.from_episode(episode)))
         shown_gold = run in self._shown_gold
         self._open_episodes.append(
             make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)

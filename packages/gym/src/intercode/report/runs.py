@@ -121,7 +121,7 @@ def read_runs(
         def outcome(episode: Episode, run_index: int = run_number) -> Outcome:
             episode = redactor.episode(episode)
             on_episode(run_index, episode)
-            return Outcome.of(episode)
+            return Outcome.from_episode(episode)
 
         outcomes = list(read_latest(folder, outcome).values())
         runs.append(make_run(folder, manifest, outcomes))

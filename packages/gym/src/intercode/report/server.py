@@ -24,9 +24,9 @@ from urllib.parse import parse_qs
 from intercode.admission import Admission
 from intercode.errors import RecordError
 from intercode.report.episodes import columns
-from intercode.report.live_runs import Library
+from intercode.report.live_runs import RunLibrary
 from intercode.report.page import page, policy
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 
 LOOPBACK = "127.0.0.1"
 _PAUSE = 1.0
@@ -53,11 +53,13 @@ class Viewer:
         url: The page's address, with its token.
     """
 
-    def __init__(self, library: Library, port: int = 0, admission: Admission | None = None) -> None:
+    def __init__(
+        self, library: RunLibrary, port: int = 0, admission: Admission | None = None
+    ) -> None:
         self.library = library
         self.admission = admission or Admission()
         self.token = secrets.token_urlsafe(24)
-        self.guard = Guard()
+        self.guard = RequestGuard()
         self.page = page("runs", None, {}).encode()
         self.close_event = threading.Event()
         self.pages = threading.BoundedSemaphore(_MAX_PAGES)

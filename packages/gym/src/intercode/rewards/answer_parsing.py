@@ -62,7 +62,7 @@ _FILE_PREFIX = re.compile(r"(?P<name>(?=[^\s:]*[/.])[^\s:]+):(?:(?P<number>\d{1,
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ParsedColumn:
     """A named value of each row."""
 
     name: str
@@ -73,7 +73,7 @@ class Column:
 class Form:
     """The properties of an answer that determine the reading of an output."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[ParsedColumn, ...] = ()
     ordered: bool = False
     """Whether the order of paths, lines and rows counts."""
     repeated: bool = True

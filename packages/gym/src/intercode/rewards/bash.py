@@ -33,7 +33,7 @@ from typing import Any
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
 from intercode.rewards.aliases import TEMPORARY_FOLDERS, is_within_any
-from intercode.rewards.answer_types import Answer, last_output, normalise, similarity
+from intercode.rewards.answer_types import AnswerType, last_output, normalise, similarity
 from intercode.rewards.gold import GoldResult, GoldRunner, archive_digest, differing_paths
 from intercode.rewards.instruction_words import is_named, temporary_names
 from intercode.rewards.judge import Judge
@@ -88,7 +88,7 @@ class BashReward:
         output = last_output(episode)
         output = None if output is None else normalise(output)
         changes = {change.path: change for change in sandbox.changes()}
-        answer = Answer.parse(task)
+        answer = AnswerType.parse(task)
         archives = {} if answer is None else answer.archives
         contents = {path: archive_digest(sandbox, path, kind) for path, kind in archives.items()}
         names = temporary_names(task, sandbox)
@@ -115,7 +115,7 @@ def compare(
     gold: GoldResult,
     changes: Mapping[str, Change],
     output: str | None,
-    answer: Answer | None = None,
+    answer: AnswerType | None = None,
     archives: Mapping[str, str] = NO_ARCHIVES,
     expects: Callable[[str], bool] = lambda path: False,
     scratch: re.Pattern[str] = _SCRATCH,

@@ -18,7 +18,7 @@ from typing import Any, Generic
 from intercode.episode import Episode, Score, not_json
 from intercode.errors import InterCodeError, RewardError, UsageError
 from intercode.registry import REWARDS
-from intercode.rewards.base import PlaceT, Reward
+from intercode.rewards.base import Reward, WorkspaceT
 from intercode.task import Task
 from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import error_location, is_reference
@@ -26,7 +26,7 @@ from intercode_sandbox.user_code import error_location, is_reference
 Function = Callable[..., "Score | float"]
 
 
-class CustomReward(Generic[PlaceT]):
+class CustomReward(Generic[WorkspaceT]):
     """A wrapper that calls a custom reward function and validates its result.
 
     Args:
@@ -39,14 +39,14 @@ class CustomReward(Generic[PlaceT]):
     """
 
     def __init__(
-        self, function: Function, default: Callable[[], Reward[PlaceT]] | None = None
+        self, function: Function, default: Callable[[], Reward[WorkspaceT]] | None = None
     ) -> None:
         self._function = function
         self._extra_arguments: dict[str, Any] = {}
         if "default" in _check_signature(function) and default is not None:
             self._extra_arguments["default"] = default()
 
-    def __call__(self, task: Task, episode: Episode, workspace: PlaceT) -> Score:
+    def __call__(self, task: Task, episode: Episode, workspace: WorkspaceT) -> Score:
         """Return the score of an episode.
 
         Raises:
@@ -94,10 +94,10 @@ def _flaw(score: Score) -> str:
 
 def choose_reward(
     env: str,
-    reward: str | Function | Reward[PlaceT] | None,
-    default: Callable[[], Reward[PlaceT]],
+    reward: str | Function | Reward[WorkspaceT] | None,
+    default: Callable[[], Reward[WorkspaceT]],
     **components: Any,
-) -> Reward[PlaceT]:
+) -> Reward[WorkspaceT]:
     """Return the reward that the environment's option selects.
 
     Args:
@@ -120,7 +120,7 @@ def choose_reward(
     if not isinstance(target, type):
         return CustomReward(target, default)
     parameters = inspect.signature(target).parameters
-    result: Reward[PlaceT] = target(
+    result: Reward[WorkspaceT] = target(
         **{name: components[name] for name in parameters if name in components}
     )
     return CustomReward(result, default) if is_reference(reward) else result

@@ -24,7 +24,7 @@ from intercode.episode import decode, encode
 from intercode.errors import CausedInsideError, OutputLimitError, RewardError, SandboxError
 from intercode.interpreters.base import Interpreter
 from intercode.rewards import archive
-from intercode.rewards.answer_types import Answer, normalise
+from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.interruption import is_callers
@@ -248,7 +248,7 @@ class GoldRunner:
 
 def _archives(task: Task) -> Mapping[str, str]:
     """Return the kinds of the files that are compared as archives, by path."""
-    answer = Answer.parse(task)
+    answer = AnswerType.parse(task)
     return {} if answer is None else answer.archives
 
 

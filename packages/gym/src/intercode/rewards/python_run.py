@@ -37,7 +37,7 @@ _ENDED_REASON = "the submission ended the process that it runs in"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TestResult:
     """The outcome of one test."""
 
     passed: bool
@@ -47,15 +47,17 @@ class Result:
     """Whether the test reached the time limit."""
 
 
-def _run_in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result]) -> list[Result]:
+def _run_in_turn(
+    kind: str, tests: Sequence[T], run: Callable[[int, T], TestResult]
+) -> list[TestResult]:
     """Run tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail."""
-    results: list[Result] = []
+    results: list[TestResult] = []
     for test_number, test in enumerate(tests):
         if sum(result.late for result in results) < MAX_LATE_TESTS:
             results.append(run(test_number, test))
         else:
             reason = f"not run: {MAX_LATE_TESTS} {kind} before it ran into the time limit"
-            results.append(Result(False, reason))
+            results.append(TestResult(False, reason))
     return results
 
 
@@ -123,7 +125,7 @@ class Bench:
         self.sandbox.close()
 
 
-class Trial:
+class TestRun:
     """A run of tests against a submission, whose process is started at once.
 
     Args:
@@ -156,7 +158,7 @@ class Trial:
         """End the processes, and all other processes in the submission's sandbox."""
         self._end(SUBMISSION)
 
-    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[Result]:
+    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[TestResult]:
         """Run the tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail.
 
         Args:
@@ -177,7 +179,7 @@ class Trial:
         bench.keep(self._processes.pop(GRADER, None), harmless)
         return results
 
-    def _test(self, test_number: int, test: Any) -> Result:
+    def _test(self, test_number: int, test: Any) -> TestResult:
         start_time = time.monotonic()
         try:
             if not self._is_open:
@@ -187,8 +189,8 @@ class Trial:
             self._end(SUBMISSION, GRADER)
             # A submission that loads slowly and then ends counts as late: no further test waits for
             # it.
-            return Result(False, str(failure), time.monotonic() - start_time >= self._timeout)
-        return Result(not message, message)
+            return TestResult(False, str(failure), time.monotonic() - start_time >= self._timeout)
+        return TestResult(not message, message)
 
     def _open(self) -> None:
         for module, sandbox in self._sandboxes.items():
@@ -317,7 +319,7 @@ def run_cases(
     submission: Submission | None,
     cases: Sequence[Mapping[str, str]],
     timeout: float,
-) -> list[Result]:
+) -> list[TestResult]:
     """Run the cases sequentially; after `MAX_LATE_TESTS` late ones, the remaining cases fail.
 
     Args:
@@ -331,9 +333,9 @@ def run_cases(
         SandboxError: The sandbox died.
     """
 
-    def run(case_number: int, case: Mapping[str, str]) -> Result:
+    def run(case_number: int, case: Mapping[str, str]) -> TestResult:
         if submission is None:
-            return Result(False, "no program was submitted")
+            return TestResult(False, "no program was submitted")
         return _run_case(sandbox, python, submission, case, timeout)
 
     results = _run_in_turn("cases", cases, run)
@@ -347,7 +349,7 @@ def _run_case(
     submission: Submission,
     case: Mapping[str, str],
     timeout: float,
-) -> Result:
+) -> TestResult:
     request = {
         "before": submission.earlier_sources,
         "program": submission.program,
@@ -357,7 +359,7 @@ def _run_case(
     try:
         python_process = start(sandbox, PROGRAM, python)
     except ImageError as error:  # the agent removed Python: the image has it
-        return Result(False, str(error))
+        return TestResult(False, str(error))
     with closing(python_process) as process:
         deadline = time.monotonic() + timeout
         process.send(RUN, 0, json.dumps(request).encode(), timeout)
@@ -367,21 +369,21 @@ def _run_case(
             message = message or control
             if len(output) > max_bytes:
                 sandbox.kill()
-                return Result(False, f"it printed more than {max_bytes} bytes")
+                return TestResult(False, f"it printed more than {max_bytes} bytes")
             if control == _FORGED_REASON:
                 sandbox.kill()
-                return Result(False, _FORGED_REASON)
+                return TestResult(False, _FORGED_REASON)
         code = process.process.poll()
     if code is None:
         sandbox.kill()
-        return Result(False, f"not done within {timeout:g} s", late=True)
+        return TestResult(False, f"not done within {timeout:g} s", late=True)
     if code:
         process.check_end(sandbox)
-        return Result(False, message or f"it ended with exit code {code}")
+        return TestResult(False, message or f"it ended with exit code {code}")
     text = output.decode(errors="surrogateescape")
     if is_same_output(text, case["stdout"]):
-        return Result(True)
-    return Result(
+        return TestResult(True)
+    return TestResult(
         False,
         f"it printed {text[:_QUOTED_CHARACTERS]!r}, not {case['stdout'][:_QUOTED_CHARACTERS]!r}",
     )

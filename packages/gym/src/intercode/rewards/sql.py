@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from intercode.databases.base import Result, Row, Session, Value
+from intercode.databases.base import DatabaseSession, Row, StatementResult, Value
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
 from intercode.rewards.gold import GoldCache
@@ -45,7 +45,7 @@ from intercode.rewards.sql_run import (
     AnswerResult,
     Databases,
     GoldAnswer,
-    Grader,
+    SqlGrader,
     golds,
     last_answer,
 )
@@ -83,11 +83,11 @@ class SqlReward:
         permute_columns: bool | None = None,
         columns: str | None = None,
     ) -> None:
-        self._grader = Grader(databases, cache)
+        self._grader = SqlGrader(databases, cache)
         self._permute_columns = permute_columns
         self._columns = columns
 
-    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+    def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
         """Return the score against the best gold.
 
         Raises:
@@ -108,7 +108,7 @@ class SqlReward:
         assert best is not None  # there is at least one gold
         return best
 
-    def _score_change(self, task: Task, gold: str, session: Session) -> Score:
+    def _score_change(self, task: Task, gold: str, session: DatabaseSession) -> Score:
         source = self._grader.databases.source(task)
         change, agent = self._grader.change(task, gold, source), session.state()
         comparison = compare_states(change.pristine_state, change.gold_state, agent)
@@ -305,13 +305,13 @@ def _is_in_own_order(comparison: Comparison) -> bool:
     return is_in_own_order(comparison.orders[0])
 
 
-def _is_explained(comparison: Comparison, gold: Result, answer: AnswerResult) -> bool:
+def _is_explained(comparison: Comparison, gold: StatementResult, answer: AnswerResult) -> bool:
     """Return whether an answer is right with one column more than gold's."""
     result = answer.result
     return comparison.equal and result is not None and len(result.columns) > len(gold.columns)
 
 
-def _is_ambiguous(comparison: Comparison, gold: Result) -> bool:
+def _is_ambiguous(comparison: Comparison, gold: StatementResult) -> bool:
     """Return whether only copies can prove that no column stands for another of its type."""
     return not _is_in_own_order(comparison) and any(
         is_ambiguous_order(order, gold) for order in comparison.orders
@@ -323,7 +323,10 @@ def _add_detail(score: Score, **detail: Any) -> Score:
 
 
 def _score(
-    comparison: Comparison, gold: Result, sql: str | None = None, answer: AnswerResult | None = None
+    comparison: Comparison,
+    gold: StatementResult,
+    sql: str | None = None,
+    answer: AnswerResult | None = None,
 ) -> Score:
     value = 1.0 if comparison.equal else min(comparison.overlap, MAX_INEXACT_VALUE)
     part_scores = {"execution_accuracy": float(comparison.equal), "overlap": comparison.overlap}

@@ -28,7 +28,7 @@ from decimal import Decimal
 from itertools import chain, islice, permutations
 from typing import Any
 
-from intercode.databases.base import Result, Row, Value
+from intercode.databases.base import Row, StatementResult, Value
 
 RELATIVE = 1e-6
 ABSOLUTE = 1e-9
@@ -77,8 +77,8 @@ class Comparison:
 
 
 def compare(
-    gold: Result,
-    answer: Result,
+    gold: StatementResult,
+    answer: StatementResult,
     *,
     ordered: bool = False,
     groups: Sequence[Group] | None = None,
@@ -124,8 +124,8 @@ def compare(
 
 
 def _candidate_orders(
-    gold: Result,
-    answer: Result,
+    gold: StatementResult,
+    answer: StatementResult,
     bases: Sequence[Order],
     permute_columns: bool,
     candidate_orders: Sequence[Order] | None,
@@ -156,7 +156,7 @@ def is_in_own_order(order: Order) -> bool:
     return list(order) == sorted(order)
 
 
-def is_ambiguous_order(order: Order, gold: Result) -> bool:
+def is_ambiguous_order(order: Order, gold: StatementResult) -> bool:
     """Return whether an order exchanges columns of one type, which values cannot distinguish."""
     kinds = [
         {_comparable_type(value) for value in column} for column in zip(*gold.rows, strict=True)
@@ -244,7 +244,7 @@ def _hashable(value: Value) -> Hashable:
 
 
 def _compare(
-    gold: Result, answer: Result, ordered: bool, groups: Sequence[Group] | None
+    gold: StatementResult, answer: StatementResult, ordered: bool, groups: Sequence[Group] | None
 ) -> Comparison:
     group_rows = [row for group in groups or () for row in group.rows]
     gold_keys, answer_keys, group_keys = keys(gold.rows, answer.rows, group_rows)
@@ -288,7 +288,7 @@ def _is_in_order(
     return True
 
 
-def _count_dropped_rows(result: Result) -> int:
+def _count_dropped_rows(result: StatementResult) -> int:
     return 0 if result.total is None else result.total - len(result.rows)
 
 
@@ -307,7 +307,7 @@ def _reason(missing_count: int, extra_count: int, is_complete: bool) -> str:
     return ", ".join(descriptions)
 
 
-def _column_count_text(result: Result) -> str:
+def _column_count_text(result: StatementResult) -> str:
     return "1 column" if len(result.columns) == 1 else f"{len(result.columns)} columns"
 
 

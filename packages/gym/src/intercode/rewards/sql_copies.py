@@ -20,14 +20,14 @@ from contextlib import suppress
 from decimal import Decimal
 from itertools import product
 
-from intercode.databases.base import Result, Value
+from intercode.databases.base import StatementResult, Value
 from intercode.databases.convert.build import as_sqlite, get_cached_file
 from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.sql_compare import compare
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
 from intercode.rewards.sql_mutate import VERSION, mutate
-from intercode.rewards.sql_run import GoldAnswer, Grader
+from intercode.rewards.sql_run import GoldAnswer, SqlGrader
 from intercode.task import Task
 
 COPIES = 2
@@ -38,14 +38,14 @@ _GUESSABLE_LIMIT = 100
 """The absolute value from which a number cannot be guessed."""
 
 
-def is_guessable(result: Result) -> bool:
+def is_guessable(result: StatementResult) -> bool:
     """Return whether an agent could give this result without a look at the data."""
     return _is_nothing(result) or (
         len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
     )
 
 
-def _is_nothing(result: Result) -> bool:
+def _is_nothing(result: StatementResult) -> bool:
     empty_values = (None, 0, 1, "", b"")
     return not result.rows or (
         len(result.rows) == 1 and all(value in empty_values for value in result.rows[0])
@@ -59,7 +59,7 @@ def _is_small(value: Value) -> bool:
     return abs(number) < _GUESSABLE_LIMIT and number.is_integer()
 
 
-def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+def copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
     """Return mutated copies of a database on which a gold's result differs; possibly none.
 
     Copies with a non-empty result come first. If too few exist, copies with no rows, or 0 or 1,
@@ -74,7 +74,7 @@ def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Sourc
     )
 
 
-def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+def _find_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
     query = grader.facts(task, gold).query
     query_conditions = QueryConditions() if query is None else collect_conditions(query)
     strong_copies: list[Source] = []
@@ -92,7 +92,7 @@ def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple
 
 
 def _try_copies(
-    grader: Grader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
+    grader: SqlGrader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
 ) -> Iterator[tuple[Source, bool, bool]]:
     """Yield copies, each with whether gold's result differs, and whether the result is empty."""
     original = grader.gold(task, gold, source)

@@ -28,7 +28,7 @@ from typing import Any
 
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_conditions import Lookup, QueryConditions
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 VERSION = 13
 """The version of the mutation, increased with every change that gives other rows."""
@@ -80,7 +80,7 @@ def _take_triggers(connection: sqlite3.Connection) -> list[str]:
     cursor = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
     triggers = cursor.fetchall()
     for name, _ in triggers:
-        connection.execute(f"DROP TRIGGER {quoted(name)}")
+        connection.execute(f"DROP TRIGGER {quote_identifier(name)}")
     return [sql for _, sql in triggers]
 
 
@@ -130,7 +130,7 @@ class _Mutation:
         singled_out_rows = self._singled_out_rows(table)
         for row in rows[: len(rows) - len(retained_rows)]:
             if row not in singled_out_rows:
-                self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
         for row in retained_rows:
             self._alter(table, row, retained_rows)
         for _ in range(self._new_row_count):
@@ -154,14 +154,14 @@ class _Mutation:
             for row in self._rows(table, where_clause, *values):
                 other_rows = self._referenced_rows(table) or self._rows(table)
                 lookup_columns = {
-                    name for name in free_columns if f"{quoted(name)} " in where_clause
+                    name for name in free_columns if f"{quote_identifier(name)} " in where_clause
                 }
                 draw = self._random.random()
                 if draw < 0.4:
                     self._exchange(table, lookup_columns, row, self._random.choice(other_rows))
                     continue
                 if draw < 0.6:
-                    self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                    self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
                     continue
                 searches = [
                     (search_condition, search_values)
@@ -180,16 +180,16 @@ class _Mutation:
 
     def _referenced_rows(self, table: TableSchema) -> list[int]:
         """List the rows of a table that rows of others refer to."""
-        name, row_ids = quoted(table.name), set[int]()
+        name, row_ids = quote_identifier(table.name), set[int]()
         for child in self._tables.values():
             for key in child.foreign_keys:
                 if key.table.lower() == table.name.lower():
                     pairs = zip(key.targets, key.columns, strict=True)
                     join = " AND ".join(
-                        f"{name}.{quoted(key_column)} = o.{quoted(target_column)}"
+                        f"{name}.{quote_identifier(key_column)} = o.{quote_identifier(target_column)}"
                         for key_column, target_column in pairs
                     )
-                    clause = f"WHERE EXISTS (SELECT 1 FROM {quoted(child.name)} AS o WHERE {join})"
+                    clause = f"WHERE EXISTS (SELECT 1 FROM {quote_identifier(child.name)} AS o WHERE {join})"
                     row_ids.update(self._rows(table, clause))
         return sorted(row_ids)
 
@@ -199,19 +199,19 @@ class _Mutation:
         """Exchange the values of two rows in some columns."""
         if first_row == second_row or not columns:
             return
-        names = ", ".join(map(quoted, sorted(columns)))
-        sql = f"SELECT {names} FROM {quoted(table.name)} WHERE rowid = ?"
+        names = ", ".join(map(quote_identifier, sorted(columns)))
+        sql = f"SELECT {names} FROM {quote_identifier(table.name)} WHERE rowid = ?"
         first_values, second_values = (
             self._connection.execute(sql, (row,)).fetchone() for row in (first_row, second_row)
         )
-        marks = ", ".join(f"{quoted(name)} = ?" for name in sorted(columns))
-        sql = f"UPDATE OR IGNORE {quoted(table.name)} SET {marks} WHERE rowid = ?"
+        marks = ", ".join(f"{quote_identifier(name)} = ?" for name in sorted(columns))
+        sql = f"UPDATE OR IGNORE {quote_identifier(table.name)} SET {marks} WHERE rowid = ?"
         self._run(sql, *second_values, first_row)
         self._run(sql, *first_values, second_row)
 
     def _copy(self, table: TableSchema, column: str, origin: int, row: int) -> None:
         """Copy another row's value in a column to a row."""
-        name, value = quoted(table.name), quoted(column)
+        name, value = quote_identifier(table.name), quote_identifier(column)
         subquery = f"(SELECT o.{value} FROM {name} AS o WHERE o.rowid = ?)"
         self._run(f"UPDATE OR IGNORE {name} SET {value} = {subquery} WHERE rowid = ?", origin, row)
 
@@ -222,11 +222,11 @@ class _Mutation:
             retained_rows = origin if origin and origin[0] in rows else rows[:1]
             for row in rows:
                 if row not in retained_rows:
-                    self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                    self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
 
     def _rows(self, table: TableSchema, where_clause: str = "", *values: Any) -> list[int]:
         """List a table's row numbers; none for a table without row numbers."""
-        sql = f"SELECT rowid FROM {quoted(table.name)} {where_clause}"
+        sql = f"SELECT rowid FROM {quote_identifier(table.name)} {where_clause}"
         with suppress(sqlite3.OperationalError):
             return [row for (row,) in self._connection.execute(sql, values)]
         return []
@@ -235,8 +235,8 @@ class _Mutation:
         """Return whether a lookup compares one column, whose values all differ."""
         if len(lookup.comparisons) > 1:
             return False
-        name = quoted(lookup.comparisons[0].column)
-        sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
+        name = quote_identifier(lookup.comparisons[0].column)
+        sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quote_identifier(table.name)}"
         count, distinct_count = self._connection.execute(sql).fetchone()
         return bool(1 < count == distinct_count)
 
@@ -250,8 +250,10 @@ class _Mutation:
         for column in table.columns:
             if not column.type.is_text or column.name in referring_columns:
                 continue
-            name = quoted(column.name)
-            sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
+            name = quote_identifier(column.name)
+            sql = (
+                f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quote_identifier(table.name)}"
+            )
             count, distinct_count = self._connection.execute(sql).fetchone()
             accepted_values = self._accepted_values(table, column)
             if 1 < count == distinct_count or any(
@@ -267,21 +269,25 @@ class _Mutation:
             for column in table.columns
             if column.name in self._names[table.name]
             for value in self._accepted_values(table, column)
-            for row in self._rows(table, f"WHERE {quoted(column.name)} = ? COLLATE NOCASE", value)
+            for row in self._rows(
+                table, f"WHERE {quote_identifier(column.name)} = ? COLLATE NOCASE", value
+            )
         }
 
     def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
         """Return whether a value must stay unique in a column that already contains it."""
         must_be_unique = column.name in self._names[table.name] or any(
-            lookup is table and values == [value] and f"{quoted(column.name)} " in where_clause
+            lookup is table
+            and values == [value]
+            and f"{quote_identifier(column.name)} " in where_clause
             for lookup, where_clause, values, _ in self._lookups
         )
         return must_be_unique and self._count(table, column, value) == 1
 
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
         """Count the rows with a value in a column, regardless of case."""
-        match_condition = f"{quoted(column.name)} = ? COLLATE NOCASE"
-        sql = f"SELECT COUNT(*) FROM {quoted(table.name)} WHERE {match_condition}"
+        match_condition = f"{quote_identifier(column.name)} = ? COLLATE NOCASE"
+        sql = f"SELECT COUNT(*) FROM {quote_identifier(table.name)} WHERE {match_condition}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
         return count
 
@@ -302,13 +308,13 @@ class _Mutation:
             self._stored_columns(table) - _unique_columns(table) - self._names[table.name]
         )
         free_columns = [column for column in table.columns if column.name in stored_columns]
-        name = quoted(table.name)
+        name = quote_identifier(table.name)
         if free_columns and self._random.random() < 0.2:
             self._copy(
                 table, self._random.choice(free_columns).name, self._random.choice(other_rows), row
             )
         for column_name, value in self._plant_values(table, free_columns).items():
-            sql = f"UPDATE OR IGNORE {name} SET {quoted(column_name)} = ? WHERE rowid = ?"
+            sql = f"UPDATE OR IGNORE {name} SET {quote_identifier(column_name)} = ? WHERE rowid = ?"
             self._run(sql, value, row)
 
     def _insert(self, table: TableSchema, row: int | None) -> None:
@@ -329,10 +335,10 @@ class _Mutation:
         """Insert a row with these values, and a given row's values in the other columns."""
         stored_columns = self._stored_columns(table)
         columns = [column.name for column in table.columns if column.name in stored_columns]
-        values = ["?" if name in new_values else quoted(name) for name in columns]
-        origin = "" if row is None else f" FROM {quoted(table.name)} WHERE rowid = ?"
-        names = ", ".join(map(quoted, columns))
-        sql = f"INSERT OR IGNORE INTO {quoted(table.name)} ({names}) SELECT {', '.join(values)}"
+        values = ["?" if name in new_values else quote_identifier(name) for name in columns]
+        origin = "" if row is None else f" FROM {quote_identifier(table.name)} WHERE rowid = ?"
+        names = ", ".join(map(quote_identifier, columns))
+        sql = f"INSERT OR IGNORE INTO {quote_identifier(table.name)} ({names}) SELECT {', '.join(values)}"
         parameters = [new_values[name] for name in columns if name in new_values]
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
@@ -364,15 +370,17 @@ class _Mutation:
 
     def _reference(self, key: ForeignKey) -> dict[str, Any]:
         """Choose the key of a row in the referenced table, or NULL if the table is empty."""
-        targets = ", ".join(map(quoted, key.targets))
-        key_rows = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
+        targets = ", ".join(map(quote_identifier, key.targets))
+        key_rows = self._connection.execute(
+            f"SELECT {targets} FROM {quote_identifier(key.table)}"
+        ).fetchall()
         key_values = self._random.choice(key_rows) if key_rows else (None,) * len(key.columns)
         return dict(zip(key.columns, key_values, strict=True))
 
     def _fresh_value(self, table: TableSchema, column: Column) -> Any:
         """Return a value of the column's kind that the column does not contain yet."""
-        name = quoted(column.name)
-        sql = f"SELECT MAX({name}), COUNT(*) FROM {quoted(table.name)}"
+        name = quote_identifier(column.name)
+        sql = f"SELECT MAX({name}), COUNT(*) FROM {quote_identifier(table.name)}"
         max_value, count = self._connection.execute(sql).fetchone()
         kind = column.type.kind
         if column.type.is_text:
@@ -400,13 +408,13 @@ class _Mutation:
         return {name for (name,) in self._connection.execute(sql, (table.name,))}
 
     def _delete_orphans(self, table: TableSchema, key: ForeignKey) -> None:
-        child, parent = quoted(table.name), quoted(key.table)
+        child, parent = quote_identifier(table.name), quote_identifier(key.table)
         not_null_condition = " AND ".join(
-            f"{child}.{quoted(name)} IS NOT NULL" for name in key.columns
+            f"{child}.{quote_identifier(name)} IS NOT NULL" for name in key.columns
         )
         pairs = zip(key.targets, key.columns, strict=True)
         join_condition = " AND ".join(
-            f"p.{quoted(target_name)} = {child}.{quoted(column_name)}"
+            f"p.{quote_identifier(target_name)} = {child}.{quote_identifier(column_name)}"
             for target_name, column_name in pairs
         )
         parent_condition = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {join_condition})"
@@ -458,7 +466,7 @@ def _lookup_conditions(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str
         return
     for collation in ("BINARY", "NOCASE"):
         search_values = [
-            f"{quoted(columns[condition.column].name)} {condition.operator} ? COLLATE {collation}"
+            f"{quote_identifier(columns[condition.column].name)} {condition.operator} ? COLLATE {collation}"
             for condition in lookup.comparisons
         ]
         yield f"WHERE {' AND '.join(search_values)}", values

@@ -20,15 +20,15 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from intercode.databases.base import Session, Table, Trigger, Value
+from intercode.databases.base import DatabaseSession, TableState, Trigger, Value
 from intercode.databases.source import Source
 from intercode.errors import OutputLimitError, RewardError, TaskError
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
 from intercode.rewards.sql_copies import COPIES, TRIES, mutated_copy
 from intercode.rewards.sql_gold import DIALECTS, parse_statements
-from intercode.rewards.sql_run import Grader
+from intercode.rewards.sql_run import SqlGrader
 from intercode.rewards.sql_states import State, compare_states, family, normalise_sql
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode.task import Task
 
 _MAX_CONSTANT_PAIRS = 40
@@ -38,7 +38,7 @@ _MAX_ASSIGNMENTS = 600
 
 
 def program_differences(
-    grader: Grader, task: Task, gold: str, source: Source, agent: State
+    grader: SqlGrader, task: Task, gold: str, source: Source, agent: State
 ) -> dict[str, str]:
     """Return the tables and views whose programs differ in effect from gold's, with the reason.
 
@@ -78,11 +78,11 @@ def program_differences(
     return differences
 
 
-def _fold_names(state: State) -> dict[str, tuple[str, Table]]:
+def _fold_names(state: State) -> dict[str, tuple[str, TableState]]:
     return {name.lower(): (name, table) for name, table in state.items()}
 
 
-def _program_texts(table: Table) -> list[str]:
+def _program_texts(table: TableState) -> list[str]:
     view = [normalise_sql(table.definition)] if table.kind == "view" else []
     return view + sorted(normalise_sql(_trigger_text(trigger)) for trigger in table.triggers)
 
@@ -91,7 +91,7 @@ def _trigger_text(trigger: Trigger) -> str:
     return f"{trigger.function};\n{trigger.definition}" if trigger.function else trigger.definition
 
 
-def _mutated_copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Source]:
+def _mutated_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> list[Source]:
     """Return mutated copies on which gold runs, first those on which its views differ."""
     dialect = grader.dialect(task)
     query_conditions = QueryConditions()
@@ -118,12 +118,12 @@ def _mutated_copies(grader: Grader, task: Task, gold: str, source: Source) -> li
     return (strong_copies + equal_copies)[:COPIES]
 
 
-def _select_views(state: State) -> dict[str, Table]:
+def _select_views(state: State) -> dict[str, TableState]:
     return {name: table for name, table in state.items() if table.kind == "view"}
 
 
 def _compare_programs(
-    grader: Grader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
+    grader: SqlGrader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
 ) -> dict[str, str]:
     """Compare gold's programs with the agent's in a database that contains gold's change."""
     with (
@@ -166,7 +166,7 @@ def _compare_programs(
 
 
 def _replace_programs(
-    session: Session, dialect: str, gold_state: State, agent_state: State
+    session: DatabaseSession, dialect: str, gold_state: State, agent_state: State
 ) -> list[str]:
     """Replace gold's views and triggers by the agent's; return those that cannot be created."""
     for table in gold_state.values():
@@ -197,7 +197,7 @@ def _replace_programs(
     return []
 
 
-def _state_differences(session: Session, agent_session: Session) -> dict[str, str]:
+def _state_differences(session: DatabaseSession, agent_session: DatabaseSession) -> dict[str, str]:
     gold_state = session.state()
     try:
         agent_state = agent_session.state()
@@ -214,7 +214,7 @@ def _state_differences(session: Session, agent_session: Session) -> dict[str, st
     }
 
 
-def _strip_programs(table: Table) -> Table:
+def _strip_programs(table: TableState) -> TableState:
     return replace(table, constraints=(), definition="", triggers=())
 
 
@@ -230,7 +230,7 @@ class Probes:
         texts: The definitions of the triggers.
     """
 
-    def __init__(self, session: Session, dialect: str, texts: Sequence[str]) -> None:
+    def __init__(self, session: DatabaseSession, dialect: str, texts: Sequence[str]) -> None:
         self._session, self._dialect = session, dialect
         self._constants = dict.fromkeys(value for text in texts for value in _parse_constants(text))
 
@@ -295,17 +295,21 @@ class Probes:
 def quote_name(name: str, dialect: str) -> str:
     """Return a name in the quotes of a dialect; PostgreSQL's may begin with a schema's name."""
     if dialect == "postgres":
-        return ".".join(map(quoted, name.split(".")))
-    return quoted(name, "`" if dialect == "mysql" else '"')
+        return ".".join(map(quote_identifier, name.split(".")))
+    return quote_identifier(name, "`" if dialect == "mysql" else '"')
 
 
-def _key_columns(table: Table) -> set[str]:
+def _key_columns(table: TableState) -> set[str]:
     rules = (rule for rule in table.constraints if rule.kind in ("primary key", "unique"))
     return {column for rule in rules for column in rule.columns}
 
 
 def _fresh_values(
-    table: Table, columns: Sequence[str], keys: set[str], row: Sequence[Value], probe_number: int
+    table: TableState,
+    columns: Sequence[str],
+    keys: set[str],
+    row: Sequence[Value],
+    probe_number: int,
 ) -> list[Value]:
     """Return a row's values with fresh values in its keys."""
     values = list(row)
@@ -330,7 +334,7 @@ def _literal(value: Value) -> str:
         return f"X'{value.hex()}'"
     if isinstance(value, (int, float)):
         return repr(value)
-    return quoted(str(value), "'")
+    return quote_identifier(str(value), "'")
 
 
 def _parse_constants(text: str) -> Iterator[int | float | str]:
@@ -346,7 +350,7 @@ def _parse_constants(text: str) -> Iterator[int | float | str]:
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def _check_conditions(table: Table, dialect: str) -> list[str]:
+def _check_conditions(table: TableState, dialect: str) -> list[str]:
     """List the conditions of a table's checks."""
     reported_checks = [rule.text for rule in table.constraints if rule.kind == "check"]
     if reported_checks or table.kind == "view" or "check" not in table.definition.lower():
@@ -360,7 +364,7 @@ def _check_conditions(table: Table, dialect: str) -> list[str]:
 
 
 def _are_checks_alike(
-    grader: Grader, task: Task, source: Source, table: Table, texts: Sequence[Sequence[str]]
+    grader: SqlGrader, task: Task, source: Source, table: TableState, texts: Sequence[Sequence[str]]
 ) -> bool:
     """Return whether two lists of checks refuse the same values, near the constants in them."""
     check_text = " ".join(text for check_texts in texts for text in check_texts)

@@ -13,7 +13,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from intercode.databases.base import Engine, Outcome, Result, Role, Session, Table
+from intercode.databases.base import (
+    ActionOutcome,
+    DatabaseEngine,
+    DatabaseSession,
+    Role,
+    StatementResult,
+    TableState,
+)
 from intercode.databases.source import Source
 from intercode.episode import Episode
 from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
@@ -31,12 +38,14 @@ T = TypeVar("T")
 class Databases(Protocol):
     """The tasks' databases, and the operations that open them."""
 
-    engine: Engine
+    engine: DatabaseEngine
 
     def source(self, task: Task) -> Source:
         """Return the source of the task's database."""
 
-    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
+    def open(
+        self, task: Task, role: Role = "agent", source: Source | None = None
+    ) -> DatabaseSession:
         """Open a session with the task's database, or with `source`, and run the task's setup."""
 
 
@@ -44,7 +53,7 @@ class Databases(Protocol):
 class GoldAnswer:
     """The result of a gold that asks for an answer."""
 
-    result: Result
+    result: StatementResult
     ordered: bool
     """Whether the order of its rows counts."""
     groups: Sequence[Group] | None
@@ -55,15 +64,15 @@ class GoldAnswer:
 class GoldChange:
     """The effect of a gold that asks for a change."""
 
-    pristine_state: Mapping[str, Table]
-    gold_state: Mapping[str, Table]
+    pristine_state: Mapping[str, TableState]
+    gold_state: Mapping[str, TableState]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerResult:
     """The result of the agent's answer on a fresh copy."""
 
-    result: Result | None
+    result: StatementResult | None
     trouble: str = ""
     """The reason for a missing result."""
 
@@ -76,7 +85,7 @@ def last_answer(episode: Episode) -> str | None:
     return None
 
 
-class Grader:
+class SqlGrader:
     """The runner of golds and answers.
 
     Args:
@@ -179,7 +188,7 @@ class Grader:
         return GoldAnswer(result, facts.ordered, row_groups)
 
     def _group_gold_rows(
-        self, session: Session, task: Task, facts: Facts, gold: Result
+        self, session: DatabaseSession, task: Task, facts: Facts, gold: StatementResult
     ) -> Sequence[Group] | None:
         """Group gold's interchangeable rows; None if the groups cannot be determined."""
         keyed_query = (
@@ -202,7 +211,7 @@ class Grader:
             "state", task, source, "", lambda: self._state(task, source)
         )
 
-        def change(timeout_factor: int) -> Mapping[str, Table]:
+        def change(timeout_factor: int) -> Mapping[str, TableState]:
             with self.open_changed_session(task, gold, source, timeout_factor) as session:
                 return _read_state(session, task)
 
@@ -223,8 +232,8 @@ class Grader:
             },
         )
 
-    def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
-        def state(_: int) -> Mapping[str, Table]:
+    def _state(self, task: Task, source: Source) -> Mapping[str, TableState]:
+        def state(_: int) -> Mapping[str, TableState]:
             with self._session(task, source) as session:
                 return _read_state(session, task)
 
@@ -233,7 +242,7 @@ class Grader:
     @contextmanager
     def open_changed_session(
         self, task: Task, gold: str, source: Source, timeout_factor: int = 1
-    ) -> Iterator[Session]:
+    ) -> Iterator[DatabaseSession]:
         """Open a session with a database in which a gold has made its change.
 
         Args:
@@ -251,7 +260,7 @@ class Grader:
             yield session
 
     @contextmanager
-    def _session(self, task: Task, source: Source) -> Iterator[Session]:
+    def _session(self, task: Task, source: Source) -> Iterator[DatabaseSession]:
         """Open a session for gold."""
         with (
             blame_task(task, "gold"),
@@ -271,7 +280,7 @@ def golds(task: Task) -> tuple[str, ...]:
     return task.gold
 
 
-def _execute(session: Session, task: Task, gold: str, timeout_factor: int) -> Outcome:
+def _execute(session: DatabaseSession, task: Task, gold: str, timeout_factor: int) -> ActionOutcome:
     seconds = timeout_factor * session.limits.seconds(task.timeout)
     outcome = session.execute(gold, timeout=seconds, max_rows=MAX_ROWS)
     if outcome.timed_out:
@@ -281,12 +290,12 @@ def _execute(session: Session, task: Task, gold: str, timeout_factor: int) -> Ou
     return outcome
 
 
-def _read_state(session: Session, task: Task) -> Mapping[str, Table]:
+def _read_state(session: DatabaseSession, task: Task) -> Mapping[str, TableState]:
     try:
         return session.state()
     except OutputLimitError as error:
         raise LateError(f"task {task.task_id!r}: its change cannot be graded: {error}") from error
 
 
-def _last_result(outcome: Outcome) -> Result | None:
+def _last_result(outcome: ActionOutcome) -> StatementResult | None:
     return next((result for result in reversed(outcome.results) if result.columns), None)

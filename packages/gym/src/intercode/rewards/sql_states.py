@@ -22,10 +22,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from intercode.databases.base import Constraint, Table, Value
+from intercode.databases.base import Constraint, TableState, Value
 from intercode.rewards.sql_compare import comparable_values
 
-State = Mapping[str, Table]
+State = Mapping[str, TableState]
 
 _FAMILIES = (
     ("boolean", r"bool"),
@@ -139,7 +139,7 @@ def _is_parenthesised(normal_text: str) -> bool:
     return False
 
 
-def _drop_harmless_constraints(agent: Table, gold: Table) -> Table:
+def _drop_harmless_constraints(agent: TableState, gold: TableState) -> TableState:
     """Return an agent's new table without harmless constraints that gold's table lacks."""
     gold_rules = _constraint_keys(gold)
     retained_constraints = [
@@ -150,7 +150,7 @@ def _drop_harmless_constraints(agent: Table, gold: Table) -> Table:
     return replace(agent, constraints=tuple(retained_constraints))
 
 
-def _constraint_keys(table: Table, *constraints: Constraint) -> set[Hashable]:
+def _constraint_keys(table: TableState, *constraints: Constraint) -> set[Hashable]:
     """Return some or all constraints of a table, in a form in which equal ones are equal."""
     keys = {
         frozenset(map(str.lower, key_constraint.columns))
@@ -177,7 +177,7 @@ def _constraint_keys(table: Table, *constraints: Constraint) -> set[Hashable]:
     return rules
 
 
-def _index_by_name(state: State) -> dict[str, Table]:
+def _index_by_name(state: State) -> dict[str, TableState]:
     return {key: state[name] for name, key in _lower_keys(state).items()}
 
 
@@ -191,7 +191,7 @@ def _lower_keys(names: Iterable[str]) -> dict[str, str]:
     return keys
 
 
-def _count_rows(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]:
+def _count_rows(name: str, tables: Sequence[TableState | None]) -> list[Counter[Hashable]]:
     """List the items of a table in each of the states: the table itself and its rows."""
     if all(table is tables[0] or table == tables[0] for table in tables[1:]):
         return [Counter()] * len(tables)  # equal in all states, which is all that counts
@@ -213,7 +213,7 @@ def _count_rows(name: str, tables: Sequence[Table | None]) -> list[Counter[Hasha
     ]
 
 
-def _column_values(table: Table | None) -> dict[str, Sequence[Value]]:
+def _column_values(table: TableState | None) -> dict[str, Sequence[Value]]:
     """Return the values of a table's columns, by their names."""
     if table is None:
         return {}
@@ -223,7 +223,7 @@ def _column_values(table: Table | None) -> dict[str, Sequence[Value]]:
     return dict(zip(names, values, strict=True))
 
 
-def _hashable_rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
+def _hashable_rows(table: TableState, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
     keys = _lower_keys(name for name, _ in table.columns)
     types = {keys[name]: family(declared_type) for name, declared_type in table.columns}
     shape = tuple(sorted(types.items())) if table.kind == "table" else tuple(sorted(types))
@@ -248,7 +248,9 @@ def _count_changes(
     return changes
 
 
-def _difference_reason(wrong_names: Sequence[str], states: Sequence[Mapping[str, Table]]) -> str:
+def _difference_reason(
+    wrong_names: Sequence[str], states: Sequence[Mapping[str, TableState]]
+) -> str:
     pristine_state, gold, agent = states
     descriptions = []
     for name in wrong_names:

@@ -19,13 +19,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from intercode.databases.base import Result, Row, Session
+from intercode.databases.base import DatabaseSession, Row, StatementResult
 from intercode.databases.source import Source, find
 from intercode.episode import Episode, Score
 from intercode.errors import UsageError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_gold import DIALECTS
-from intercode.rewards.sql_run import Databases, Grader, golds, last_answer
+from intercode.rewards.sql_run import Databases, SqlGrader, golds, last_answer
 from intercode.task import Task
 
 Suite = Callable[[Task, Source], Sequence[Source]]
@@ -44,7 +44,7 @@ def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
     return [find(path) for path in paths]
 
 
-def equal(gold: Result, answer: Result, ordered: bool) -> bool:
+def equal(gold: StatementResult, answer: StatementResult, ordered: bool) -> bool:
     """Return whether two results are equal in some order of the answer's columns."""
     if not gold.rows and not answer.rows:
         return gold.complete and answer.complete
@@ -85,11 +85,11 @@ class SuiteReward:
         suite: Suite = sibling_databases,
         keep_distinct: bool = False,
     ) -> None:
-        self._grader = Grader(databases, cache)
+        self._grader = SqlGrader(databases, cache)
         self._suite = suite
         self._keep_distinct = keep_distinct
 
-    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+    def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
         """Return the score against the best gold.
 
         Raises:

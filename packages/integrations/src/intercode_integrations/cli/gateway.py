@@ -41,8 +41,8 @@ import msgspec
 from intercode.cli.terminal import dollars, one_line, output, print_message, safe
 from intercode.errors import InterCodeError, UsageError
 from intercode.spec import (
-    How,
     ModelSpec,
+    RunOptions,
     add_options,
     list_section_options,
     port,
@@ -115,7 +115,7 @@ def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) ->
     limits.add_argument(
         "--at-once", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
     )
-    add_options(limits, list_section_options(How), "model_timeout")
+    add_options(limits, list_section_options(RunOptions), "model_timeout")
     limits.add_argument(
         "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
     )
@@ -166,7 +166,7 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.limits import Budget, RateLimit, Retry
     from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
-    from intercode.models.remote import Around
+    from intercode.models.remote import CallContext
     from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
     from intercode_integrations.gateway.record import CallLedger, Journal
@@ -174,7 +174,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
     budget = Budget(args.max_cost, args.max_tokens)
-    call_context = Around(
+    call_context = CallContext(
         rate_limit=RateLimit(args.rate, args.token_rate),
         budget=budget,
         cache=Cache(args.cache) if args.cache else None,

@@ -92,7 +92,7 @@ def execute(args: argparse.Namespace) -> int:
     """Serve until a signal."""
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
-    from intercode.request_guard import Guard, is_loopback
+    from intercode.request_guard import RequestGuard, is_loopback
     from intercode_integrations.serve.catalog import EnvironmentEntry, index_entries
     from intercode_integrations.serve.session import SessionLimits
     from intercode_integrations.serve.workers import listen, run
@@ -124,7 +124,7 @@ def execute(args: argparse.Namespace) -> int:
         )
         print(announcement, file=output(), flush=True)
 
-    guard = Guard(token, [args.host, *args.allow_host], option="--allow-host")
+    guard = RequestGuard(token, [args.host, *args.allow_host], option="--allow-host")
     run(list(entries.values()), limits, guard, listeners, announce)
     return 0
 

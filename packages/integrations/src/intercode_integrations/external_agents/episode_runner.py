@@ -34,11 +34,11 @@ from intercode.redaction import Redactor
 from intercode_integrations.external_agents.profile import PORT, Profile
 from intercode_integrations.external_agents.turns import rebuild_turns
 from intercode_sandbox.base import OutputBuffer
-from intercode_sandbox.forwarding import Forwards
+from intercode_sandbox.forwarding import SupportsForwarding
 
 if TYPE_CHECKING:
-    from intercode.agents.base import Surroundings
-    from intercode.agents.guarded_env import HeldEnv
+    from intercode.agents.base import AgentContext
+    from intercode.agents.guarded_env import GuardedEnv
     from intercode.task import Task
     from intercode_integrations.gateway import Call, Gateway, GatewaySession
     from intercode_sandbox import SandboxBackend
@@ -100,7 +100,7 @@ class ExternalAgents:
         """Make the agent of one episode."""
         return ExternalAgent(self)
 
-    def within(self, env: Surroundings, task: Task) -> ExternalAgent:
+    def make_agent(self, env: AgentContext, task: Task) -> ExternalAgent:
         """Make the agent of one episode in this environment.
 
         Raises:
@@ -138,7 +138,7 @@ class ExternalAgent:
         self._metadata: dict[str, Any] = {}
         self._session: GatewaySession | None = None
 
-    def run(self, env: HeldEnv) -> None:
+    def run(self, env: GuardedEnv) -> None:
         """Run the program in the episode, and record its turns.
 
         Raises:
@@ -176,8 +176,8 @@ class ExternalAgent:
         output = Redactor().text(decode(self._exit_status.output.getvalue()))
         return output if self._session is None else output.replace(self._session.token, "***")
 
-    def _play(self, sandbox: Any, env: HeldEnv, session: GatewaySession | None) -> None:
-        if not isinstance(sandbox, Forwards):
+    def _play(self, sandbox: Any, env: GuardedEnv, session: GatewaySession | None) -> None:
+        if not isinstance(sandbox, SupportsForwarding):
             raise UsageError(f"agent {self._agents.name} needs a sandbox of --sandbox native")
         start_time = time.monotonic()
         try:
@@ -195,7 +195,7 @@ class ExternalAgent:
     def _run_program(
         self,
         sandbox: SandboxBackend,
-        env: HeldEnv,
+        env: GuardedEnv,
         session: GatewaySession | None,
         start_time: float,
     ) -> None:
@@ -317,7 +317,11 @@ class EpisodeBudget(Budget):
         Raises:
             BudgetError: A limit is already reached.
         """
-        limits, current_spending, presumed_spending = self._limits, self.spent, self.presumed
+        limits, current_spending, presumed_spending = (
+            self._limits,
+            self.spent,
+            self.reserved_amounts,
+        )
         usage = {
             "calls": (self._calls, self._max_calls),
             "tokens": (current_spending.tokens + presumed_spending.tokens, limits.tokens),

@@ -48,7 +48,7 @@ from intercode_sandbox.base import Limits, SandboxBackend
 from intercode_sandbox.files import cache_root, file_lock, remove_tree, sha256, write_atomically
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
-from intercode_sandbox.network import Gate, Policy, free_port, handlers, proxy_variables
+from intercode_sandbox.network import NetworkGate, Policy, free_port, handlers, proxy_variables
 from intercode_sandbox.privileges import install_command
 from intercode_sandbox.suggestions import hint_text
 
@@ -71,7 +71,7 @@ _MAX_ERROR_CHARACTERS = 2000
 _CHUNK = 1 << 20
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class LayerRecipe(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a profile from which a layer is built."""
 
     name: str
@@ -80,7 +80,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     install: Install
 
     @classmethod
-    def of(cls, profile: Profile) -> Recipe | None:
+    def from_profile(cls, profile: Profile) -> LayerRecipe | None:
         """Return a profile's recipe; None: the profile installs nothing."""
         if profile.install is None:
             return None
@@ -92,7 +92,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Layer(msgspec.Struct, frozen=True, kw_only=True):
+class AgentLayer(msgspec.Struct, frozen=True, kw_only=True):
     """The layer of an installed agent."""
 
     name: str
@@ -112,18 +112,18 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     """The file beside a layer. It outlives the layer for comparison with the next build."""
 
-    layer: Layer
+    layer: AgentLayer
     lock: str
     """Lock of the package manager."""
 
 
-def recipes() -> dict[str, Recipe]:
+def recipes() -> dict[str, LayerRecipe]:
     """Return the recipes of installable agents, by name."""
-    candidates = {name: Recipe.of(find_profile(name)) for name in names()}
+    candidates = {name: LayerRecipe.from_profile(find_profile(name)) for name in names()}
     return {name: recipe for name, recipe in candidates.items() if recipe is not None}
 
 
-def find_recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> LayerRecipe:
     """Return an agent's recipe.
 
     Raises:
@@ -137,7 +137,7 @@ def find_recipe(name: str) -> Recipe:
     return available_recipes[name]
 
 
-def installed_layer(recipe: Recipe) -> Layer | None:
+def installed_layer(recipe: LayerRecipe) -> AgentLayer | None:
     """Return the layer of an agent, in its profile's version; None: the agent is not installed."""
     archive_path = _archive_path(recipe)
     record = _read_record(archive_path)
@@ -153,7 +153,7 @@ def find_layer(profile: Profile) -> Path | None:
     Raises:
         UsageError: The agent is not installed.
     """
-    if (recipe := Recipe.of(profile)) is None:
+    if (recipe := LayerRecipe.from_profile(profile)) is None:
         return None
     if (layer := installed_layer(recipe)) is None:
         name = profile.name
@@ -161,7 +161,7 @@ def find_layer(profile: Profile) -> Path | None:
     return Path(layer.path)
 
 
-def install(name: str, progress: Progress) -> Layer:
+def install(name: str, progress: Progress) -> AgentLayer:
     """Build an agent's layer unless it exists.
 
     Args:
@@ -197,7 +197,7 @@ def install(name: str, progress: Progress) -> Layer:
             remove_tree(scratch)
 
 
-def remove(name: str) -> Layer | None:
+def remove(name: str) -> AgentLayer | None:
     """Remove an agent's layer; images that were built with it remain until they are pruned.
 
     Returns:
@@ -210,7 +210,7 @@ def remove(name: str) -> Layer | None:
     return layer
 
 
-def _archive_path(recipe: Recipe) -> Path:
+def _archive_path(recipe: LayerRecipe) -> Path:
     machine = platform.machine()
     return cache_root() / "agents" / f"{recipe.name}-{recipe.version}-{machine}.tar"
 
@@ -273,10 +273,10 @@ def _check_reached(index: str) -> None:
 def _network_policy(index: str) -> Policy:
     host, port = _endpoint(index)
     file_hosts = _FILE_HOSTS.get(host, ())
-    return Policy.of([f"{name}:{port}" for name in (host, *file_hosts)])
+    return Policy.parse([f"{name}:{port}" for name in (host, *file_hosts)])
 
 
-def _check_tools(recipe: Recipe) -> None:
+def _check_tools(recipe: LayerRecipe) -> None:
     if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
         python_runtimes.find_python(recipe.install.python, recipe.name)
         return
@@ -293,8 +293,8 @@ def _check_tools(recipe: Recipe) -> None:
 
 
 def _build(
-    recipe: Recipe, archive_path: Path, index: str, scratch: Path, progress: Progress
-) -> Layer:
+    recipe: LayerRecipe, archive_path: Path, index: str, scratch: Path, progress: Progress
+) -> AgentLayer:
     start_time = time.monotonic()
     previous_record = _read_record(archive_path)
     progress(f"installing {recipe.name} {recipe.version} from {_endpoint(index)[0]}")
@@ -309,7 +309,7 @@ def _build(
         with new_archive.open("wb") as file:
             _pack(sandbox, f"{PREFIX}/{recipe.name}", file)
     _check_members(new_archive, recipe.name)
-    layer = Layer(
+    layer = AgentLayer(
         name=recipe.name,
         version=recipe.version,
         machine=platform.machine(),
@@ -339,7 +339,7 @@ def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]
         sandbox = provider.start("host", _LIMITS)
         # The operator has named the index: unlike a benchmark's hosts, it may be on a private
         # network.
-        for port, serve in handlers(Gate(policy, private=True), proxy.serve).items():
+        for port, serve in handlers(NetworkGate(policy, private=True), proxy.serve).items():
             sandbox.forward(port, serve)
         sandbox.write_file(_CERTIFICATES, _certificates())
         names = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
@@ -384,7 +384,7 @@ _Lock = tuple[str, dict[str, str]]
 
 
 def _install_npm(
-    recipe: Recipe,
+    recipe: LayerRecipe,
     index: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
@@ -454,7 +454,7 @@ def _install_native(name: str, home: str, run: Callable[..., bytes]) -> str:
 
 
 def _install_pypi(
-    recipe: Recipe,
+    recipe: LayerRecipe,
     index: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
@@ -496,7 +496,7 @@ def _install_pypi(
     return "".join(sorted(lines)), checksums
 
 
-def _pin_requirements(recipe: Recipe, separator: str) -> list[str]:
+def _pin_requirements(recipe: LayerRecipe, separator: str) -> list[str]:
     main_package, *other_packages = recipe.install.packages
     return [f"{main_package}{separator}{recipe.version}", *other_packages]
 

@@ -208,7 +208,7 @@ def read_profile(path: Path) -> Profile:
 
     try:
         profile = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
-        Limits.of(profile.limits.to_dict())
+        Limits.merge(profile.limits.to_dict())
     except (OSError, ValueError) as error:  # all other errors concern values
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"agent {path}: {reason}") from None

@@ -11,8 +11,8 @@ from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
 from intercode.evaluate.agent_setup import (
     AGENT_OPTIONS,
-    Actors,
     AgentProvider,
+    PreparedAgent,
     max_concurrent_calls,
 )
 from intercode.registry import environment
@@ -45,13 +45,15 @@ class ExternalAgentProvider(AgentProvider):
         skills_folder = find_profile(self.name).home_of_skills
         return (skills.HOME, *([skills_folder] if skills_folder else []))
 
-    def make(self, spec: RunSpec, budget: Budget | None, rate_limit: RateLimit | None) -> Actors:
+    def make(
+        self, spec: RunSpec, budget: Budget | None, rate_limit: RateLimit | None
+    ) -> PreparedAgent:
         """Make the agents that a spec names; see `AgentProvider.make`."""
         from intercode.agents.language import EpisodeLimits
         from intercode.evaluate.spending import make_budget, retry_policy
         from intercode.models.limits import RateLimit
         from intercode.models.prices import Prices
-        from intercode.models.remote import Around
+        from intercode.models.remote import CallContext
         from intercode.models.upstream import serve_upstream
         from intercode_integrations.external_agents import episode_runner
         from intercode_integrations.external_agents.layers import find_layer
@@ -84,7 +86,7 @@ class ExternalAgentProvider(AgentProvider):
             if agent_spec.episode_cost is not None and price is None:
                 raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
             retry = retry_policy(spec)
-            call_context = Around(
+            call_context = CallContext(
                 rate_limit or RateLimit(), budget or make_budget(spec), price=price, retry=retry
             )
             upstream = stack.enter_context(
@@ -107,7 +109,9 @@ class ExternalAgentProvider(AgentProvider):
         if (layer := find_layer(profile)) is not None:
             env_settings["layers"] = [str(layer)]
         delay = (lambda: None) if gateway is None else gateway.delay
-        return Actors(agents, name, {}, env_settings, agent_skills, close=stack.close, delay=delay)
+        return PreparedAgent(
+            agents, name, {}, env_settings, agent_skills, close=stack.close, delay=delay
+        )
 
 
 def _check_environment(spec: RunSpec) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.agents.parser import find_code
 from intercode.episode import Turn
 from intercode.errors import ModelError
-from intercode.models.base import Finish, Message, Reply, Settings, Tool, Trace
+from intercode.models.base import Finish, Message, Reply, Settings, TokenTrace, Tool
 from intercode.models.transcript import Transcript
 from intercode.tool_calls import ToolCall
 from intercode_integrations.external_agents.profile import MEMBER, Record
@@ -60,7 +60,7 @@ class _ReplayModel:
             call.cached,
             call.seconds,
             call.retries,
-            Trace.of(call.prompt_token_ids, call.token_ids, call.logprobs),
+            TokenTrace.parse(call.prompt_token_ids, call.token_ids, call.logprobs),
         )
 
 

@@ -14,7 +14,7 @@ from intercode.models.base import Answer, AttemptError, Message, Reply, Request,
 from intercode.models.cache import Cache, digest, is_unseeded_sampling
 from intercode.models.prices import Prices
 from intercode.models.protocols import Name
-from intercode.models.remote import Around, Frame
+from intercode.models.remote import CallContext, CallLimiter
 from intercode.models.upstream import Upstream
 from intercode.secrets import hide_in
 from intercode_integrations.gateway.calls import (
@@ -56,12 +56,12 @@ class UpstreamBackend:
     """
 
     def __init__(
-        self, upstream: Upstream, call_context: Around, policy: GatewayPolicy, prices: Prices
+        self, upstream: Upstream, call_context: CallContext, policy: GatewayPolicy, prices: Prices
     ) -> None:
         self.upstream, self.policy = upstream, policy
         self.connections = ConnectionPool(upstream)
         self._names = dict(policy.models) if policy.models is not None else {}
-        self._frames: dict[str, Frame] = {}
+        self._frames: dict[str, CallLimiter] = {}
         for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
             name = f"{upstream.provider}/{model}"
             model_price = (
@@ -69,7 +69,7 @@ class UpstreamBackend:
                 if model == upstream.model and call_context.price
                 else prices.find(name)
             )
-            self._frames[model] = Frame(
+            self._frames[model] = CallLimiter(
                 name, upstream.url, replace(call_context, price=model_price)
             )
         self.is_priced = all(
@@ -93,7 +93,7 @@ class UpstreamBackend:
         """Return the longest of its models' delays; see `Frame.delay`."""
         return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
 
-    def frame(self, model: str) -> Frame:
+    def frame(self, model: str) -> CallLimiter:
         """Return the rate limit, budget and retries of a model."""
         return self._frames[model]
 

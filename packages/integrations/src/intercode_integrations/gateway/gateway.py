@@ -3,7 +3,7 @@
 A `Gateway` serves a run, and has the key, the budget and the rate limit. A `GatewaySession` serves
 one episode, and has its own token, the only secret that the sandbox sees::
 
-    with Gateway(Upstream.of("anthropic/claude-sonnet-4-5")) as gateway, gateway.open_session() as session:
+    with Gateway(Upstream.resolve("anthropic/claude-sonnet-4-5")) as gateway, gateway.open_session() as session:
         sandbox.forward(8080, session.serve)
         sandbox.exec([...], env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080",
                                  "ANTHROPIC_API_KEY": session.token})
@@ -29,9 +29,9 @@ from intercode.models.base import AttemptError
 from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.protocols import COUNT, MODELS, TABLES, Name, model_entry, model_page
-from intercode.models.remote import BYTES_PER_TOKEN, Around
+from intercode.models.remote import BYTES_PER_TOKEN, CallContext
 from intercode.models.upstream import Upstream
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.gateway.calls import (
     PAYMENT_REQUIRED_STATUS,
     Call,
@@ -93,11 +93,11 @@ class Gateway(UpstreamBackend):
         self,
         upstream: Upstream,
         *,
-        call_context: Around | None = None,
+        call_context: CallContext | None = None,
         policy: GatewayPolicy = GatewayPolicy(),  # noqa: B008 - frozen
         prices: Prices | None = None,
     ) -> None:
-        super().__init__(upstream, call_context or Around(), policy, prices or Prices())
+        super().__init__(upstream, call_context or CallContext(), policy, prices or Prices())
         self.intake = Intake(MAX_TOTAL_BYTES, policy.max_body)
         self._sessions: set[GatewaySession] = set()
 
@@ -175,7 +175,7 @@ class GatewaySession(EpisodeCalls):
         super().__init__(budget, record, keep=keep)
         self.refusal: Refusal | None = None
         self._gateway, self._on_close, self._is_full = gateway, on_close, is_full
-        self._guard = Guard(self.token, pages=False)
+        self._guard = RequestGuard(self.token, pages=False)
         self._turns = threading.BoundedSemaphore(gateway.policy.at_once)
         self._counts = 0
         self._connections: set[socket.socket] = set()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intercode.errors import UsageError
-from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, Table
+from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, ProtocolTable
 from intercode_sandbox.suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
@@ -196,7 +196,9 @@ def _lower_limit(request_body: dict[str, Any], key: str, policy: GatewayPolicy) 
     request_body[key] = min(value, policy.reply_tokens or _MAX_REPLY_TOKENS)
 
 
-def _filter_tools(tools: Any, table: Table, policy: GatewayPolicy) -> Iterator[dict[str, Any]]:
+def _filter_tools(
+    tools: Any, table: ProtocolTable, policy: GatewayPolicy
+) -> Iterator[dict[str, Any]]:
     for tool in _check_objects(tools, "tools"):
         kind = tool.get("type", table.tools[0])
         if kind == "namespace":
@@ -213,7 +215,9 @@ def _filter_tools(tools: Any, table: Table, policy: GatewayPolicy) -> Iterator[d
             )
 
 
-def _check_dialogue(request_body: Mapping[str, Any], table: Table, policy: GatewayPolicy) -> None:
+def _check_dialogue(
+    request_body: Mapping[str, Any], table: ProtocolTable, policy: GatewayPolicy
+) -> None:
     for key in table.dialogue:
         value = request_body.get(key)
         if value is None or isinstance(value, str):
@@ -223,7 +227,7 @@ def _check_dialogue(request_body: Mapping[str, Any], table: Table, policy: Gatew
 
 
 def _check_part(
-    part: dict[str, Any], default_type: str, table: Table, policy: GatewayPolicy
+    part: dict[str, Any], default_type: str, table: ProtocolTable, policy: GatewayPolicy
 ) -> None:
     """Validate a message, or a part of a message, and its nested parts."""
     kind = part.get("type", default_type)

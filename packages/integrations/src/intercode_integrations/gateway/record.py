@@ -152,7 +152,7 @@ class CallLedger:
     def spent(self) -> dict[str, Any]:
         """Return the totals of all calls. The cost is None if a price is unknown."""
         with self._lock:
-            presumed_spending = self._budget.presumed
+            presumed_spending = self._budget.reserved_amounts
             return {
                 "calls": self._calls,
                 "cached": self._cached_calls,

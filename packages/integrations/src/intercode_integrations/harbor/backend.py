@@ -151,7 +151,7 @@ class InterCodeEnvironment(BaseEnvironment):
             image = f"dockerfile:{self._dockerfile.absolute()}[--network=default]"
         sizes = {"memory": self._effective_memory_mb, "disk": self._effective_storage_mb}
         limit_values = {name: size * MIB for name, size in sizes.items() if size is not None}
-        limits = Limits.of(_LIMITS, **limit_values)
+        limits = Limits.merge(_LIMITS, **limit_values)
         return get_provider(self._provider).start(image, limits, self._resolve_network())
 
     def _resolve_network(self) -> Network:

@@ -18,7 +18,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.gold_outcome import GoldOutcome
 from intercode.episode import decode, encode
 from intercode.errors import SandboxError, TaskError
-from intercode.rewards.answer_types import Answer, normalise
+from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
 from intercode_integrations.harbor.writer import ANSWER, TESTS, TaskChecks, read_check
 from intercode_sandbox.base import Change, SandboxBackend
@@ -111,7 +111,7 @@ def _list_paths(sandbox: SandboxBackend) -> dict[str, bool]:
 
 def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
     """Return whether the output counts, by the rule of `intercode.rewards.bash`."""
-    if (answer := Answer.parse(task)) is not None:
+    if (answer := AnswerType.parse(task)) is not None:
         return answer.is_printed
     return bool(normalise(outcome.output)) or not outcome.changes
 

@@ -229,7 +229,7 @@ def _find_obstacle(folder: Path, config: Config) -> str:
     }
     try:
         for phase in (config.agent, verifier):
-            Policy.of(config.network(phase)[1])
+            Policy.parse(config.network(phase)[1])
     except UsageError as error:
         reasons[f"its allowed_hosts: {error}"] = True
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -62,7 +62,7 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
     def __init__(
         self, data: str | Dataset, *, options: HarborOptions | None = None, **changes: Any
     ) -> None:
-        options = HarborOptions.of(options, changes)
+        options = HarborOptions.merge(options, changes)
         tasks = data if isinstance(data, Dataset) else self.tasks(data.removeprefix("harbor:"))
         if tasks.source is None:
             raise UsageError(f"{tasks.name}: tasks of Harbor's need their folder: harbor:FOLDER")
@@ -95,10 +95,10 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
         user = stage.config(task).agent.account
         try:
             shell = BashInterpreter(sandbox, user)
-            named = {**home_variables(sandbox, user), **stage.variables(task)}.items()
+            variables = {**home_variables(sandbox, user), **stage.variables(task)}.items()
         except LookupError as error:
             raise TaskError(f"task {task.task_id!r}: its agent's user: {error}") from error
-        lines = [f"export {name}={shlex.quote(value)}" for name, value in named]
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables]
         lines += [f"cd -- {shlex.quote(stage.directory(task))}", "unset OLDPWD"]
         shell.execute("\n".join(lines))
         return shell

@@ -26,7 +26,7 @@ from intercode_integrations.harbor.folders import (
 )
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
-from intercode_sandbox.base import Completed, GrantsSome
+from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.scripts import script
@@ -73,7 +73,7 @@ class HarborStage(SandboxStage):
         """Return the name of the image: the task's own, or that of its Dockerfile."""
         if task.image is None:
             # As with Docker, a build reaches what it needs: but only if the caller allows it.
-            network = "[--network=default]" if Policy.of(self.network).shared else ""
+            network = "[--network=default]" if Policy.parse(self.network).shared else ""
             dockerfile = f"{self.folder(task)}/environment/Dockerfile{network}"
             task = replace(task, image=dockerfile, folder=self.folder(task))
         return super().image(task)
@@ -85,7 +85,7 @@ class HarborStage(SandboxStage):
             task: The task. The task or the caller may name other capabilities.
         """
         limits, provider = super().limits(task), self.provider
-        if limits.capabilities or not isinstance(provider, GrantsSome):
+        if limits.capabilities or not isinstance(provider, SupportsCapabilityCheck):
             return limits
         granted_capabilities = [
             capability
@@ -139,7 +139,7 @@ class HarborStage(SandboxStage):
             return self.network
         if self.network is True:
             return hosts
-        allowed_hosts = Policy.of(self.network).hosts
+        allowed_hosts = Policy.parse(self.network).hosts
         return [host for host in hosts if any(rule.admits(host, 443) for rule in allowed_hosts)]
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intercode.envs.dockerfile_export import Recipe
+from intercode.envs.dockerfile_export import WorkspaceRecipe
 from intercode.errors import TaskError, UsageError
 from intercode.task import Task
 from intercode_sandbox.files import sha256
@@ -73,7 +73,9 @@ def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
     return name, str(origin["task_id"])
 
 
-def write(folder: Path, environment: str, task: Task, recipe: Recipe, checks: TaskChecks) -> None:
+def write(
+    folder: Path, environment: str, task: Task, recipe: WorkspaceRecipe, checks: TaskChecks
+) -> None:
     """Write a task folder.
 
     Raises:
@@ -102,7 +104,7 @@ def write(folder: Path, environment: str, task: Task, recipe: Recipe, checks: Ta
     recipe.write(folder / "environment")
 
 
-def _toml(environment: str, task: Task, recipe: Recipe) -> str:
+def _toml(environment: str, task: Task, recipe: WorkspaceRecipe) -> str:
     """Return the text of ``task.toml``; JSON strings, numbers and lists are valid TOML."""
     sections: dict[str, dict[str, Any]] = {
         "task": {"name": f"{_ORGANISATION}/{folder_name(task)}", "keywords": list(task.tags)},

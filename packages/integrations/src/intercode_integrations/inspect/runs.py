@@ -136,7 +136,7 @@ def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
     if spec is None or config is None:
         return None
     if spec.type == "intercode":
-        return SandboxConfig.of(config).image
+        return SandboxConfig.parse(config).image
     if isinstance(config, str) and Path(config).name.endswith("Dockerfile"):
         return str(Path(config).absolute())
     raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is understood")

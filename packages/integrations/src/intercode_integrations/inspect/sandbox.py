@@ -59,7 +59,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         return hash(self.model_dump_json())
 
     @classmethod
-    def of(cls, config: BaseModel | str | None) -> SandboxConfig:
+    def parse(cls, config: BaseModel | str | None) -> SandboxConfig:
         """Return the configuration that a task names.
 
         Args:
@@ -93,7 +93,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         """Start a sandbox."""
         from intercode_sandbox import Limits, get_provider  # imported late, to keep other uses fast
 
-        limits = Limits.of(self.limits)
+        limits = Limits.merge(self.limits)
         return get_provider(self.sandbox).start(self.image, limits, self.network)
 
     def build(self) -> None:
@@ -141,14 +141,14 @@ class InterCodeSandbox(SandboxEnvironment):
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
         """Build the image before the first sample."""
-        await run_in_thread(SandboxConfig.of(config).build)
+        await run_in_thread(SandboxConfig.parse(config).build)
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
         """Start a sample's sandbox."""
-        return {"default": cls(await run_in_thread(SandboxConfig.of(config).start))}
+        return {"default": cls(await run_in_thread(SandboxConfig.parse(config).start))}
 
     @classmethod
     async def sample_cleanup(

@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(
             f"MCP needs version 2 of its SDK: pip install 'intercode-gym[mcp]' ({error})"
         ) from None
-    spec = assign_folder(RunSpec.of(read_arguments(args)).merge(agent="mcp", retries=0))
+    spec = assign_folder(RunSpec.from_layers(read_arguments(args)).merge(agent="mcp", retries=0))
     sessions = EpisodeSessions(idle_seconds=args.idle, show_score=args.show_score)
     watcher = _Watcher(sessions, quiet=spec.how.quiet)
     run_plan = plan(spec, watcher)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.envs.tools import ALREADY_ENDED, ENDED, TURN_LIMIT, sendable
 from intercode.errors import ModelError
-from intercode.evaluate.episode_loop import Stopped
+from intercode.evaluate.episode_loop import EpisodeStop
 from intercode.interpreters.base import CANCELLATION, Cancellation
 from intercode.records import Key, episode_key
 
 if TYPE_CHECKING:
-    from intercode.agents.base import Surroundings
-    from intercode.agents.guarded_env import HeldEnv
+    from intercode.agents.base import AgentContext
+    from intercode.agents.guarded_env import GuardedEnv
     from intercode.episode import Episode
     from intercode.task import Task
     from intercode.tool_calls import Tool
@@ -41,7 +41,7 @@ FAILED = "[the episode has failed, by no fault of yours: it has no result]"
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _PendingToolCall:
     """A tool call that waits, or that the episode has taken."""
 
     name: str
@@ -76,10 +76,10 @@ class EpisodeSession:
         """Unguessable name of the session."""
         self.episode_start: Future[_EpisodeStart] = Future()
         self._idle_seconds = idle_seconds
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._open: dict[str | int, _Call] = {}
+        self._calls: SimpleQueue[_PendingToolCall | None] = SimpleQueue()
+        self._open: dict[str | int, _PendingToolCall] = {}
         self._leave_reason: str | None = None
-        self._current_call: _Call | None = None
+        self._current_call: _PendingToolCall | None = None
         self._observation = ""
         self._final_answer: Answer | None = None
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class EpisodeSession:
                 return self._final_answer
             if self._calls.qsize() >= MAX_WAITING_CALLS:
                 return "[too many calls wait: this one did nothing]", True
-            call = _Call(name, arguments)
+            call = _PendingToolCall(name, arguments)
             self._calls.put(call)
         if request_id is not None:
             self._open[request_id] = call
@@ -123,7 +123,7 @@ class EpisodeSession:
         if isinstance(request_id, str | int) and (call := self._open.get(request_id)) is not None:
             call.cancel()
 
-    def run(self, env: HeldEnv) -> None:
+    def run(self, env: GuardedEnv) -> None:
         """Play the episode with the client's calls; submit the current state if it leaves."""
         self.episode_start.set_result(_EpisodeStart(env.observation, env.tools))
         while env.running and (call := self._next_call(env.episode)) is not None:
@@ -136,7 +136,7 @@ class EpisodeSession:
             if env.running:
                 call.answer.set_result((self._observation, False))
 
-    def _next_call(self, episode: Episode) -> _Call | None:
+    def _next_call(self, episode: Episode) -> _PendingToolCall | None:
         """Wait for a call; None: the client has left.
 
         Raises:
@@ -154,7 +154,7 @@ class EpisodeSession:
                 return None
             if call is None:
                 if not episode.turns:
-                    raise Stopped
+                    raise EpisodeStop
                 self._leave_reason = "disconnected"
                 return None
             if call.answer.set_running_or_notify_cancel():
@@ -177,7 +177,7 @@ class EpisodeSession:
         with self._lock:
             self._final_answer = ALREADY_ENDED if not failed else message, failed
         if not self.episode_start.done():
-            self.episode_start.set_exception(Stopped())
+            self.episode_start.set_exception(EpisodeStop())
         if self._current_call is not None and not self._current_call.answer.done():
             text = message if failed else f"{self._observation.rstrip()}\n{message}".lstrip()
             self._current_call.answer.set_result((text, failed))
@@ -223,7 +223,7 @@ class EpisodeSessions:
         """Make the agent of a first attempt."""
         return self.session(task.task_id)
 
-    def within(self, env: Surroundings, task: Task) -> EpisodeSession:
+    def make_agent(self, env: AgentContext, task: Task) -> EpisodeSession:
         """Make the agent of a started episode."""
         session = self.session(task.task_id, env.episode.epoch)
         if self.leave_event.is_set():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from intercode_integrations.ray.cluster import import_ray, refuse_passwords
 
 if TYPE_CHECKING:
-    from intercode.evaluate.executor import Work
+    from intercode.evaluate.executor import PreparedRun
     from intercode.evaluate.worker import Job
     from intercode.spec import RunSpec
     from intercode_integrations.ray.driver import RayExecutor
@@ -43,7 +43,7 @@ class Ray:
         refuse_passwords(spec.flat())
         import_ray()
 
-    def start(self, jobs: Sequence[Job], work: Work) -> RayExecutor:
+    def start(self, jobs: Sequence[Job], work: PreparedRun) -> RayExecutor:
         """Start the run; see `intercode.evaluate.executor.Executor`."""
         from intercode_integrations.ray.driver import RayExecutor
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.episode import Episode
 from intercode.errors import SandboxError, SandboxUnavailableError
 from intercode.evaluate.episode_loop import failed_episode
-from intercode.evaluate.executor import Work
+from intercode.evaluate.executor import PreparedRun
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import FATAL_ERROR_NAMES, PATIENCE, TICK, Interrupts, Job
 from intercode.registry import ENVS
@@ -62,7 +62,7 @@ class _WorkerHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _WorkerCall:
     """A pending call of a worker."""
 
     worker: _WorkerHandle
@@ -80,7 +80,9 @@ class RayExecutor:
         cpus: The processors that each worker reserves.
     """
 
-    def __init__(self, jobs: Sequence[Job], work: Work, address: str | None, cpus: float) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], work: PreparedRun, address: str | None, cpus: float
+    ) -> None:
         self.stopped: str | None = None
         self._remaining_jobs = deque(jobs)
         self._loss_counts: Counter[Key] = Counter()
@@ -88,7 +90,7 @@ class RayExecutor:
         self._work, self._address, self._cpus = work, address, cpus
         self._worker_count = min(work.plan.spec.how.workers, max(1, len(jobs)))
         self._worker_handles: list[_WorkerHandle] = []
-        self._calls: dict[Any, _Call] = {}
+        self._calls: dict[Any, _WorkerCall] = {}
         self._refusals: dict[str, str] = {}
         """Node → the reason why it is excluded."""
         self._failure_counts: Counter[str] = Counter()
@@ -161,7 +163,7 @@ class RayExecutor:
             if interrupts.count > handled_count:
                 handled_count = interrupts.count
                 self._drain()
-                progress.stopping(sum(len(call.batch) for call in self._calls.values()))
+                progress.report_interrupt(sum(len(call.batch) for call in self._calls.values()))
             is_playing = any(call.batch for call in self._calls.values())
             if not is_playing and (self._draining or not self._remaining_jobs):
                 return
@@ -220,7 +222,7 @@ class RayExecutor:
         self._open(worker)
 
     def _open(self, worker: _WorkerHandle) -> None:
-        self._calls[worker.actor.open.remote(self._assignment_ref, {})] = _Call(worker)
+        self._calls[worker.actor.open.remote(self._assignment_ref, {})] = _WorkerCall(worker)
 
     def _finish_open(
         self, worker: _WorkerHandle, open_result: OpenResult, progress: Progress
@@ -229,7 +231,9 @@ class RayExecutor:
             for name in open_result.missing_images:
                 self._store_image(name)
             image_refs = {name: self._image_refs[name] for name in open_result.missing_images}
-            self._calls[worker.actor.open.remote(self._assignment_ref, image_refs)] = _Call(worker)
+            self._calls[worker.actor.open.remote(self._assignment_ref, image_refs)] = _WorkerCall(
+                worker
+            )
             return
         if open_result.refusal:
             self._refuse(worker.node, open_result.refusal, progress)
@@ -310,7 +314,7 @@ class RayExecutor:
             _, n, worker = worker_heap[0]
             batch = self._take_batch()
             keys = [(job.epoch, job.task.task_id) for job in batch]
-            call = _Call(worker, batch)
+            call = _WorkerCall(worker, batch)
             self._calls[worker.actor.play.remote(keys)] = call
             worker.batch_count += 1
             free_slots -= 1
@@ -364,7 +368,7 @@ class RayExecutor:
             yield from episodes
 
     def _finish_batch(
-        self, call: _Call, batch_result: BatchResult, progress: Progress
+        self, call: _WorkerCall, batch_result: BatchResult, progress: Progress
     ) -> list[Episode]:
         call.worker.batch_count -= 1
         if episode_count := len(batch_result.episodes):
@@ -432,4 +436,4 @@ class RayExecutor:
         if budget is not None:
             cost, tokens = self._prior_spending
             budget.spent.add(current_spending.cost - cost, current_spending.tokens - tokens)
-            budget.presumed.add(presumed_spending.cost, presumed_spending.tokens)
+            budget.reserved_amounts.add(presumed_spending.cost, presumed_spending.tokens)

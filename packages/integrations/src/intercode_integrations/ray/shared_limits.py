@@ -17,7 +17,7 @@ from typing import Any
 
 from intercode.evaluate.episode_loop import Semaphore
 from intercode.models.drain import Drain, current_drain
-from intercode.models.limits import Budget, Hold, RateLimit, Spending
+from intercode.models.limits import Budget, Hold, RateLimit, SpendingAmounts
 
 _MAX_POST_DELAY = 0.05
 """Seconds after which posts are sent without a request."""
@@ -47,10 +47,10 @@ class SharedLedger:
         self,
         max_cost: float | None,
         max_tokens: int | None,
-        prior_spending: Spending,
+        prior_spending: SpendingAmounts,
         connections: int | None,
     ) -> None:
-        self._budget = Budget(max_cost, max_tokens, before=prior_spending)
+        self._budget = Budget(max_cost, max_tokens, previous_spending=prior_spending)
         self._rate_limit = RateLimit()
         self._calls = Semaphore(connections)
         self._lock = threading.Lock()
@@ -166,9 +166,9 @@ class SharedLedger:
         for _ in range(state.permits):
             self._calls.__exit__(None, None, None)
 
-    def read_spending(self) -> tuple[Spending, Spending]:
+    def read_spending(self) -> tuple[SpendingAmounts, SpendingAmounts]:
         """Return the actual and the presumed spending."""
-        return self._budget.spent, self._budget.presumed
+        return self._budget.spent, self._budget.reserved_amounts
 
 
 def _decrement(counter: Counter[Any], key: Any) -> None:
@@ -246,12 +246,12 @@ class SharedBudget(Budget):
             self._outbox.post("reserve", tokens, cost)
         return Hold(self, tokens, cost)
 
-    def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
-        account_name = "" if to is None else "presumed" if to is self.presumed else "spent"
+    def _end(self, hold: Hold, to: SpendingAmounts | None, cost: float, tokens: int) -> None:
+        account_name = "" if to is None else "presumed" if to is self.reserved_amounts else "spent"
         self._outbox.post("end", hold.tokens, hold.cost, account_name, (cost, tokens))
 
 
-class _Call(threading.local):
+class _LedgerCall(threading.local):
     """The current call of a thread, with all its attempts."""
 
     ticket: int | None = None
@@ -267,7 +267,7 @@ class SharedRateLimit(RateLimit):
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
         self._outbox = outbox
-        self._thread_call = _Call()
+        self._thread_call = _LedgerCall()
 
     def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
         """See `RateLimit.acquire`."""

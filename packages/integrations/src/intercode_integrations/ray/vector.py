@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from intercode.envs.remote import StandIn
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.remote import ProxyEnv
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import (
     EnvironmentStateError,
@@ -96,7 +96,7 @@ class EnvironmentActor:
 
         return _capture_error(call)
 
-    def save(self, env_number: int, mode: How, lossy: bool) -> Any:
+    def save(self, env_number: int, mode: ForkMode, lossy: bool) -> Any:
         """Take a snapshot; return its number."""
         return _capture_error(
             lambda: self._keep(self._envs[env_number].unwrapped.snapshot(mode, lossy))
@@ -279,7 +279,7 @@ class RemoteSnapshot:
         self.close()
 
 
-class ClusterEnv(StandIn):
+class ClusterEnv(ProxyEnv):
     """The local proxy of an environment on the cluster.
 
     Args:
@@ -330,10 +330,10 @@ class ClusterEnv(StandIn):
         result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
         return result
 
-    def snapshot(self, how: How = "auto", lossy: bool = False) -> RemoteSnapshot:
+    def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> RemoteSnapshot:
         """See `InterCodeEnv.snapshot`; only proxies of this vector can restore the snapshot."""
         actor, env_number = self._current_slot()
-        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, env_number, how, lossy))
+        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, env_number, mode, lossy))
 
     def restore(self, snapshot: RemoteSnapshot) -> tuple[str, dict[str, Any]]:
         """Start a fork, on the machine of its origin."""

@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Any
 from intercode.episode import Episode
 from intercode.errors import InterCodeError
 from intercode.evaluate.agent_setup import actors
-from intercode.evaluate.episode_loop import Semaphore, Shared, Stopped, default_sandboxes
-from intercode.evaluate.executor import Work
+from intercode.evaluate.episode_loop import (
+    EpisodeStop,
+    Semaphore,
+    SharedResources,
+    default_sandboxes,
+)
+from intercode.evaluate.executor import PreparedRun
 from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_setup import Plan, resolve_setting
@@ -32,12 +37,12 @@ from intercode_integrations.ray.shared_limits import (
 )
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.resolve import carried
+from intercode_sandbox.images.resolve import register_digest
 from intercode_sandbox.images.transfer import import_image
 
 if TYPE_CHECKING:
-    from intercode.evaluate.agent_setup import Actors
-    from intercode.evaluate.run_setup import Setting
+    from intercode.evaluate.agent_setup import PreparedAgent
+    from intercode.evaluate.run_setup import EnvironmentSetting
 
 ErrorText = tuple[str, str]
 """Class name and message of an error: errors of other packages may not be picklable."""
@@ -99,8 +104,8 @@ class RayWorker:
         self._draining = False
         self._exit_stack = ExitStack()
         self._drain = self._exit_stack.enter_context(run_drain())
-        self._actors: Actors | None = None
-        self._setting: Setting | None = None
+        self._actors: PreparedAgent | None = None
+        self._setting: EnvironmentSetting | None = None
         self._outbox: Outbox | None = None
         self._orders: Orders
 
@@ -143,7 +148,7 @@ class RayWorker:
             for name in missing_images:
                 _import_image(images[name], cache)
             for name, digest in run_assignment.image_digests.items():
-                carried(name, digest)
+                register_digest(name, digest)
             self._prepare(run_assignment)
         except InterCodeError as error:
             return OpenResult(refusal=Redactor().text(str(error)))
@@ -176,8 +181,10 @@ class RayWorker:
             if self._outbox and run_options.max_connections
             else Semaphore()
         )
-        shared_limits = Shared(calls, Semaphore(run_options.max_sandboxes or default_sandboxes()))
-        self._orders = Work(assignment.plan, self._actors, self._setting, Progress()).orders(
+        shared_limits = SharedResources(
+            calls, Semaphore(run_options.max_sandboxes or default_sandboxes())
+        )
+        self._orders = PreparedRun(assignment.plan, self._actors, self._setting, Progress()).orders(
             shared_limits
         )
         self._tasks = {task.task_id: task for task in assignment.plan.tasks}
@@ -195,7 +202,7 @@ class RayWorker:
                     break
                 episode = worker.run(Job(epoch, self._tasks[task_id]))
                 episodes.append(self._redactor.episode(episode))
-        except Stopped:
+        except EpisodeStop:
             pass
         except Exception as error:  # noqa: BLE001 - handed to the driver, raised there
             worker.close()

@@ -88,7 +88,7 @@ class EnvironmentEntry:
             split = self._split
         if split not in self._sets:
             dataset = datasets.load(self._data, split)
-            self._sets[split], _ = self._kind.narrowed(dataset, self._project_options)
+            self._sets[split], _ = self._kind.filter_tasks(dataset, self._project_options)
         return self._sets[split]
 
     def task_facts(

@@ -23,7 +23,7 @@ import msgspec
 
 import intercode.errors as errors
 from intercode.envs.episode_state import SHOWN
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import find_traits, language_traits
 from intercode.episode import ENDED, exact, plain
 from intercode.errors import (
@@ -302,7 +302,7 @@ def sandbox_end(info: Mapping[str, Any]) -> dict[str, Any]:
     return {ENDED: True} if info.get("outcome") == "ended-by-agent" else {}
 
 
-class RemoteEnv(Elsewhere):
+class RemoteEnv(RemoteEnvironment):
     """An environment of a server that ``intercode serve`` runs; `connect` makes it.
 
     Args:
@@ -313,7 +313,7 @@ class RemoteEnv(Elsewhere):
     """
 
     name = "remote"
-    unsupported_options = (*Elsewhere.unsupported_options, "max_turns", "reward_every_turn")
+    unsupported_options = (*RemoteEnvironment.unsupported_options, "max_turns", "reward_every_turn")
 
     def __init__(
         self,
@@ -343,17 +343,17 @@ class RemoteEnv(Elsewhere):
         reply_data = self._session.reset(task_id=task_id, seed=seed, split=self._split)
         return self._reply(reply_data).observation
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         action_data = {"action": action if self._is_wire else plain(action)}
         if (size := len(message("step", action_data))) > self._max_bytes:
             note = f"[not executed: {size} bytes are more than the server takes: {self._max_bytes}]"
-            return Reply(note, goes_on=True, ok=False, info={"executed": False})
+            return RemoteReply(note, goes_on=True, ok=False, info={"executed": False})
         return self._reply(self._session.ask("step", action_data))
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         return self._take("submit" if answer is None else f"submit {answer}")
 
-    def _reply(self, reply_data: dict[str, Any]) -> Reply:
+    def _reply(self, reply_data: dict[str, Any]) -> RemoteReply:
         """Decode an observation.
 
         Raises:
@@ -364,7 +364,7 @@ class RemoteEnv(Elsewhere):
         )
         info, is_done = observation["info"], reply_data["done"]
         refuse_failure(info)
-        return Reply(
+        return RemoteReply(
             observation["text"],
             reply_data["reward"],
             ended=is_done and not observation["truncated"],

@@ -19,7 +19,7 @@ from websockets.http11 import Request, Response
 
 from intercode.admission import Admission
 from intercode.errors import CapacityError
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.serve import wire
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.http import RequestConnection, refusal, response
@@ -57,7 +57,7 @@ class EnvironmentServer:
         self,
         entries: Sequence[EnvironmentEntry],
         limits: SessionLimits,
-        guard: Guard,
+        guard: RequestGuard,
         counts: ServerMetrics,
         admission: Admission | None = None,
     ) -> None:

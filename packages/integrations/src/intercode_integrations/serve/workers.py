@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
@@ -74,7 +74,7 @@ def _bind_socket(family: int, address: Any, *, is_shared: bool = False) -> socke
 def run(
     entries: Sequence[EnvironmentEntry],
     limits: SessionLimits,
-    guard: Guard,
+    guard: RequestGuard,
     listeners: Sequence[socket.socket],
     on_ready: Callable[[], None],
 ) -> None:

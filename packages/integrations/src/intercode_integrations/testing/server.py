@@ -78,7 +78,7 @@ class Fault:
         body: The body sent with it; ``None`` is an error in the protocol's form.
         delay: Seconds before the first byte.
         pause: Seconds before each event of a stream except the first.
-        until: A stream stops half way, and another answer before its first byte, until this event
+        last_request: A stream stops half way, and another answer before its first byte, until this event
             is set or the server ends.
     """
 
@@ -88,7 +88,7 @@ class Fault:
     body: str | None = None
     delay: float = 0.0
     pause: float = 0.0
-    until: threading.Event | None = None
+    last_request: threading.Event | None = None
 
 
 Plan = Callable[[int], "Fault | None"]
@@ -372,7 +372,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_faulty(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
         """Send a whole answer with a fault."""
-        self.owner.wait_for_event(fault.until)
+        self.owner.wait_for_event(fault.last_request)
         text = json.dumps(reply)
         if fault.kind in {"malformed", "unfinished"}:
             self._send(200, text[: len(text) // 2])
@@ -404,7 +404,9 @@ class _Handler(BaseHTTPRequestHandler):
         for event_index, event in enumerate(events):
             if fault is not None and event_index:
                 self.owner.wait(fault.pause)
-                self.owner.wait_for_event(fault.until if event_index == middle_index else None)
+                self.owner.wait_for_event(
+                    fault.last_request if event_index == middle_index else None
+                )
             event_bytes = frame(event)
             chunk = b"%x\r\n%b\r\n" % (len(event_bytes), event_bytes)
             if kind == "truncated" and event_index == middle_index:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from intercode.dialogues import Talk
+from intercode.dialogues import RecordedDialogue
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
@@ -55,7 +55,7 @@ class AttemptLog:
                 sum(len(call[name]) for call in attempt.calls)
                 for name in ("prompt_token_ids", "token_ids")
             ]
-            dialogue = Talk(
+            dialogue = RecordedDialogue(
                 name=_AGENT,
                 input_tokens=tokens[0],
                 output_tokens=tokens[1],

@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 from verifiers.v1.state import state_cls
 from verifiers.v1.utils.loaders import environment_class, load_taskset, taskset_config_type
 
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import Traits
 from intercode.errors import RewardError, UsageError
 from intercode.task import Dataset, Task
@@ -26,7 +26,7 @@ MAX_TASKS = 100_000
 """Maximum tasks of an unlimited taskset."""
 
 
-class VerifiersEnv(Elsewhere):
+class VerifiersEnv(RemoteEnvironment):
     """A taskset of verifiers whose tasks take one reply."""
 
     name: ClassVar[str] = "verifiers"
@@ -57,10 +57,10 @@ class VerifiersEnv(Elsewhere):
         self._task = _taskset(str(self.dataset.source))[task.metadata["index"]]
         return task.query
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         return self._submit(action)
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         task, data = self._task, self._task.data
         trace = vf.Trace(
             task=vf.TraceTask(type=type(task).__name__, data=data, key=task.key, hash=task.hash),
@@ -76,7 +76,7 @@ class VerifiersEnv(Elsewhere):
         except vf.TaskError as error:
             raise RewardError(f"task {task.key} of verifiers cannot be scored: {error}") from error
         rewards = {name: reward.score for name, reward in trace.rewards.items()}
-        return Reply("", trace.reward, ended=True, parts={**trace.metrics, **rewards})
+        return RemoteReply("", trace.reward, ended=True, parts={**trace.metrics, **rewards})
 
 
 def _node(trace: Any, message: dict[str, str], sampled: bool = False) -> Any:

@@ -10,7 +10,7 @@ import verifiers.v1 as vf
 from pydantic import BaseModel, ConfigDict, Field
 
 import intercode
-from intercode.agents.conversation import Prompt, Scene
+from intercode.agents.conversation import Prompt, PromptContext
 from intercode.episode import Score
 from intercode.outcomes import failure_kind
 from intercode_integrations.async_env import AsyncEnv
@@ -100,7 +100,7 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
         traits, prompt = env.traits, Prompt("tool_calling")
         setting = traits.setting or traits.language
         for task in env.dataset:
-            scene = Scene(env.name, traits, setting, task.query, env.max_turns)
+            scene = PromptContext(env.name, traits, setting, task.query, env.max_turns)
             values = {**scene.values(), "show_reward": False}
             data = InterCodeData(
                 id=task.task_id,

@@ -147,12 +147,12 @@ def test_keys_are_refused_by_their_text(env: InterCodeEnv[Any]) -> None:
 
 def test_a_fork_has_no_terminal_and_the_source_keeps_it(env: InterCodeEnv[Any]) -> None:
     env.step("name=value")
-    with closing(env.snapshot(how="state")):
+    with closing(env.snapshot(mode="state")):
         pass
     shown(env, '"echo ter; echo minal" Enter', "ter\nminal\n")  # begun while the shell rested
     with pytest.raises(ForkError, match=r"process \d+ \(bash\)"):
-        env.snapshot(how="state")
-    snapshot = env.snapshot(how="state", lossy=True)
+        env.snapshot(mode="state")
+    snapshot = env.snapshot(mode="state", lossy=True)
     assert len(snapshot.lost) == 1
     shown(env, '"echo still; echo there" Enter', "minal\n", "still\nthere\n")
     env.restore(snapshot)

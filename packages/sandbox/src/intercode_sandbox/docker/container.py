@@ -28,7 +28,7 @@ from intercode_sandbox.docker.engine import (
     DOCKER_HOST_COMMAND,
     LABEL,
     LEASE,
-    Engine,
+    DockerEngine,
     MissingObjectError,
 )
 from intercode_sandbox.docker.images import EngineImage
@@ -71,7 +71,7 @@ _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 
 
 @dataclass(frozen=True)
-class Key:
+class ContainerKey:
     """The properties by which containers are interchangeable."""
 
     image: EngineImage
@@ -85,7 +85,7 @@ class Key:
     debugger: bool
 
     @classmethod
-    def of(cls, image: EngineImage, network: bool, limits: Limits) -> Key:
+    def from_limits(cls, image: EngineImage, network: bool, limits: Limits) -> ContainerKey:
         """Return the key of a sandbox with these limits."""
         names = ("memory", "processes", "disk", "files", "open_files", "capabilities", "debugger")
         return cls(image, network, *(getattr(limits, name) for name in names))
@@ -95,12 +95,12 @@ class Key:
 class Container:
     """A container with a process 1 that is ready."""
 
-    key: Key
+    key: ContainerKey
     id: str
     control: socket.socket
     process: InitProcess | None
     """Process 1 of the container; None if this process cannot see the engine's processes."""
-    engine: Engine
+    engine: DockerEngine
     account: Account
     """The image's user."""
     ids: int
@@ -207,7 +207,9 @@ class Container:
             api.remove_container(self.id, force=True, v=True)
 
 
-def start_container(engine: Engine, runtime_folder: RuntimeFolder, key: Key) -> Container:
+def start_container(
+    engine: DockerEngine, runtime_folder: RuntimeFolder, key: ContainerKey
+) -> Container:
     """Start a container, and wait until it is ready.
 
     Raises:
@@ -285,7 +287,7 @@ def _bind(listener: socket.socket, socket_folder: Path) -> None:
 
 
 def _container_config(
-    runtime_folder: RuntimeFolder, socket_folder: Path, key: Key
+    runtime_folder: RuntimeFolder, socket_folder: Path, key: ContainerKey
 ) -> dict[str, Any]:
     mounts = [
         (socket_folder, CONTAINER_FOLDER),
@@ -310,7 +312,7 @@ def _container_config(
 
 
 def _host_config(
-    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: Key
+    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: ContainerKey
 ) -> dict[str, Any]:
     image, memory = key.image, key.memory + _OVERHEAD
     low_ports = "net_bind_service" in key.capabilities
@@ -368,7 +370,7 @@ def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
     }
 
 
-def _explain_error(error: SandboxError, engine: Engine) -> SandboxError:
+def _explain_error(error: SandboxError, engine: DockerEngine) -> SandboxError:
     text = str(error)
     if "bind source path does not exist" in text or "bind mount source" in text:
         return SandboxUnavailableError(
@@ -379,7 +381,7 @@ def _explain_error(error: SandboxError, engine: Engine) -> SandboxError:
     return error
 
 
-def _accept(listener: socket.socket, engine: Engine, identity: str) -> socket.socket:
+def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> socket.socket:
     """Return the connection from the container's process 1."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
@@ -412,7 +414,7 @@ def _open_init_process(control: socket.socket) -> InitProcess | None:
     return None
 
 
-def _greet(control: socket.socket, identity: str, key: Key) -> tuple[Account, int]:
+def _greet(control: socket.socket, identity: str, key: ContainerKey) -> tuple[Account, int]:
     """Send process 1 its settings; return the image's user, and the number of user ids."""
     try:
         ids, account = _receive_introduction(control, key.image.user)
@@ -448,7 +450,7 @@ def _read_text(fd: int) -> str:
         return file.read(MAX_TABLE_BYTES).decode(errors="replace") if regular else ""
 
 
-def _start_message(key: Key, account: Account) -> dict[str, Any]:
+def _start_message(key: ContainerKey, account: Account) -> dict[str, Any]:
     files: dict[str, str | None] = dict.fromkeys(
         ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
     )

@@ -26,7 +26,7 @@ INSTALL_COMMAND = "pip install 'intercode-sandbox[docker]'"
 _SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock")
 
 
-class Engine:
+class DockerEngine:
     """An engine with Docker's API. Thread-safe: every thread has its own connection.
 
     Args:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.docker.engine import LABEL, LEASE, Engine, MissingObjectError
+from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine, MissingObjectError
 from intercode_sandbox.errors import ImageError, SandboxError
 from intercode_sandbox.files import joint_digest, sha256
 from intercode_sandbox.images import (
@@ -62,7 +62,10 @@ class Images:
     """The images that were requested from the engine so far."""
 
     def __init__(
-        self, engine: Engine, build_script: BuildScript, progress: Callable[[], Progress | None]
+        self,
+        engine: DockerEngine,
+        build_script: BuildScript,
+        progress: Callable[[], Progress | None],
     ) -> None:
         self._engine = engine
         self._build_script = build_script
@@ -192,7 +195,7 @@ def _list_hidden_paths() -> list[str]:
     return [path for path in resolve_hidden_paths() if Path(path).exists()]
 
 
-def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
+def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
     """Return an image of the engine: `base` with archives unpacked at its root.
 
     The image is created once, and found again by the digest of its inputs.
@@ -227,7 +230,7 @@ def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple
 
 
 def _build_layered_image(
-    engine: Engine, digest: str, base: str, additions: Sequence[Addition]
+    engine: DockerEngine, digest: str, base: str, additions: Sequence[Addition]
 ) -> None:
     labels = {LABEL: "1", LEASE: new_lease()}  # for a sweep, if this process is killed
     with engine.errors("laying files over an image") as api:
@@ -243,7 +246,7 @@ def _build_layered_image(
             api.remove_container(container, force=True, v=True)
 
 
-def _check_free(engine: Engine, container: str, addition: Addition) -> None:
+def _check_free(engine: DockerEngine, container: str, addition: Addition) -> None:
     """Refuse an archive with folders that hide the image's: an engine would merge them."""
     for name in opaque_folders(addition.path):
         try:
@@ -282,7 +285,7 @@ def prune(dry_run: bool = False) -> list[tuple[str, int]]:
         The identifier and the size in bytes of each image.
     """
     removed_images = []
-    with suppress(SandboxError), closing(Engine()) as engine:
+    with suppress(SandboxError), closing(DockerEngine()) as engine:
         with engine.errors("listing images") as api:
             images = api.images(all=True, filters={"label": f"{LABEL}=1"})
         for image in images:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import Limits, Snapshot
-from intercode_sandbox.docker.container import Container, Key, start_container
-from intercode_sandbox.docker.engine import LABEL, LEASE, Engine
+from intercode_sandbox.docker.container import Container, ContainerKey, start_container
+from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine
 from intercode_sandbox.docker.images import EngineImage, Images
 from intercode_sandbox.docker.runtime_mounts import (
     CACHE_FOLDER,
@@ -72,7 +72,7 @@ class DockerProvider:
 
     def _reset_to(self, url: str | None) -> None:
         self._lock = threading.Lock()
-        self._engine = Engine(url)
+        self._engine = DockerEngine(url)
         self._images = Images(self._engine, self.build_script, lambda: self.progress)
         self._home: RuntimeFolder | None = None
         self._pool = ContainerPool(self._start_container)
@@ -87,11 +87,11 @@ class DockerProvider:
         network: Network = False,
     ) -> DockerSandbox:
         """Start a fresh sandbox."""
-        limits, policy = limits or Limits(), Policy.of(network)
+        limits, policy = limits or Limits(), Policy.parse(network)
         self._prepare_runtime()
         engine_image, layer = self._find_image(image)
         base = image.base if isinstance(image, DockerSnapshot) else engine_image
-        key = Key.of(base, policy.shared, limits)
+        key = ContainerKey.from_limits(base, policy.shared, limits)
         origin = Origin(
             base,
             layer,
@@ -109,7 +109,7 @@ class DockerProvider:
         sandbox.admit(policy)
         return sandbox
 
-    def _take(self, key: Key, layer: SnapshotLayer | None) -> Container:
+    def _take(self, key: ContainerKey, layer: SnapshotLayer | None) -> Container:
         """Return an unused container, with a snapshot's changes applied."""
         container = self._pool.take(key)
         try:
@@ -194,20 +194,22 @@ class DockerProvider:
             return self._images.find(image), None
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
-    def _start_container(self, key: Key) -> Container:
+    def _start_container(self, key: ContainerKey) -> Container:
         return start_container(self._engine, self._prepare_runtime(), key)
 
     def _find_baseline(self, image: EngineImage, layer: SnapshotLayer | None) -> Container:
         """Return the container with which sandboxes of an image are compared."""
         if layer is not None:
-            return layer.get_baseline(lambda: self._start_container(Key.of(image, False, Limits())))
+            return layer.get_baseline(
+                lambda: self._start_container(ContainerKey.from_limits(image, False, Limits()))
+            )
         with self._baseline_lock:
             container = self._baseline_containers.get(image)
             if container is None or not container.alive:
                 if container is not None:
                     container.close()
                 self._baseline_containers[image] = self._start_container(
-                    Key.of(image, False, Limits())
+                    ContainerKey.from_limits(image, False, Limits())
                 )
             return self._baseline_containers[image]
 
@@ -244,19 +246,19 @@ class ContainerPool:
         start: Starts a container.
     """
 
-    def __init__(self, start: Callable[[Key], Container]) -> None:
+    def __init__(self, start: Callable[[ContainerKey], Container]) -> None:
         self._start = start
         self._condition = threading.Condition()
-        self._idle_containers: OrderedDict[Key, list[Container]] = OrderedDict()
-        self._starting_counts: Counter[Key] = Counter()
-        self._waiter_counts: Counter[Key] = Counter()
-        self._live_counts: Counter[Key] = Counter()
-        self._request_counts: Counter[Key] = Counter()
-        self._jobs: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
+        self._idle_containers: OrderedDict[ContainerKey, list[Container]] = OrderedDict()
+        self._starting_counts: Counter[ContainerKey] = Counter()
+        self._waiter_counts: Counter[ContainerKey] = Counter()
+        self._live_counts: Counter[ContainerKey] = Counter()
+        self._request_counts: Counter[ContainerKey] = Counter()
+        self._jobs: queue.SimpleQueue[ContainerKey | None] = queue.SimpleQueue()
         self._thread_count = 0
         self.closed = False
 
-    def take(self, key: Key) -> Container:
+    def take(self, key: ContainerKey) -> Container:
         """Return an unused container.
 
         Raises:
@@ -281,7 +283,7 @@ class ContainerPool:
         finally:
             self._refill(key)
 
-    def _pop(self, key: Key) -> Container | None:
+    def _pop(self, key: ContainerKey) -> Container | None:
         """Return an idle container; close containers that have ended."""
         idle_containers = self._idle_containers.get(key, [])
         while idle_containers:
@@ -291,7 +293,7 @@ class ContainerPool:
             container.close()
         return None
 
-    def count_end(self, key: Key) -> None:
+    def count_end(self, key: ContainerKey) -> None:
         """Count the end of an allocated container."""
         with self._condition:
             self._live_counts[key] -= 1
@@ -319,7 +321,7 @@ class ContainerPool:
                 lambda: not any(self._starting_counts.values()), _SETTLE_SECONDS
             )
 
-    def _refill(self, key: Key) -> None:
+    def _refill(self, key: ContainerKey) -> None:
         """Start as many spare containers as are in use, for a key requested at least twice."""
         with self._condition:
             if self.closed or self._request_counts[key] < 2:
@@ -344,7 +346,7 @@ class ContainerPool:
         while (key := self._jobs.get()) is not None:
             self._start_spare(key)
 
-    def _start_spare(self, key: Key) -> None:
+    def _start_spare(self, key: ContainerKey) -> None:
         container = None
         try:
             container = None if self.closed else self._start(key)
@@ -354,7 +356,7 @@ class ContainerPool:
         finally:
             self._add_started(key, container)
 
-    def _add_started(self, key: Key, container: Container | None) -> None:
+    def _add_started(self, key: ContainerKey, container: Container | None) -> None:
         surplus: list[Container] = []
         with self._condition:
             self._starting_counts[key] -= 1
@@ -381,7 +383,7 @@ class ContainerPool:
         return surplus
 
 
-def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
+def sweep(engine: DockerEngine, dry_run: bool = False) -> list[str]:
     """Remove containers and folders of processes that have ended; return their names.
 
     Raises:
@@ -403,7 +405,7 @@ def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
 def sweep_all(dry_run: bool = False) -> list[str]:
     """Sweep like `sweep`, even without an engine."""
     try:
-        with closing(Engine()) as engine:
+        with closing(DockerEngine()) as engine:
             return sweep(engine, dry_run)
     except SandboxError:
         return sweep_folders(dry_run)

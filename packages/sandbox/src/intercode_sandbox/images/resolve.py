@@ -107,7 +107,7 @@ def resolve(
         ImageError: The name is invalid, an input is missing, or the build failed.
     """
     cache = ImageCache.default()
-    if spec in _carried and (image := cache.lookup(_carried[spec])):
+    if spec in _digest_by_spec and (image := cache.lookup(_digest_by_spec[spec])):
         return image
     parsed_spec = _check_plain_name(spec) if spec.isidentifier() else check(spec)
     if not refresh and (cached_image := cache.recall(_key(parsed_spec, cache))):
@@ -120,15 +120,15 @@ def resolve(
     return image
 
 
-_carried: dict[str, str] = {}
+_digest_by_spec: dict[str, str] = {}
 
 
-def carried(spec: str, digest: str) -> None:
+def register_digest(spec: str, digest: str) -> None:
     """Bind a name to an image in the cache, for this process, as on the image's original machine.
 
     The inputs of that image (a Dockerfile, a registry's response) need not be on this machine.
     """
-    _carried[spec] = digest
+    _digest_by_spec[spec] = digest
 
 
 @lru_cache(maxsize=64)
@@ -144,7 +144,7 @@ def check(spec: str) -> Spec:
         ImageError: The name is invalid, or its file or folder does not exist.
     """
     parsed_spec = parse(spec)
-    if spec in _carried:
+    if spec in _digest_by_spec:
         return parsed_spec
     is_recipe = parsed_spec.scheme in RECIPES and not parsed_spec.argument
     if not is_recipe and not SCHEMES.is_trusted(parsed_spec.scheme):

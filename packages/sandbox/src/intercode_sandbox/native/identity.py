@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from intercode_sandbox.native import syscalls as sc, wire
-from intercode_sandbox.privileges import permitted
+from intercode_sandbox.privileges import read_permitted_capabilities
 
 ID_COUNT = 65_536
 """Number of user and group ids in a sandbox, as root."""
@@ -196,7 +196,7 @@ def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
         link = wire.keep_only(link)  # the link ends with the spawner
         if init_id:
             # The namespace's owner is charged for all that the kernel counts in it: never root.
-            capabilities = permitted()
+            capabilities = read_permitted_capabilities()
             sc.prctl(sc.PR_SET_KEEPCAPS, 1)
             os.setgroups([])
             os.setresgid(init_id, init_id, init_id)

@@ -25,7 +25,12 @@ from intercode_sandbox.native.restrictions import (
     is_restricted_by_apparmor,
     masking_remedy,
 )
-from intercode_sandbox.privileges import as_root, has_machines_id, in_container, permitted
+from intercode_sandbox.privileges import (
+    as_root,
+    has_machines_id,
+    in_container,
+    read_permitted_capabilities,
+)
 
 _USER_OPTIONS = "--user 1000:1000 -e HOME=/tmp"
 _POD_USER = "in the container's securityContext runAsUser: 1000, and HOME=/tmp"
@@ -115,7 +120,11 @@ def open_files_command() -> str:
             f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine"
         )
     if os.geteuid() == 0:
-        return f"ulimit -n {_OPEN_FILES}" if permitted() >> _CAP_SYS_RESOURCE & 1 else ""
+        return (
+            f"ulimit -n {_OPEN_FILES}"
+            if read_permitted_capabilities() >> _CAP_SYS_RESOURCE & 1
+            else ""
+        )
     return as_root(f"prlimit --pid $$ --nofile={_OPEN_FILES}")
 
 

@@ -89,7 +89,7 @@ class NativeProvider:
         network: Network = False,
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
-        limits, policy = limits or Limits(), Policy.of(network)
+        limits, policy = limits or Limits(), Policy.parse(network)
         self._running_spawner()  # reports a missing permission before an image is built
         begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.process import read_if_there
-from intercode_sandbox.privileges import as_root, in_container, in_pod, permitted
+from intercode_sandbox.privileges import as_root, in_container, in_pod, read_permitted_capabilities
 
 APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
 REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
@@ -60,7 +60,10 @@ def apparmor_profile() -> str:
 
 def is_restricted_by_apparmor() -> bool:
     """Return whether AppArmor removes all capabilities from user namespaces of this process."""
-    if read_if_there(f"/proc/sys/{APPARMOR}") != "1" or permitted() >> _CAP_SYS_ADMIN & 1:
+    if (
+        read_if_there(f"/proc/sys/{APPARMOR}") != "1"
+        or read_permitted_capabilities() >> _CAP_SYS_ADMIN & 1
+    ):
         return False
     return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")  # by its flag
 

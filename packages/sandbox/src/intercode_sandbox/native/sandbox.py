@@ -21,8 +21,8 @@ from intercode_sandbox.base import (
     FreeSpace,
     Limits,
     Program,
+    ResultT,
     SandboxBackend,
-    Seen,
     Snapshot,
     was_caused_inside,
 )
@@ -60,9 +60,9 @@ from intercode_sandbox.native.process import (
     memory_file,
     run_to_end,
 )
-from intercode_sandbox.native.snapshot import Files, Layer, NativeSnapshot
+from intercode_sandbox.native.snapshot import Files, NativeSnapshot, SnapshotLayer
 from intercode_sandbox.network import (
-    Gate,
+    NetworkGate,
     Policy,
     Resolve,
     free_port,
@@ -119,7 +119,7 @@ class NativeSandbox:
         self._on_close = on_close
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
-        self.gate: Gate | None = None
+        self.gate: NetworkGate | None = None
         """Opens the connections that a network policy allows, and counts the others."""
         self._end: SandboxError | None = None
         """The error of all further requests; None while the sandbox serves them."""
@@ -370,7 +370,7 @@ class NativeSandbox:
         """
         if not (policy.endpoints or policy.hosts):
             return
-        self.gate = Gate(policy, resolve)
+        self.gate = NetworkGate(policy, resolve)
         if policy.hosts:
             self.env = {**self.env, **proxy_variables(free_port(policy))}
         try:
@@ -446,9 +446,9 @@ class NativeSandbox:
             return self.files.with_frozen_layer(layer)
         return self.files.with_copy(self._copy_layer())
 
-    def _copy_layer(self) -> Layer:
+    def _copy_layer(self) -> SnapshotLayer:
         """Return a layer of all differences from the image."""
-        return self._wait_until_still(lambda: Layer.of(self.archive, self._slot.forget))
+        return self._wait_until_still(lambda: SnapshotLayer.write(self.archive, self._slot.forget))
 
     def _suspend(self) -> None:
         """End process 1, the last process: it has no work until the next request."""
@@ -513,10 +513,10 @@ class NativeSandbox:
             # in it.
             self._move(alone=True)
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
         """Return the result of `look`, called while no program changes a file."""
 
-        def look_while_stopped() -> Seen:
+        def look_while_stopped() -> ResultT:
             self._request({"op": "stop"})
             try:
                 return look()
@@ -526,7 +526,7 @@ class NativeSandbox:
 
         return self._wait_until_still(look_while_stopped)
 
-    def _wait_until_still(self, look: Callable[[], Seen]) -> Seen:
+    def _wait_until_still(self, look: Callable[[], ResultT]) -> ResultT:
         """Call `look` while programs stand still; repeat it after ending those that did not."""
         with suppress(_RestlessError):
             return look()

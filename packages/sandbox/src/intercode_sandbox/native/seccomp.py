@@ -59,7 +59,7 @@ _DEBUGGER_AARCH64 = {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev"
 # The machine limits these as a whole: one sandbox could use up all of them.
 _ENOSYS_X86_64 = {"io_setup": 206}
 _ENOSYS_AARCH64 = {"io_setup": 0}
-_BY_ARGUMENT = {
+_ARGUMENT_RULES = {
     "x86_64": {
         "clone": 56, "ioctl": 16, "personality": 135, "socket": 41, "socketpair": 53,
         "setsockopt": 54, "fcntl": 72, "prlimit64": 302, "setrlimit": 160, "seccomp": 317,
@@ -305,7 +305,7 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
     answers = {key: [_deny(errno.EPERM)] for key in denied_calls.values()}
     answers |= {key: [_deny(errno.ENOSYS)] for key in missing_calls.values()}
     for name, rule in _argument_rules().items():
-        answers.setdefault(_BY_ARGUMENT[machine][name], rule)
+        answers.setdefault(_ARGUMENT_RULES[machine][name], rule)
     program = [
         _op(_LOAD, _ARCH),
         _op(_JEQ, _AUDIT_ARCH[machine], true_offset=1),

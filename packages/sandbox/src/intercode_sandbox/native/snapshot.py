@@ -35,7 +35,7 @@ _SPECIAL_FILES = 256
 them."""
 
 
-class Layer:
+class SnapshotLayer:
     """A saved layer's folder, removed with its last user: a snapshot, a higher layer, a sandbox.
 
     Args:
@@ -58,7 +58,7 @@ class Layer:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
     @classmethod
-    def of(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> Layer:
+    def write(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> SnapshotLayer:
         """Return a new layer, filled with the stream that `write` produces."""
         layer = cls(forget)
         layer.fill(write)
@@ -84,9 +84,9 @@ class Files:
 
     image: Image
     """The image, the baseline of changes."""
-    saved_layers: tuple[Layer, ...] = ()
+    saved_layers: tuple[SnapshotLayer, ...] = ()
     """The saved layers among the image's layers."""
-    copy: Layer | None = None
+    copy: SnapshotLayer | None = None
     """A copy of the changes over the image, up to some time."""
     frozen_layers: tuple[FrozenLayer, ...] = ()
     """Layers of later changes, the lowest first."""
@@ -127,7 +127,7 @@ class Files:
         layers = [*self.saved_layers, self.copy]
         return [(str(layer.path), layer.special) for layer in layers if layer and layer.special]
 
-    def with_image(self, layer: Layer) -> Files:
+    def with_image(self, layer: SnapshotLayer) -> Files:
         """Return these files with all changes in a new layer of the image."""
         digest, layers = (
             joint_digest(self.image.digest, layer.name),
@@ -136,7 +136,7 @@ class Files:
         image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
         return Files(image, (*self.saved_layers, layer))
 
-    def with_copy(self, layer: Layer) -> Files:
+    def with_copy(self, layer: SnapshotLayer) -> Files:
         """Return these files with all changes in one layer over the image."""
         return Files(self.image, self.saved_layers, layer)
 

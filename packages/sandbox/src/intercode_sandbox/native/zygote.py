@@ -20,7 +20,7 @@ from intercode_sandbox.capabilities import mask
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import Identity
 from intercode_sandbox.native.process_start import PROGRAM, SOCKET, Workers, command
-from intercode_sandbox.privileges import permitted
+from intercode_sandbox.privileges import read_permitted_capabilities
 
 MASKED_FILES = (
     *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
@@ -55,7 +55,7 @@ def probe_machine(root: bool) -> Machine:
         for debugger in choices
         for chroot in choices
     }
-    return Machine(root, masks, permitted(), filters)
+    return Machine(root, masks, read_permitted_capabilities(), filters)
 
 
 class NotLoadedError(ImportError):

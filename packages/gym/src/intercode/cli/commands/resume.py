@@ -28,7 +28,7 @@ import argparse
 from pathlib import Path
 
 from intercode.cli.recorded_spec import add_recorded_options
-from intercode.spec import How, ModelSpec, RunSpec, add_options, list_section_options
+from intercode.spec import ModelSpec, RunOptions, RunSpec, add_options, list_section_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     add_options(parser, list_section_options(RunSpec), "epochs")
     add_options(
-        parser.add_argument_group("how"), list_section_options(How), excluded_names="out locked"
+        parser.add_argument_group("how"),
+        list_section_options(RunOptions),
+        excluded_names="out locked",
     )
     parser.add_argument(
         "--strict",

@@ -49,8 +49,8 @@ from intercode.cli.recorded_spec import add_trust
 from intercode.spec import (
     AgentSpec,
     EnvSpec,
-    How,
     ModelSpec,
+    RunOptions,
     RunSpec,
     add_environment,
     add_named,
@@ -83,6 +83,6 @@ def add_tasks(parser: argparse.ArgumentParser, excluded_names: str = "") -> None
         add_options(parser.add_argument_group(title), options, excluded_names=excluded_names)
     add_named(task_group)
     run_group = parser.add_argument_group("how it is run")
-    add_options(run_group, list_section_options(How), excluded_names=excluded_names)
+    add_options(run_group, list_section_options(RunOptions), excluded_names=excluded_names)
     if "locked" not in excluded_names.split():
         add_trust(run_group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 Progress = Callable[[str], None]
 """Called with a line of text about slow work, or about an omitted part."""
@@ -12,4 +12,4 @@ Progress = Callable[[str], None]
 
 def join_quoted(names: Iterable[str]) -> str:
     """Return quoted names for SQLite, separated by commas."""
-    return ", ".join(map(quoted, names))
+    return ", ".join(map(quote_identifier, names))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.databases.convert import Progress, join_quoted, schema, schema_ddl
 from intercode.errors import TaskError, UsageError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 if TYPE_CHECKING:
     import duckdb
@@ -130,16 +130,18 @@ def _copy_table(
         [table],
     ).fetchall()
     lines = [
-        f"{quoted(name)} {_sqlite_type(kind)}{'' if nullable else ' NOT NULL'}"
+        f"{quote_identifier(name)} {_sqlite_type(kind)}{'' if nullable else ' NOT NULL'}"
         for name, kind, nullable in columns
     ]
     lines += _constraint_clauses(origin, table)
-    connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(lines)})")
+    connection.execute(f"CREATE TABLE {quote_identifier(table)} ({', '.join(lines)})")
     marks = ", ".join("?" * len(columns))
-    rows = origin.execute(f"SELECT * FROM {quoted(table)}")
+    rows = origin.execute(f"SELECT * FROM {quote_identifier(table)}")
     while batch := rows.fetchmany(_BATCH):
         converted_rows = (tuple(map(_sqlite_value, row)) for row in batch)
-        connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", converted_rows)
+        connection.executemany(
+            f"INSERT INTO {quote_identifier(table)} VALUES ({marks})", converted_rows
+        )
 
 
 def _constraint_clauses(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
@@ -154,7 +156,7 @@ def _constraint_clauses(origin: duckdb.DuckDBPyConnection, table: str) -> list[s
         if kind in ("PRIMARY KEY", "UNIQUE"):
             lines.append(f"{kind} ({join_quoted(names)})")
         elif kind == "FOREIGN KEY":
-            target = f"{quoted(target_table)} ({join_quoted(target_columns)})"
+            target = f"{quote_identifier(target_table)} ({join_quoted(target_columns)})"
             lines.append(f"FOREIGN KEY ({join_quoted(names)}) REFERENCES {target}")
     return lines
 

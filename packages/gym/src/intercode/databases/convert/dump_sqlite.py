@@ -27,7 +27,7 @@ from decimal import Decimal
 
 from intercode.databases.convert import Progress, dump, join_quoted
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 _VIEW = re.compile(
     r"CREATE\b.*?\bVIEW\s+(?:`((?:[^`]|``)+)`|(\w+))\s*(\([^)]*\)\s*)?AS\s+(.*)",
@@ -125,7 +125,7 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
 
 
 def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
-    table = quoted(insert.table)
+    table = quote_identifier(insert.table)
     kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
     converters = [
         _CONVERTERS.get(kinds.get(name, ""), _sqlite_value) for name in insert.columns or kinds
@@ -190,10 +190,10 @@ def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | N
 
     try:
         translated_query = sqlglot.transpile(query, read="mysql", write="sqlite")[0]
-        connection.execute(f"CREATE VIEW {quoted(name)} AS {translated_query}")
-        connection.execute(f"SELECT * FROM {quoted(name)} LIMIT 0")
+        connection.execute(f"CREATE VIEW {quote_identifier(name)} AS {translated_query}")
+        connection.execute(f"SELECT * FROM {quote_identifier(name)} LIMIT 0")
     except (sqlglot.errors.SqlglotError, sqlite3.Error) as error:
-        connection.execute(f"DROP VIEW IF EXISTS {quoted(name)}")
+        connection.execute(f"DROP VIEW IF EXISTS {quote_identifier(name)}")
         return " ".join(str(error).split())[:200]
     return None
 
@@ -232,7 +232,7 @@ class _Table:
         if self._key:
             lines.append(f"PRIMARY KEY ({join_quoted(self._key)})")
         definition = ",\n  ".join(lines)
-        return [f"CREATE TABLE {quoted(self._name)} (\n  {definition}\n)", *self._indexes]
+        return [f"CREATE TABLE {quote_identifier(self._name)} (\n  {definition}\n)", *self._indexes]
 
     def _add_key(self, definition: str) -> bool:
         """Record a part that is a key or another constraint; return whether it is."""
@@ -250,7 +250,7 @@ class _Table:
         elif kind in ("KEY", "INDEX") and names:
             name = f"{self._name}_{_unquote_name(match['name'] or '_'.join(names))}"
             self._indexes.append(
-                f"CREATE INDEX {quoted(name)} ON {quoted(self._name)} ({join_quoted(names)})"
+                f"CREATE INDEX {quote_identifier(name)} ON {quote_identifier(self._name)} ({join_quoted(names)})"
             )
         return True
 
@@ -266,8 +266,8 @@ class _Table:
         if self._key == (name,) and kind in _INTEGERS | {"bigint"}:
             # SQLite numbers the rows itself.
             self._key = ()
-            return f"{quoted(name)} INTEGER PRIMARY KEY"
-        words = [quoted(name), _sqlite_type(kind, size)]
+            return f"{quote_identifier(name)} INTEGER PRIMARY KEY"
+        words = [quote_identifier(name), _sqlite_type(kind, size)]
         if "NOT NULL" in flags:
             words.append("NOT NULL")
         if re.search(r"\bUNIQUE\b", flags):
@@ -318,7 +318,7 @@ def _foreign_key(names: Sequence[str], key_text: str) -> str:
         raise TaskError(f"a foreign key refers to nothing: {key_text[:80]}")
     target = [m[2] or m[1].replace("``", "`") for m in _NAMES.finditer(match["columns"])]
     actions = "".join(f" {action.upper()}" for action in _ACTION.findall(match["rest"]))
-    table = quoted(_unquote_name(match["table"]))
+    table = quote_identifier(_unquote_name(match["table"]))
     return f"FOREIGN KEY ({join_quoted(names)}) REFERENCES {table} ({join_quoted(target)}){actions}"
 
 
@@ -346,7 +346,7 @@ def _default(attributes: str) -> str | None:
     if match["bits"] is not None:
         return str(int(match["bits"] or "0", 2))
     if match["text"]:
-        return quoted(dump.unquote(match["text"]), "'")
+        return quote_identifier(dump.unquote(match["text"]), "'")
     return match["number"]
 
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from intercode.databases.convert import join_quoted
 from intercode.databases.convert.schema_types import Type, choose_type, decode, fit, is_whole_text
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 MAX_KEY_LENGTH = 768
 """Maximum characters of text in a key: InnoDB's limit is 3072 bytes; PostgreSQL's is near it."""
@@ -131,7 +131,7 @@ def rows(path: str | Path, table: TableSchema) -> Iterator[tuple[Any, ...]]:
     types = [column.type for column in table.columns]
     try:
         with closing(_open(path)) as connection:
-            for row in connection.execute(f"SELECT {names} FROM {quoted(table.name)}"):
+            for row in connection.execute(f"SELECT {names} FROM {quote_identifier(table.name)}"):
                 yield tuple(map(fit, row, types))
     except sqlite3.Error as error:
         raise TaskError(f"{path}: table {table.name}: {error}") from error
@@ -163,7 +163,7 @@ def _read(connection: sqlite3.Connection) -> Schema:
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
-    column_rows = connection.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
+    column_rows = connection.execute(f"PRAGMA table_xinfo({quote_identifier(name)})").fetchall()
     column_rows = [row for row in column_rows if row[6] != _HIDDEN_COLUMN]
     key = tuple(row[1] for row in sorted(column_rows, key=lambda row: row[5]) if row[5])
     collations = _collations(name, sql, [row[1] for row in column_rows])
@@ -195,7 +195,7 @@ def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> Tabl
     if key.declared_type.upper() != "INTEGER" or not key.type.is_whole:
         return table
     max_number = connection.execute(
-        f"SELECT MAX({quoted(key.name)}) FROM {quoted(table.name)}"
+        f"SELECT MAX({quote_identifier(key.name)}) FROM {quote_identifier(table.name)}"
     ).fetchone()[0]
     numbered_key = replace(
         key, next_number=max(0, max_number or 0) + 1, not_null=True, default=None
@@ -211,7 +211,7 @@ def _collations(name: str, sql: str, columns: list[str]) -> list[str]:
             scratch_connection.execute(sql)
             for index_number, column in enumerate(columns):
                 scratch_connection.execute(
-                    f"CREATE INDEX i{index_number} ON {quoted(name)} ({quoted(column)})"
+                    f"CREATE INDEX i{index_number} ON {quote_identifier(name)} ({quote_identifier(column)})"
                 )
             infos = [
                 scratch_connection.execute(f"PRAGMA index_xinfo(i{n})") for n in range(len(columns))
@@ -257,9 +257,11 @@ def _add_indexes(
     if key and (reason := _refusal_reason(connection, table, key, primary=True)):
         omissions.append(f"the primary key of {table.name}: {reason}")
         key = ()
-    index_rows = connection.execute(f"PRAGMA index_list({quoted(table.name)})").fetchall()
+    index_rows = connection.execute(f"PRAGMA index_list({quote_identifier(table.name)})").fetchall()
     for _, name, is_unique, origin, is_partial in reversed(index_rows):
-        columns = tuple(row[2] for row in connection.execute(f"PRAGMA index_info({quoted(name)})"))
+        columns = tuple(
+            row[2] for row in connection.execute(f"PRAGMA index_info({quote_identifier(name)})")
+        )
         if origin == "pk" or columns == key:
             continue
         if is_partial or None in columns:
@@ -286,18 +288,19 @@ def _refusal_reason(
     """Return why other engines would refuse a key; SQLite permits NULL in most primary keys."""
     if not _is_short(table, columns):
         return "its text is too long"
-    name = quoted(table.name)
+    name = quote_identifier(table.name)
     if primary:
-        nulls = " OR ".join(f"{quoted(column)} IS NULL" for column in columns)
+        nulls = " OR ".join(f"{quote_identifier(column)} IS NULL" for column in columns)
         if connection.execute(f"SELECT 1 FROM {name} WHERE {nulls} LIMIT 1").fetchone():
             return "it holds NULL"
     texts = [column for column in columns if table.column(column).type.is_text]
     if texts:
         # MySQL ignores trailing spaces.
         group = ", ".join(
-            f"rtrim({quoted(column)})" if column in texts else quoted(column) for column in columns
+            f"rtrim({quote_identifier(column)})" if column in texts else quote_identifier(column)
+            for column in columns
         )
-        clause = " AND ".join(f"{quoted(column)} IS NOT NULL" for column in columns)
+        clause = " AND ".join(f"{quote_identifier(column)} IS NOT NULL" for column in columns)
         query = f"SELECT 1 FROM {name} WHERE {clause} GROUP BY {group} HAVING COUNT(*) > 1 LIMIT 1"
         if connection.execute(query).fetchone():
             return "values of it differ only in spaces at their end"
@@ -315,7 +318,9 @@ def _foreign_keys(
     connection: sqlite3.Connection, table: TableSchema, tables_by_name: dict[str, TableSchema]
 ) -> list[ForeignKey]:
     """Return the declared foreign keys, whether or not their targets exist."""
-    key_rows = connection.execute(f"PRAGMA foreign_key_list({quoted(table.name)})").fetchall()
+    key_rows = connection.execute(
+        f"PRAGMA foreign_key_list({quote_identifier(table.name)})"
+    ).fetchall()
     keys = []
     for _, group in groupby(sorted(key_rows, key=lambda row: (row[0], row[1])), lambda row: row[0]):
         column_rows = list(group)
@@ -374,12 +379,15 @@ def _add_foreign_key(
         return "its text is too long"
     pairs = list(zip(key.columns, key.targets, strict=True))
     join_condition = " AND ".join(
-        f"p.{quoted(target)} = c.{quoted(source_column)}" for source_column, target in pairs
+        f"p.{quote_identifier(target)} = c.{quote_identifier(source_column)}"
+        for source_column, target in pairs
     )
-    clause = " AND ".join(f"c.{quoted(source_column)} IS NOT NULL" for source_column, _ in pairs)
+    clause = " AND ".join(
+        f"c.{quote_identifier(source_column)} IS NOT NULL" for source_column, _ in pairs
+    )
     orphan = connection.execute(
-        f"SELECT 1 FROM {quoted(table.name)} AS c WHERE {clause} AND NOT EXISTS "
-        f"(SELECT 1 FROM {quoted(target_table.name)} AS p WHERE {join_condition}) LIMIT 1"
+        f"SELECT 1 FROM {quote_identifier(table.name)} AS c WHERE {clause} AND NOT EXISTS "
+        f"(SELECT 1 FROM {quote_identifier(target_table.name)} AS p WHERE {join_condition}) LIMIT 1"
     ).fetchone()
     if orphan:
         return f"values of it are not in {target_table.name}"

@@ -17,7 +17,7 @@ from typing import Literal
 from intercode.databases.convert import Progress
 from intercode.databases.convert.schema import Column, Schema, TableSchema
 from intercode.databases.convert.schema_types import Type, fit
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 Dialect = Literal["mysql", "postgres", "duckdb"]
 
@@ -96,8 +96,8 @@ def finish_statements(
 def identifier(name: str, dialect: Dialect) -> str:
     """Return a quoted name in a dialect."""
     if dialect == "mysql":
-        return quoted(name.rstrip(), "`")
-    return quoted(name.lower() if dialect == "postgres" else name)
+        return quote_identifier(name.rstrip(), "`")
+    return quote_identifier(name.lower() if dialect == "postgres" else name)
 
 
 def identifiers(names: tuple[str, ...], dialect: Dialect) -> str:

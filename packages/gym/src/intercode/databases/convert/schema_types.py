@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
 
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 Kind = Literal[
     "integer", "bigint", "double", "decimal", "varchar", "text", "blob", "date", "datetime", "time"
@@ -81,7 +81,7 @@ def choose_type(
     connection: sqlite3.Connection, table: str, column: str, declared_type: str
 ) -> tuple[Type, int]:
     """Return the type for a column, and the length of its longest text in characters."""
-    values = f"(SELECT {quoted(column)} AS c FROM {quoted(table)}) WHERE c IS NOT NULL"
+    values = f"(SELECT {quote_identifier(column)} AS c FROM {quote_identifier(table)}) WHERE c IS NOT NULL"
     content = _survey(connection, values)
     declared_type = " ".join(declared_type.upper().split())
 
@@ -178,9 +178,9 @@ def _is_float(base: str) -> bool:
 
 def is_whole_text(connection: sqlite3.Connection, table: str, column: str) -> bool:
     """Return whether all texts of a column are whole 32-bit numbers in canonical form."""
-    name = quoted(column)
+    name = quote_identifier(column)
     query = (
-        f"SELECT 1 FROM {quoted(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
+        f"SELECT 1 FROM {quote_identifier(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
         f"INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
     )
     return connection.execute(query).fetchone() is None

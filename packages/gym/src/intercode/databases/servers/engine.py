@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from intercode.databases.base import EngineOptions, Role, Row
 from intercode.databases.convert import build, schema, schema_ddl
 from intercode.databases.convert.schema import TableSchema
-from intercode.databases.pool import Pool
+from intercode.databases.pool import ResourcePool
 from intercode.databases.servers.names import is_leftover
 from intercode.databases.servers.private import PrivateServer
 from intercode.databases.servers.session import (
@@ -86,7 +86,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._sessions: set[AnySession] = set()
         self.watchdog = Watchdog()
         # By content and role: a grader never gets a clone that an agent has used.
-        self._pool: Pool[tuple[str, Role], Clone[ConnectionT]] = Pool(
+        self._pool: ResourcePool[tuple[str, Role], Clone[ConnectionT]] = ResourcePool(
             self.discard, _MAX_IDLE_CLONES
         )
         try:
@@ -103,7 +103,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     def open(
         self, source: Source, limits: Limits | None = None, role: Role = "agent"
     ) -> AnySession:
-        """Open a session; see `intercode.databases.base.Engine.open`."""
+        """Open a session; see `intercode.databases.base.DatabaseEngine.open`."""
         limits = limits or Limits()
         key, make_clone = (source.digest, role), partial(self._make_clone, source)
         self._ensure_server()
@@ -121,11 +121,11 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         raise DatabaseError(f"{self.name}: its connections are lost as soon as they are made")
 
     def facts(self) -> Mapping[str, Any]:
-        """Return product and version; see `intercode.databases.base.Engine.facts`."""
+        """Return product and version; see `intercode.databases.base.DatabaseEngine.facts`."""
         return dict(self._facts)
 
     def close(self) -> None:
-        """End all sessions; see `intercode.databases.base.Engine.close`."""
+        """End all sessions; see `intercode.databases.base.DatabaseEngine.close`."""
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.databases.base import EngineOptions, Failure, Outcome, Row
+from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
 from intercode.databases.convert import dump
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
@@ -25,7 +25,7 @@ from intercode.databases.servers.schemas import RelationSchema, mysql_schema, wi
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_sandbox.base import Limits
 
 _PRIVILEGES = (
@@ -109,16 +109,16 @@ class MySQLSession(ServerSession[MySQLConnection]):
 
     def _read(
         self, connection: MySQLConnection, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
+    ) -> tuple[Sequence[Row], ActionOutcome]:
         try:
             columns = connection.query(_COLUMNS, self.name, relation.name)
         except DatabaseError as error:
             if relation.kind == "table":
                 raise
-            return (), Outcome(failure=Failure(str(error)))  # the view contains too much
+            return (), ActionOutcome(failure=Failure(str(error)))  # the view contains too much
         # Columns by their names, because ``*`` omits invisible columns.
-        column_list = ", ".join(quoted(str(column), "`") for column, _ in columns)
-        text = f"SELECT {column_list} FROM {quoted(self.name, '`')}.{quoted(relation.name, '`')}"
+        column_list = ", ".join(quote_identifier(str(column), "`") for column, _ in columns)
+        text = f"SELECT {column_list} FROM {quote_identifier(self.name, '`')}.{quote_identifier(relation.name, '`')}"
         return columns, connection.run(text, limits=limits)
 
     def _schema(self, connection: MySQLConnection, relation: Relation) -> RelationSchema:
@@ -274,7 +274,9 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     def _insert(self, connection: MySQLConnection, table: TableSchema, rows: Iterator[Row]) -> None:
         marks = ", ".join(["%s"] * len(table.columns))
         while batch := list(itertools.islice(rows, _BATCH)):
-            connection.insert(f"INSERT INTO {quoted(table.name, '`')} VALUES ({marks})", batch)
+            connection.insert(
+                f"INSERT INTO {quote_identifier(table.name, '`')} VALUES ({marks})", batch
+            )
 
     def _copy(self, admin: MySQLConnection, template: MySQLTemplate) -> MySQLClone:
         clone = self._make_empty(admin)
@@ -336,14 +338,14 @@ def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplate:
     tables: list[str] = []
     views: list[str] = []
     for table, kind in connection.query(f"SHOW FULL TABLES FROM `{name}`"):
-        quoted_table = quoted(table, "`")
+        quoted_table = quote_identifier(table, "`")
         _, text, *_ = connection.query(f"SHOW CREATE TABLE `{name}`.{quoted_table}")[0]
         if kind == "VIEW":
             views.append(without_definer(text))
             continue
         column_rows = connection.query(f"SHOW COLUMNS FROM `{name}`.{quoted_table}")
         stored_columns = [row[0] for row in column_rows if "GENERATED" not in row[5].upper()]
-        columns = ", ".join(quoted(column, "`") for column in stored_columns)
+        columns = ", ".join(quote_identifier(column, "`") for column in stored_columns)
         tables += [
             text,
             f"INSERT INTO {quoted_table} ({columns}) SELECT {columns} FROM `{name}`.{quoted_table}",

@@ -3,7 +3,7 @@
 InterCode uses the engines' own drivers, not SQLAlchemy: a thin interpreter needs errors, types and
 cancellation exactly as the engine gives them.
 
-PyMySQL makes the connection and sends the query. `Reply` reads the response as it arrives, so a
+PyMySQL makes the connection and sends the query. `QueryReply` reads the response as it arrives, so a
 result without end never fills this process. PyMySQL's own reader, including its `SSCursor`, needs
 1.1 to 2.5 times the processor time. PyMySQL's reader also decodes every row that is only counted,
 and fails on text that is not UTF-8. The text protocol is stable since MySQL 4.1. A packet has a
@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.base import ActionOutcome, Failure, Row, StatementResult
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import (
     Connection,
@@ -40,7 +40,7 @@ _LOSS_CODES = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014,
 """Codes of a lost connection: the server shuts down or has ended it, or packets are missing."""
 _UNREACHABLE_CODES = {1040, 1053, 2002, 2003, 2006, 2013}
 _TIMEOUT_CODES = {1969, 3024}
-_EMPTY_RESULT = Result(affected_rows=0)
+_EMPTY_RESULT = StatementResult(affected_rows=0)
 _EMPTY_QUERY_CODE = 1065
 _GAP = re.compile(r"(?:;|\A)\s*;\s*[^\s;]")
 """An empty statement before another one, which the server does not reach."""
@@ -156,18 +156,20 @@ class MySQLConnection(Connection):
 
     # --- for an agent's actions --------------------------------------------------------------
 
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
         """Run an action; keep all rows if `max_rows` is None.
 
         Raises:
             ConnectionLoss: The connection is gone.
         """
-        results: list[Result] = []
+        results: list[StatementResult] = []
         failure: Failure | None = None
         timed_out = False
         try:
             self._driver_connection._execute_command(_QUERY, text)
-            reply = Reply(self._driver_connection._rfile)
+            reply = QueryReply(self._driver_connection._rfile)
             while reply.has_more:
                 results.append(reply.result(RowBuffer(max_rows, limits)))
         except ServerError as error:
@@ -185,7 +187,7 @@ class MySQLConnection(Connection):
             raise ConnectionLoss("a number cannot be read") from None
         if results and results[-1] == _EMPTY_RESULT and _ENDS_IN_COMMENT.search(text):
             results.pop()  # to MariaDB a comment is a statement
-        return Outcome(tuple(results), failure, timed_out)
+        return ActionOutcome(tuple(results), failure, timed_out)
 
 
 def _check_socket(path: str | None) -> None:
@@ -224,7 +226,7 @@ class ServerError(Exception):
         super().__init__(self.message)
 
 
-class Reply:
+class QueryReply:
     """The server's response to one query: a result for each of its statements.
 
     Args:
@@ -238,7 +240,7 @@ class Reply:
         self.has_more = True
         self._read = file.read
 
-    def result(self, row_buffer: RowBuffer) -> Result:
+    def result(self, row_buffer: RowBuffer) -> StatementResult:
         """Read the next result.
 
         Raises:
@@ -250,7 +252,7 @@ class Reply:
             affected_rows, position = _read_length(packet, 1)
             _, position = _read_length(packet, position)  # the number of the last inserted row
             self._end(packet, position)
-            return Result(affected_rows=affected_rows)
+            return StatementResult(affected_rows=affected_rows)
         if packet[0] == _NULL:
             raise ConnectionLoss("the server asks for a file")
         columns = [_column(self._packet()) for _ in range(_read_length(packet, 0)[0])]
@@ -264,7 +266,9 @@ class Reply:
                 row_buffer.extend([_row(packet, decoders)])
             packet = self._packet()
         self._end(packet, 3)
-        return Result(tuple(name for name, _ in columns), row_buffer.rows, row_buffer.total)
+        return StatementResult(
+            tuple(name for name, _ in columns), row_buffer.rows, row_buffer.total
+        )
 
     def _end(self, packet: bytes, position: int) -> None:
         self.has_more = bool(

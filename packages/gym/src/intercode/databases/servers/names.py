@@ -30,7 +30,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from intercode.databases.base import Outcome, Result, Row, Table
+from intercode.databases.base import ActionOutcome, Row, StatementResult, TableState
 from intercode_sandbox.ownership import has_ended, start_time
 
 _NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
@@ -199,7 +199,7 @@ class NameMapping:
     clone: str
     name: str
 
-    def outcome(self, outcome: Outcome, edits: Sequence[Edit]) -> Outcome:
+    def outcome(self, outcome: ActionOutcome, edits: Sequence[Edit]) -> ActionOutcome:
         """Return the outcome of an action with these edits, in the agent's names and positions."""
         results, failure = outcome.results, outcome.failure
         if failure is not None:
@@ -211,7 +211,7 @@ class NameMapping:
             return outcome
         return replace(outcome, results=tuple(map(self._result, results)), failure=failure)
 
-    def state(self, tables: Mapping[str, Table]) -> dict[str, Table]:
+    def state(self, tables: Mapping[str, TableState]) -> dict[str, TableState]:
         """Return a state with the agent's names."""
         return {
             self._text(name): replace(
@@ -222,14 +222,14 @@ class NameMapping:
             for name, table in tables.items()
         }
 
-    def _is_named(self, result: Result) -> bool:
+    def _is_named(self, result: StatementResult) -> bool:
         """Return whether a result contains the clone's name."""
         clone = self.clone
         return any(clone in column for column in result.columns) or any(
             type(cell) is str and clone in cell for row in result.rows for cell in row
         )
 
-    def _result(self, result: Result) -> Result:
+    def _result(self, result: StatementResult) -> StatementResult:
         if not self._is_named(result):
             return result
         columns = tuple(map(self._text, result.columns))

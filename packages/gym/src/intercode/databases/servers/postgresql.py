@@ -17,7 +17,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import unquote
 
-from intercode.databases.base import EngineOptions, Failure, Outcome, Row
+from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
 from intercode.databases.convert import schema_ddl
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
@@ -34,7 +34,7 @@ from intercode.databases.servers.session import (
 )
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_sandbox.base import Limits
 
 _MIN_VERSION = 140000
@@ -93,7 +93,7 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
     dialect = "postgres"
     idle_statement = "SELECT 1"
 
-    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+    def _run(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
         outcome = super()._run(text, seconds, max_rows)
         # A function can have the effect of SET, after which a SELECT can write.
         self.is_written = self.is_written or not self._connection.has_only_reads
@@ -142,10 +142,10 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
 
     def _read(
         self, connection: PostgreSQLConnection, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
+    ) -> tuple[Sequence[Row], ActionOutcome]:
         relation_id, namespace, name, _, is_row_security_forced = relation.row
         columns = connection.query(_COLUMNS.format(relation_id))
-        qualified_name = f"{quoted(str(namespace))}.{quoted(str(name))}"
+        qualified_name = f"{quote_identifier(str(namespace))}.{quote_identifier(str(name))}"
         if not is_row_security_forced:
             return columns, connection.run(f"SELECT * FROM {qualified_name}", limits=limits)
         # An owner may hide rows from itself, but must not hide them from this reading.

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.base import ActionOutcome, Failure, Row, StatementResult
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import (
     Connection,
@@ -24,7 +24,7 @@ from intercode.databases.servers.session import (
     UnreachableServer,
 )
 from intercode.errors import DatabaseError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_sandbox.base import Limits
 
 psycopg = driver("PostgreSQL")
@@ -94,7 +94,7 @@ class PostgreSQLConnection(Connection):
 
     def with_literals(self, sql: str, arguments: Sequence[str]) -> str:
         """Return statements with a quoted text for each ``{}``."""
-        return sql.format(*[quoted(text, "'") for text in arguments])
+        return sql.format(*[quote_identifier(text, "'") for text in arguments])
 
     def insert(self, table: str, rows: Iterator[Row]) -> None:
         """Insert many rows.
@@ -147,13 +147,15 @@ class PostgreSQLConnection(Connection):
 
     # --- for an agent's actions --------------------------------------------------------------
 
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
         """Run an action; keep all rows if `max_rows` is None.
 
         Raises:
             ConnectionLoss: The connection is gone.
         """
-        results: list[Result] = []
+        results: list[StatementResult] = []
         failure: Failure | None = None
         pending_rows: Any = None
         self._has_only_reads = True
@@ -175,13 +177,13 @@ class PostgreSQLConnection(Connection):
                         results.append(pending_rows.result())
                         pending_rows = None
                 elif status == pq.ExecStatus.COMMAND_OK:
-                    results.append(Result(affected_rows=_affected_rows(result)))
+                    results.append(StatementResult(affected_rows=_affected_rows(result)))
         except psycopg.Error as error:
             raise ConnectionLoss(_first_line(error)) from None
         if self._pg.status != pq.ConnStatus.OK or (failure and failure.code in _LOSS_CODES):
             raise ConnectionLoss(failure.message if failure else "the connection is closed")
         timed_out = failure is not None and failure.message == _TIMEOUT_MESSAGE
-        return Outcome(tuple(results), failure, timed_out=timed_out)
+        return ActionOutcome(tuple(results), failure, timed_out=timed_out)
 
     def _send(self, text: str) -> None:
         self._pg.send_query(text.encode())
@@ -226,9 +228,9 @@ class _Rows:
             return
         self._row_buffer.extend(_load(transformer, result))
 
-    def result(self) -> Result:
+    def result(self) -> StatementResult:
         """Return the result, after its last row."""
-        return Result(self._columns, self._row_buffer.rows, self._row_buffer.total)
+        return StatementResult(self._columns, self._row_buffer.rows, self._row_buffer.total)
 
 
 def _failure(result: Any) -> Failure:

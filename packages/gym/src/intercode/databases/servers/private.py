@@ -103,7 +103,7 @@ _POSTGRESQL_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ServerRecipe:
     """The method by which one product is started."""
 
     product: str
@@ -134,7 +134,7 @@ class PrivateServer:
         connect_args: The arguments of the driver's ``connect``, as the administrator.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: ServerRecipe) -> None:
         _sweep()
         self.product = recipe.product
         self.folder = _new_folder()
@@ -274,7 +274,7 @@ def start_postgresql() -> PrivateServer:
     return PrivateServer(postgresql_recipe())
 
 
-def _user(recipe: Recipe) -> tuple[int, int]:
+def _user(recipe: ServerRecipe) -> tuple[int, int]:
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     for name in (*recipe.users, "nobody"):
@@ -302,7 +302,7 @@ def _sweep() -> None:
                     remove_tree(folder)
 
 
-def _version(recipe: Recipe) -> str:
+def _version(recipe: ServerRecipe) -> str:
     """Return a name that depends on everything on which an initialised data folder depends."""
     result = subprocess.run([recipe.binary, "--version"], capture_output=True, check=False)
     command = "\0".join(recipe.initialise(Path("/"))).encode()
@@ -339,7 +339,7 @@ def find_binary(names: Sequence[str], folders: Sequence[str], package: str) -> P
     )
 
 
-def mysql_recipe() -> Recipe:
+def mysql_recipe() -> ServerRecipe:
     """Return the recipe of MariaDB, or of MySQL if only that is installed.
 
     Raises:
@@ -347,7 +347,7 @@ def mysql_recipe() -> Recipe:
     """
     binary = find_binary(("mariadbd", "mysqld"), _MYSQL_FOLDERS, "mariadb-server")
     is_mariadb = "mariadb" in binary.resolve().name
-    return Recipe(
+    return ServerRecipe(
         product="mariadb" if is_mariadb else "mysql",
         binary=binary,
         users=("mysql",),
@@ -419,7 +419,7 @@ def _probe_mysql(connect_args: Mapping[str, Any]) -> None:
         raise ConnectionError(str(error)) from None
 
 
-def postgresql_recipe() -> Recipe:
+def postgresql_recipe() -> ServerRecipe:
     """Return the recipe of the newest installed PostgreSQL.
 
     Raises:
@@ -430,7 +430,7 @@ def postgresql_recipe() -> Recipe:
     ]
     binary = find_binary(("postgres",), folders, "postgresql")
     driver("PostgreSQL")
-    return Recipe(
+    return ServerRecipe(
         product="postgresql",
         binary=binary,
         users=("postgres",),
@@ -486,7 +486,7 @@ def _probe_postgresql(connect_args: Mapping[str, Any]) -> None:
         raise ConnectionError(str(error)) from None
 
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
+RECIPES: dict[str, Callable[[], ServerRecipe]] = {
     "mysql": mysql_recipe,
     "postgresql": postgresql_recipe,
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from intercode.databases.base import Constraint, Row, Trigger
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 Query = Callable[..., list[Row]]
 """The method `Connection.query` of a connection."""
@@ -108,12 +108,12 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
         name: The table or view.
         kind: ``table`` or ``view``.
     """
-    qualified_name = f"{quoted(database, '`')}.{quoted(name, '`')}"
+    qualified_name = f"{quote_identifier(database, '`')}.{quote_identifier(name, '`')}"
     _, text, *_ = query(f"SHOW CREATE {kind.upper()} {qualified_name}")[0]
     triggers = []
     for trigger, timing, event, body in query(_MYSQL_TRIGGERS, database, name):
-        trigger_name = quoted(str(trigger), "`")
-        table_name = quoted(name, "`")
+        trigger_name = quote_identifier(str(trigger), "`")
+        table_name = quote_identifier(name, "`")
         definition = (
             f"CREATE TRIGGER {trigger_name} {timing} {event} ON {table_name} FOR EACH ROW {body}"
         )
@@ -134,7 +134,7 @@ def without_definer(text: str) -> str:
 
 
 def _remove_database(text: str, database: str) -> str:
-    return text.replace(f"{quoted(database, '`')}.", "")
+    return text.replace(f"{quote_identifier(database, '`')}.", "")
 
 
 def _mysql_constraints(query: Query, database: str, name: str) -> Iterator[Constraint]:

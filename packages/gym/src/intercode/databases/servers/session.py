@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from intercode.databases.base import Failure, Outcome, Role, Row, Table
+from intercode.databases.base import ActionOutcome, Failure, Role, Row, TableState
 from intercode.databases.servers.names import Edit, NameMapping, rewrite
 from intercode.databases.servers.schemas import RelationSchema
 from intercode.databases.servers.watchdog import Watchdog
@@ -55,7 +55,9 @@ class Connection(ABC):
     product: ClassVar[str]
 
     @abstractmethod
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
         """Run an action; keep all rows if `max_rows` is None.
 
         Raises:
@@ -199,8 +201,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     # --- the contract ------------------------------------------------------------------------
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
-        """Run an action; see `intercode.databases.base.Session.execute`."""
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
+        """Run an action; see `intercode.databases.base.DatabaseSession.execute`."""
         text = self._text(sql)
         seconds = self.limits.seconds(timeout)
         with self._use_lock:
@@ -221,8 +225,8 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._check_open()  # raises if another thread ended the action by closing the session
             return self._name_mapping.outcome(outcome, self._edits)
 
-    def state(self) -> Mapping[str, Table]:
-        """Read the state; see `intercode.databases.base.Session.state`."""
+    def state(self) -> Mapping[str, TableState]:
+        """Read the state; see `intercode.databases.base.DatabaseSession.state`."""
         with self._use_lock:
             self._check_open()
             self._recover()
@@ -305,7 +309,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
     @abstractmethod
     def _read(
         self, connection: ConnectionT, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
+    ) -> tuple[Sequence[Row], ActionOutcome]:
         """Return the columns of a table or view, and the outcome of reading its rows."""
 
     @abstractmethod
@@ -347,7 +351,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._reconnect(ConnectionLoss("the last answer was not awaited"))
             self._has_pending_answer = False
 
-    def _try(self, text: str, seconds: float, max_rows: int) -> Outcome:
+    def _try(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
         if not self.is_written and not has_only_reads(text):
             self._begin_writing()
         outcome = self._run(text, seconds, max_rows)
@@ -356,7 +360,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._begin_writing()
         return self._run(text, seconds, max_rows)
 
-    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+    def _run(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
         """Run an action. Raises `ConnectionLoss`."""
         if seconds != self._seconds:
             self._seconds = seconds
@@ -374,10 +378,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
         """
         self._connection.run(self.idle_statement)
 
-    def _after_loss(self, loss: ConnectionLoss, strike_count: int, seconds: float) -> Outcome:
+    def _after_loss(self, loss: ConnectionLoss, strike_count: int, seconds: float) -> ActionOutcome:
         self._check_open()
         self._reconnect(loss)
-        outcome = Outcome(failure=Failure(str(loss)), restarted=True)
+        outcome = ActionOutcome(failure=Failure(str(loss)), restarted=True)
         return _interrupted_outcome(outcome, seconds) if strike_count else outcome
 
     def _reconnect(self, loss: ConnectionLoss) -> None:
@@ -435,7 +439,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         except ConnectionLoss as loss:
             self._reconnect(loss)
 
-    def _state(self) -> Mapping[str, Table]:
+    def _state(self) -> Mapping[str, TableState]:
         for _ in range(2):
             with suppress(ConnectionLoss):
                 return self._read_state(with_views=True)
@@ -444,7 +448,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         except ConnectionLoss as loss:
             raise DatabaseError(f"the connection to the server was lost: {loss}") from None
 
-    def _read_state(self, with_views: bool) -> Mapping[str, Table]:
+    def _read_state(self, with_views: bool) -> Mapping[str, TableState]:
         # The connection has the clone's own privileges, because views and functions run with those
         # of their reader. A separate connection is necessary, because on the agent's a temporary
         # table may hide the real one.
@@ -467,15 +471,15 @@ class ServerSession(ABC, Generic[ConnectionT]):
             limit.stop()
             connection.close()
 
-    def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, Table]:
+    def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, TableState]:
         """Read all tables and views; without `with_views`, only the names of views."""
         limits = replace(self.limits, output=self.limits.output * _STATE_BYTES // _RESULT_BYTES)
         max_bytes = self.limits.output * _STATE_BYTES
-        tables: dict[str, Table] = {}
+        tables: dict[str, TableState] = {}
         size = 0
         for relation in self._relations(connection):
             columns: Sequence[Row] = ()
-            outcome = Outcome(failure=Failure("not read"))
+            outcome = ActionOutcome(failure=Failure("not read"))
             if with_views or relation.kind == "table":
                 columns, outcome = self._read(connection, relation, limits)
             schema = RelationSchema()
@@ -496,8 +500,8 @@ AnySession = ServerSession[Any]
 
 
 def _table(
-    relation: Relation, columns: Sequence[Row], outcome: Outcome, schema: RelationSchema
-) -> Table:
+    relation: Relation, columns: Sequence[Row], outcome: ActionOutcome, schema: RelationSchema
+) -> TableState:
     """Return a table from the parts that were read.
 
     Raises:
@@ -507,14 +511,14 @@ def _table(
         column_types = tuple((str(column), str(type_)) for column, type_ in columns)
         rows = outcome.results[-1].rows
         schema_fields = schema.constraints, schema.definition, schema.triggers
-        return Table(relation.kind, column_types, rows, *schema_fields)
+        return TableState(relation.kind, column_types, rows, *schema_fields)
     if relation.kind == "view" and not outcome.timed_out:
         # A view over a missing table has neither columns nor rows.
-        return Table(relation.kind, (), ())
+        return TableState(relation.kind, (), ())
     raise OutputLimitError(f"{relation.name} cannot be read: {outcome.failure.message}")
 
 
-def _interrupted_outcome(outcome: Outcome, seconds: float | None) -> Outcome:
+def _interrupted_outcome(outcome: ActionOutcome, seconds: float | None) -> ActionOutcome:
     """Return an outcome that reports an interrupt by the time limit, or by `kill` without one."""
     failure = outcome.failure or Failure("")
     message = "interrupted" + (f" at the time limit of {seconds:g} s" if seconds else "")

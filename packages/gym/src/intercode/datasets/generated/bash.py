@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw, join_steps
+from intercode.datasets.generated.sampling import (
+    Draft,
+    NamePool,
+    OperationFilter,
+    TaskDraw,
+    join_steps,
+)
 
 Lines = list[str]
 _KEY = ".key"
@@ -124,7 +130,9 @@ _LINES = {
 _OPENINGS = ("Of {f}: ", "In {f}: ", "With {f}: ", "Read {f}: ")
 
 
-def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
+def draft(
+    draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+) -> Draft | None:
     """Draft a task; from two steps on, one task in four begins with a look at a file."""
     has_lookup = difficulty > 1 and draw.draw_below(4) == 0
     steps = difficulty - has_lookup
@@ -133,7 +141,7 @@ def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilt
 
 
 def _lines(
-    draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, has_lookup: bool
+    draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
 ) -> Draft | None:
     """Draft a pipeline over the lines of a file."""
     names = [draw.pick(tuple(_LINES)) for _ in range(count)]
@@ -201,7 +209,7 @@ def _fits(names: list[str]) -> bool:
     return True
 
 
-def _content(draw: TaskDraw, pool: Pool, words: list[str], count: int) -> Lines:
+def _content(draw: TaskDraw, pool: NamePool, words: list[str], count: int) -> Lines:
     return [f"{draw.pick(words)} {value}" for value in draw.pick_several(pool.numbers, count)]
 
 
@@ -298,7 +306,7 @@ _ACTIONS = {
 
 
 def _files(
-    draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, has_lookup: bool
+    draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
 ) -> Draft | None:
     """Draft an operation on a selection of files."""
     conditions = draw.pick(_CHOICES[count - 1])

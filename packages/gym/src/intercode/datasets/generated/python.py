@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw, join_steps
+from intercode.datasets.generated.sampling import (
+    Draft,
+    NamePool,
+    OperationFilter,
+    TaskDraw,
+    join_steps,
+)
 
 _KEY = ".key"
 _INPUTS = 4
@@ -56,7 +62,9 @@ _TEXT = {
 _OPENINGS = ("Write {f}({x}): ", "Define {f}({x}): ", "Make a function {f}({x}): ")
 
 
-def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
+def draft(
+    draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+) -> Draft | None:
     """Draft a function; from two steps on, one in four needs a number or word from a file."""
     has_lookup = difficulty > 1 and draw.draw_below(4) == 0
     count = difficulty - has_lookup
@@ -110,7 +118,7 @@ def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilt
     )
 
 
-def _input(draw: TaskDraw, pool: Pool, words: list[str], parameter: str) -> object:
+def _input(draw: TaskDraw, pool: NamePool, words: list[str], parameter: str) -> object:
     if parameter == "s":
         return " ".join(draw.pick(words) for _ in range(3))
     numbers = draw.pick_several(pool.numbers, _LENGTH - 2)

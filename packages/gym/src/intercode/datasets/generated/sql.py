@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
 
-from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw
+from intercode.datasets.generated.sampling import Draft, NamePool, OperationFilter, TaskDraw
 
 DATABASES = 64
 """Number of databases for a seed and split."""
@@ -31,7 +31,7 @@ _lock = Lock()
 @lru_cache(maxsize=256)
 def script(seed: int, split: str, database_number: int) -> str:
     """Return the SQL script that creates a database."""
-    draw, pool = TaskDraw("sql", seed, split, "database", database_number), Pool.of(split)
+    draw, pool = TaskDraw("sql", seed, split, "database", database_number), NamePool.from_split(split)
     words = draw.pick_several(pool.words, 6 + draw.pick((7, 8, 9, 10)))
     kinds, towns, names = words[:3], words[3:6], words[6:]
     prices = draw.pick_several(pool.numbers, len(names))
@@ -72,7 +72,7 @@ class QueryFamily:
         self._facts = seed, split
 
     def __call__(
-        self, draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter
+        self, draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
     ) -> Draft | None:
         """Draft a query with `difficulty` operations."""
         operations = sorted(draw.pick_several(_ORDER, difficulty), key=_ORDER.index)

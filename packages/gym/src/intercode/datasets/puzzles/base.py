@@ -24,14 +24,14 @@ ada bela carl dora emil fay gus hana ivan jude kira leon mona nils olga pia rosa
 """
 
 
-class Draw(random.Random):
+class SeededRandom(random.Random):
     """A source of everything that depends on the seed."""
 
-    flags: Draw
+    flags: SeededRandom
     """The source of flags: a separate one with a secret, otherwise this one."""
 
     @classmethod
-    def of(cls, seed: int, name: str, secret: str = "") -> Draw:
+    def from_seed(cls, seed: int, name: str, secret: str = "") -> SeededRandom:
         """Return the source of a puzzle, with the same draws in every version of Python.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from itertools import cycle
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 _VAULT = """\
 \"""Opens vault.hex: python3 vault.py PASSWORD\"""
@@ -31,7 +31,7 @@ for word in open("words.txt").read().split():
 """
 
 
-def passwords(draw: Draw) -> Puzzle:
+def passwords(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about salted hashes of passwords that follow a rule, with a word list."""
     flag = draw.flag()
     words, users = draw.words(60), draw.people(5)
@@ -67,7 +67,7 @@ def passwords(draw: Draw) -> Puzzle:
     )
 
 
-def letter(draw: Draw) -> Puzzle:
+def letter(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about XOR with a repeating key and a known beginning."""
     flag, decoy = draw.flag(), draw.flag()
     key = draw.randbytes(draw.randint(6, 12))
@@ -96,7 +96,7 @@ for length in range(2, 15):
     )
 
 
-def rsa(draw: Draw) -> Puzzle:
+def rsa(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about RSA with a modulus of sixty bits."""
     flag, exponent = draw.flag(), 65537
     first_prime, second_prime = _prime(draw, exponent), _prime(draw, exponent)
@@ -135,7 +135,7 @@ print("".join(pow(c, d, p * q).to_bytes(6, "big").lstrip(b"\\0").decode() for c 
 """
 
 
-def _prime(draw: Draw, exponent: int) -> int:
+def _prime(draw: SeededRandom, exponent: int) -> int:
     while True:
         candidate = draw.randrange(1 << 29, 1 << 30) | 1
         if candidate % exponent != 1 and all(
@@ -165,7 +165,7 @@ print("sealed:", bytes(a ^ b for a, b in zip(prize, key)).hex())
 """
 
 
-def lottery(draw: Draw) -> Puzzle:
+def lottery(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a linear congruential generator: five numbers determine the next."""
     flag, prime = draw.flag(), 2**61 - 1
     multiplier, increment, state = (draw.randrange(2, prime) for _ in range(3))

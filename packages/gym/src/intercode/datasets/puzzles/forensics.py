@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 
-def holiday(draw: Draw) -> Puzzle:
+def holiday(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about an image with a wrong extension, and an archive after its end."""
     flag, decoy = draw.flag(), draw.flag()
     town = draw.word()
@@ -40,7 +40,7 @@ for name in files.namelist():
     )
 
 
-def camera(draw: Draw) -> Puzzle:
+def camera(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about compressed metadata of an image."""
     flag, decoys = draw.flag(), [draw.flag() for _ in range(3)]
     author = draw.people(1)[0]
@@ -73,7 +73,7 @@ while at < len(data):
     )
 
 
-def deleted(draw: Draw) -> Puzzle:
+def deleted(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a disk with a deleted, but not overwritten file."""
     flag, decoy = draw.flag(), draw.flag()
     other_files = [
@@ -108,7 +108,7 @@ for at in range(root, root + 32 * entries, 32):
     )
 
 
-def torn(draw: Draw) -> Puzzle:
+def torn(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a gzip file whose first ten bytes were overwritten."""
     flag, decoy = draw.flag(), draw.flag()
     lines = [draw.sentence() for _ in range(200)]
@@ -131,7 +131,7 @@ def torn(draw: Draw) -> Puzzle:
     )
 
 
-def pixels(draw: Draw) -> Puzzle:
+def pixels(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a text in the least significant bits of an image."""
     flag, width = draw.flag(), 32
     text = f"{draw.sentence()} {flag} {draw.sentence()}".encode() + b"\0"
@@ -161,7 +161,7 @@ for channel in range(3):
     )
 
 
-def ledger(draw: Draw) -> Puzzle:
+def ledger(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a database with a deleted row, whose bytes remain."""
     flag, decoy = draw.flag(), draw.flag()
     people = draw.people(12)

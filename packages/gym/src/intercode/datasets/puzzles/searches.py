@@ -7,12 +7,12 @@ import hashlib
 import zlib
 from functools import partial
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 _PAGES = ("/", "/shop", "/cart", "/login", "/img/logo.png", "/style.css", "/admin", "/wp-login.php")
 
 
-def log(draw: Draw) -> Puzzle:
+def log(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a server's log: one of many visitors exfiltrated the flag in pieces."""
     flag = draw.flag()
     thief, *other_addresses = (draw.address() for _ in range(12))
@@ -72,7 +72,7 @@ print(base64.b64decode(re.search(r"Basic (\\S+)", request)[1]).decode())
 """
 
 
-def capture(draw: Draw) -> Puzzle:
+def capture(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about captured packets, some out of order, and the accepted password."""
     flag = draw.flag()
     server, users = draw.address(), draw.people(4)
@@ -130,7 +130,7 @@ def _packet(source: str, target: str, sequence: int, text: str) -> str:
     return "".join(rows)
 
 
-def history(draw: Draw) -> Puzzle:
+def history(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a repository with a retracted secret that remains in its objects."""
     flag, decoy = draw.flag(), draw.flag()
     owner = draw.people(1)[0]

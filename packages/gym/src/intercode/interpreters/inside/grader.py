@@ -1,9 +1,9 @@
 """Process that runs the tests. No code of the submission ever runs in it.
 
 Names of the submission stand for objects of another process, the subject (`submission`). Values
-from the subject are data, or a `Remote`.
+from the subject are data, or a `RemoteObject`.
 
-A test may use a `Remote` in any way that reveals facts about the object: call it, measure it, take
+A test may use a `RemoteObject` in any way that reveals facts about the object: call it, measure it, take
 its items, read it as a number. But a test may not give the object the very value that the object
 should equal. An object equals a value only if the object *is* that data, whatever its ``__eq__``
 says. For arithmetic, ``in`` and method calls, the object must be of a class that the task knows,
@@ -133,14 +133,14 @@ class Grader(Peer):
         return value
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Return a `Remote`, or for an exception's class a class that tests can catch."""
+        """Return a `RemoteObject`, or for an exception's class a class that tests can catch."""
         if kind == "exception":
             return self._exception_class(name, *data)
         is_known = (
             name in self._classes if kind in ("object", "class") else bool(self._requested_function)
         )
         value = self.decode(data[0]) if kind == "object" and data else NO_DATA
-        return Remote(self, number, is_known or kind == "module", value)
+        return RemoteObject(self, number, is_known or kind == "module", value)
 
     def object_number(self, value: object) -> int | None:
         """Return the number of the object for which a value stands; None for other values."""
@@ -223,7 +223,7 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
 # -- objects of the submission ---------------------------------------------------------------------
 
 
-class Remote:
+class RemoteObject:
     """A stand-in for an object of the submission.
 
     Args:
@@ -237,7 +237,7 @@ class Remote:
     __slots__ = ("__grader", "__known", "__number", "__value")
 
     def __init__(self, grader: Grader, number: int, known: bool, value: object = NO_DATA) -> None:
-        for name, attribute in zip(Remote.__slots__, (grader, known, number, value)):
+        for name, attribute in zip(RemoteObject.__slots__, (grader, known, number, value)):
             object.__setattr__(self, "_Remote" + name, attribute)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -248,7 +248,7 @@ class Remote:
         if name.startswith("__") and name.endswith("__") and name not in _READABLE_ATTRIBUTES:
             raise AttributeError(name)
         value = self.__grader.perform("getattr", self, name)
-        if isinstance(value, Remote) and not self.__known:
+        if isinstance(value, RemoteObject) and not self.__known:
             raise AttributeError(f"{name}: the task does not know such objects")
         return value
 
@@ -269,7 +269,7 @@ class Remote:
 
     def __iter__(self) -> Iterator[Any]:
         iterator, size, has_more = self.__grader.perform("iter", self), 1, True
-        if not isinstance(iterator, Remote):
+        if not isinstance(iterator, RemoteObject):
             raise TypeError("an iterator that is none")
         while has_more:
             batch, has_more = self.__grader.perform("take", iterator, size)
@@ -282,7 +282,7 @@ class Remote:
         return self.__grader.perform("contains", self, item) is True
 
     def __eq__(self, other: object) -> Any:
-        if isinstance(other, Remote):
+        if isinstance(other, RemoteObject):
             if self.__known and other.__known:
                 return self.__grader.perform("eq", self, other) is True
             if NO_DATA in (self.__value, other.__value):
@@ -297,10 +297,12 @@ class Remote:
         return hash(self.__grader.perform("hash", self))
 
     def __instancecheck__(self, instance: object) -> bool:
-        return isinstance(instance, Remote) and self.__grader.perform("isinstance", instance, self)
+        return isinstance(instance, RemoteObject) and self.__grader.perform(
+            "isinstance", instance, self
+        )
 
     def __subclasscheck__(self, other: type) -> bool:
-        return isinstance(other, Remote) and self.__grader.perform("issubclass", other, self)
+        return isinstance(other, RemoteObject) and self.__grader.perform("issubclass", other, self)
 
     def __enter__(self) -> Any:
         return self.__grader.perform("enter", self)
@@ -321,14 +323,14 @@ class Remote:
         return self.__as_data(function, left_value, right_value)
 
     def __order(self, name: str, other: Any) -> Any:
-        if isinstance(other, Remote) and self.__known and other.__known:
+        if isinstance(other, RemoteObject) and self.__known and other.__known:
             return self.__grader.perform(name, self, other) is True
         return self.__as_data(name, self, other)
 
     @staticmethod
     def __as_data(function: str, left_value: Any, right_value: Any) -> Any:
         values = [
-            operand.__value if isinstance(operand, Remote) else operand
+            operand.__value if isinstance(operand, RemoteObject) else operand
             for operand in (left_value, right_value)
         ]
         if any(value is NO_DATA for value in values):
@@ -340,9 +342,9 @@ class Remote:
 
 
 def _method(helper_name: str, *bound_values: Any) -> Any:
-    """Return a special method that calls a private helper of `Remote` with bound arguments."""
+    """Return a special method that calls a private helper of `RemoteObject` with bound arguments."""
 
-    def method(self: Remote, *args: Any) -> Any:
+    def method(self: RemoteObject, *args: Any) -> Any:
         name, *bound_arguments = bound_values
         return getattr(self, "_Remote__" + helper_name)(name, *args, *bound_arguments)
 
@@ -350,17 +352,17 @@ def _method(helper_name: str, *bound_values: Any) -> Any:
 
 
 for _name in _UNARY.split():
-    setattr(Remote, f"__{_name}__", _method("measure", _name))
+    setattr(RemoteObject, f"__{_name}__", _method("measure", _name))
 for _name in _ORDER.split():
-    setattr(Remote, f"__{_name}__", _method("order", _name))
+    setattr(RemoteObject, f"__{_name}__", _method("order", _name))
 for _name in _BINARY.split():
-    setattr(Remote, f"__{_name}__", _method("compute", _name, False))
-    setattr(Remote, f"__r{_name}__", _method("compute", _name, True))
+    setattr(RemoteObject, f"__{_name}__", _method("compute", _name, False))
+    setattr(RemoteObject, f"__r{_name}__", _method("compute", _name, True))
 
 
 def object_number(value: object) -> int | None:
     """Return the number of the object that a value stands for; None for other values."""
-    return value._Remote__number if type(value) is Remote else None
+    return value._Remote__number if type(value) is RemoteObject else None
 
 
 # -- values ----------------------------------------------------------------------------------------

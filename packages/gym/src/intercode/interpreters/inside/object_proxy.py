@@ -89,7 +89,7 @@ _CONSTRUCTORS: dict[str, Callable[..., Any]] = {
     "datetime": lambda _, text: datetime.datetime.fromisoformat(text),
     "time": lambda _, text: datetime.time.fromisoformat(text),
     "timedelta": lambda _, *parts: datetime.timedelta(*parts),
-    "complex": lambda _, real, imag: complex(real, imag),
+    "complex": lambda _, unwrap, imag: complex(unwrap, imag),
     "range": lambda decode, *parts: range(*map(decode, parts)),
     "slice": lambda decode, *parts: slice(*map(decode, parts)),
     "Decimal": lambda _, text: Decimal(text),

@@ -260,7 +260,7 @@ class Item:
     """Without a tree: the file's content."""
 
 
-class Writer:
+class LayerWriter:
     """A writer of files into a layer, as root or for an owner.
 
     Args:

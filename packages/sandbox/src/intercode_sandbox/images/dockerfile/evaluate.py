@@ -17,7 +17,7 @@ from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
 from intercode_sandbox.images.dockerfile.copy_files import (
     Item,
-    Writer,
+    LayerWriter,
     digest as copy_digest,
     documents,
     find,
@@ -351,7 +351,7 @@ class Folder(Step):
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """See `Step.fill`."""
         account = resolve_image_account(base.layers, self.user)
-        writer = Writer(base, layer, (account.uid, account.gid), None)
+        writer = LayerWriter(base, layer, (account.uid, account.gid), None)
         writer.folders(self.path)
         writer.finish()
 
@@ -379,7 +379,7 @@ class Copy(Step):
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """See `Step.fill`."""
         owner = resolve_image_owner(base.layers, self.owner) if self.owner else None
-        writer = Writer(base, layer, owner, self.mode, self.keep_owner)
+        writer = LayerWriter(base, layer, owner, self.mode, self.keep_owner)
         is_folder = (
             self.destination.endswith("/")
             or len(self.items) > 1
