@@ -221,7 +221,11 @@ def test_forks_of_an_episode_are_kept_apart(tmp_path: Path) -> None:
     first, second, other = episode(1), episode(1), episode(1)
     first.fork, second.fork = Fork("t1#0", 2, (0,)), Fork("t1#0", 2, (1,))
     write(folder, other, first, second, first)
-    assert [*read_latest(folder, Outcome.from_episode)] == [(0, "t1", ()), (0, "t1", (1,)), (0, "t1", (0,))]
+    assert [*read_latest(folder, Outcome.from_episode)] == [
+        (0, "t1", ()),
+        (0, "t1", (1,)),
+        (0, "t1", (0,)),
+    ]
 
 
 DEEP = f"{'[' * 300}{']' * 300}"

@@ -149,7 +149,9 @@ def test_a_reward_of_the_record_starts_no_sandbox(made: Path, tmp_path: Path) ->
     assert new[0, "long"].status == "truncated" and new[0, "long"].turns[-1].reward == 0.2
     assert new[0, "skip"].reward == 0.0
     assert all(turn.reward == 0.0 for turn in new[0, "long"].turns[:-1])
-    costs = {Outcome.from_episode(episode).cost for key, episode in new.items() if key[1] != "raise"}
+    costs = {
+        Outcome.from_episode(episode).cost for key, episode in new.items() if key[1] != "raise"
+    }
     assert costs == {0.25}
     every = rescore(made, BASH, brief, every_turn=True)
     rewards = {e.task_id: [turn.reward for turn in e.turns] for e in every.episodes()}

@@ -177,7 +177,9 @@ def test_what_was_said_before_a_sandbox_died_was_paid_for() -> None:
     named = Episode("t", "q", "bash", metadata={"model": "mine"})  # by an agent of one's own
     assert Outcome.from_episode(named).tokens_in is None
     episode.metadata["earlier"] = [{**talk, "cost": None}]  # of a price that nobody knows
-    assert Outcome.from_episode(episode).cost is None and Outcome.from_episode(episode).tokens_in == 20
+    assert (
+        Outcome.from_episode(episode).cost is None and Outcome.from_episode(episode).tokens_in == 20
+    )
 
 
 def test_where_it_went() -> None:

@@ -246,7 +246,9 @@ class AsyncEnv:
         """Start a fork of a snapshot's episode in this environment; see `InterCodeEnv.restore`."""
         return await self._calls(partial(self._base_env.restore, snapshot))
 
-    async def fork(self, n: int = 1, mode: ForkMode = "auto", lossy: bool = False) -> list[AsyncEnv]:
+    async def fork(
+        self, n: int = 1, mode: ForkMode = "auto", lossy: bool = False
+    ) -> list[AsyncEnv]:
         """Fork the running episode into new environments; see `InterCodeEnv.fork`.
 
         Forks that are no longer awaited are closed.

@@ -58,7 +58,8 @@ def execute(args: argparse.Namespace) -> int:
     recorded_run, reworded_ids = update_queries(tasks, recorded_run)
     if reworded_ids:
         print_message(
-            f"intercode: {_format_ids(reworded_ids)} of the data: reworded since the run, and found by id"
+            f"intercode: {_format_ids(reworded_ids)} of the data: reworded since the run, and "
+            "found by id"
         )
     selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()

@@ -126,7 +126,9 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         tasks = load_seeded(data, options.seed or 0, options.secret)
         _check(tasks)
         self.attempts = options.attempts or None
-        available_tasks = tasks if Policy.parse(options.network).reaches_out else filter_offline(tasks)
+        available_tasks = (
+            tasks if Policy.parse(options.network).reaches_out else filter_offline(tasks)
+        )
         self._excluded_ids = {task.task_id for task in tasks} - {
             task.task_id for task in available_tasks
         }
@@ -138,7 +140,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
 
     @classmethod
     def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Exclude the tasks that need an unavailable network: see `InterCodeEnv.narrowed`."""
+        """Exclude the tasks that need an unavailable network: see `InterCodeEnv.filter_tasks`."""
         available_tasks = (
             tasks
             if Policy.parse(options.get("network") or False).reaches_out
@@ -288,7 +290,8 @@ class CtfStage(SandboxStage):
         ]
         if inspection_capabilities and _text(task, "service") is not None:
             raise TaskError(
-                f"task {task.task_id!r}: with the capabilities {', '.join(inspection_capabilities)} the agent could "
+                f"task {task.task_id!r}: with the capabilities "
+                f"{', '.join(inspection_capabilities)} the agent could "
                 "look into the processes or files of the task's service: leave them out"
             )
         return limits

@@ -270,7 +270,9 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         limit_options = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
         limit_options = {name: value for name, value in limit_options.items() if value is not None}
         if limit_options or self.limits is not None:
-            msgspec.structs.force_setattr(self, "limits", Limits.merge(self.limits, **limit_options))
+            msgspec.structs.force_setattr(
+                self, "limits", Limits.merge(self.limits, **limit_options)
+            )
         for name in limit_options:
             msgspec.structs.force_setattr(self, name, None)
         for name, (first_value, second_value) in BINARY_OPTIONS.items():

@@ -67,7 +67,8 @@ class ExternalAgentProvider(AgentProvider):
             option for option in AGENT_OPTIONS if option in options and option not in _OPTIONS
         ]:
             raise UsageError(
-                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[extra_options[0]].flag}"
+                f"agent {name} decides that by itself: it takes no "
+                f"{AGENT_OPTIONS[extra_options[0]].flag}"
             )
         if spec.model.name is None or (profile.needs_model and not has_model):
             alternative = "" if profile.needs_model else f", or --model {NO_MODEL}"

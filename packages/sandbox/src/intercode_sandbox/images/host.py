@@ -163,8 +163,10 @@ def _cached_private_paths(cache: str) -> tuple[Path, ...]:
     private_paths = [*packaged_paths, *_private_paths(local_folder)]
     if len(private_paths) > _MAX_PRIVATE_PATHS:
         raise ImageError(
-            f"the image {SPEC!r} cannot hide {len(private_paths)} files and folders below /usr that are "
-            f"not for other users ({private_paths[0]} …): move them elsewhere, or use the image 'base'"
+            f"the image {SPEC!r} cannot hide {len(private_paths)} files and folders below /usr "
+            "that are "
+            f"not for other users ({private_paths[0]} …): move them elsewhere, or use the image "
+            "'base'"
         )
     return tuple(map(Path, private_paths))
 

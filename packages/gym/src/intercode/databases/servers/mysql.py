@@ -118,7 +118,8 @@ class MySQLSession(ServerSession[MySQLConnection]):
             return (), ActionOutcome(failure=Failure(str(error)))  # the view contains too much
         # Columns by their names, because ``*`` omits invisible columns.
         column_list = ", ".join(quote_identifier(str(column), "`") for column, _ in columns)
-        text = f"SELECT {column_list} FROM {quote_identifier(self.name, '`')}.{quote_identifier(relation.name, '`')}"
+        database, table = (quote_identifier(name, "`") for name in (self.name, relation.name))
+        text = f"SELECT {column_list} FROM {database}.{table}"
         return columns, connection.run(text, limits=limits)
 
     def _schema(self, connection: MySQLConnection, relation: Relation) -> RelationSchema:
@@ -227,7 +228,8 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         )
         if url_parts.path.strip("/"):
             raise UsageError(
-                f"leave {url_parts.path!r} off the URL: every episode has a database of its own on the "
+                f"leave {url_parts.path!r} off the URL: every episode has a database of its own "
+                "on the "
                 "MySQL server, so the URL ends with its host and port, as …@host:3306"
             )
         for flag in connect_args.keys() & _FLAGS:

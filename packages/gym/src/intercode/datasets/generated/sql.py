@@ -31,7 +31,10 @@ _lock = Lock()
 @lru_cache(maxsize=256)
 def script(seed: int, split: str, database_number: int) -> str:
     """Return the SQL script that creates a database."""
-    draw, pool = TaskDraw("sql", seed, split, "database", database_number), NamePool.from_split(split)
+    draw, pool = (
+        TaskDraw("sql", seed, split, "database", database_number),
+        NamePool.from_split(split),
+    )
     words = draw.pick_several(pool.words, 6 + draw.pick((7, 8, 9, 10)))
     kinds, towns, names = words[:3], words[3:6], words[6:]
     prices = draw.pick_several(pool.numbers, len(names))
