@@ -245,8 +245,9 @@ def test_rewards_that_vary() -> None:
 
 def test_tests_that_are_slow() -> None:
     """How long tests take is what doing nothing, which they fail, does not take."""
+    slowest = 2.0
     trials = {
-        number: Trial(reward, None, None, "", (), slowest_seconds=2.0, rest=rest, timed_out=False)
+        number: Trial(reward, None, None, "", (), slowest, rest=rest, timed_out=False)
         for number, reward, rest in ((GOLD, 1.0, 40.0), (GOLD_REPEAT, 1.0, 37.0), (NOOP, 0.0, 3.0))
     }
     used = checks.usage(TASKS[0], trials, None)

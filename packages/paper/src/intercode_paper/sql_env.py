@@ -193,8 +193,8 @@ def is_error(answer: Answer) -> bool:
 class Rewards:
     """The rewards of one answer under all versions."""
 
-    released_rewards: float = 0.0
-    early_rewards: float = 0.0
+    released: float = 0.0
+    early: float = 0.0
     first: float = 0.0
 
     def reward(self, version: Version) -> float:
@@ -236,7 +236,7 @@ def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
         "corrupt_gold": isinstance(gold, str),
         "reward": version_rewards.reward(version),
     }
-    return Score(version_rewards.reward(version), {"overlap": version_rewards.early_rewards}, info)
+    return Score(version_rewards.reward(version), {"overlap": version_rewards.early}, info)
 
 
 def _overlap(agent_rows: Counter[str], gold_rows: Counter[str]) -> float:

@@ -91,8 +91,8 @@ class Executor(Protocol):
     def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> Runs:
         """Return the running jobs, in the given order as far as possible.
 
-        The process of the caller records each episode by `PreparedRun.record` before the returned object
-        yields the episode.
+        The process of the caller records each episode by `PreparedRun.record` before the returned
+        object yields the episode.
         """
 
 
