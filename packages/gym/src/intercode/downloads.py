@@ -102,8 +102,8 @@ def download(
         if sha256 and (actual_digest := digest(partial_file)) != sha256.lower():
             is_resumable = False
             raise FetchError(
-                f"{url}: is not what it was: SHA-256 is {actual_digest}, not {sha256}; if the "
-                "authors have changed it and you trust that, say so by --checksum"
+                f"{url}: has changed: SHA-256 is {actual_digest}, not {sha256}; if you trust the "
+                "new file, pass its SHA-256 by --checksum"
             )
         partial_file.replace(target)
     finally:
@@ -125,7 +125,7 @@ def _receive(url: str, partial_file: Path, start: int, progress: Progress, timeo
         with urllib.request.urlopen(request, timeout=timeout) as response:
             if "text/html" in response.headers.get("Content-Type", ""):
                 raise FetchError(
-                    f"{url}: what came is a web page, not an archive; open it in a browser"
+                    f"{url}: the download is a web page, not an archive; open it in a browser"
                 )
             if response.status != HTTPStatus.PARTIAL_CONTENT:
                 start = 0  # the server ignored the range, and sends the whole file

@@ -58,8 +58,9 @@ def execute(args: argparse.Namespace) -> int:
     recorded_run, reworded_ids = update_queries(tasks, recorded_run)
     if reworded_ids:
         print_message(
-            f"intercode: {_format_ids(reworded_ids)} of the data: reworded since the run, and "
-            "found by id"
+            f"intercode: {_format_ids(reworded_ids)} of the data: matched by id, because their "
+            "text has "
+            "changed since the run"
         )
     selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()
@@ -75,7 +76,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if (args.data is None) == (args.upstream is None):
-        raise UsageError("say which tasks were run: either --data FILE, or --upstream DIR")
+        raise UsageError("name the tasks of the run: --data FILE, or --upstream DIR")
     if args.env == "bash" and (args.upstream is None) != (args.suite is None):
         raise UsageError("--upstream DIR and --suite NAME belong together")
     if args.env == "sql" and args.image is not None:
@@ -85,7 +86,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.env in _SUITES and args.upstream is not None:
         name, suite, _ = _SUITES[args.env]
         if args.suite not in (None, suite):
-            raise UsageError(f"no {name} run of suite {args.suite!r} is known, only of {suite!r}")
+            raise UsageError(
+                f"no {name} run of suite {args.suite!r} is supported, only of {suite!r}"
+            )
 
 
 def _tasks(args: argparse.Namespace) -> Dataset:
@@ -133,7 +136,7 @@ def _sql(
 
     databases_path = args.databases or tasks.databases
     if databases_path is None:
-        raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
+        raise UsageError(f"{args.data}: name the folder of its databases: --databases PATH")
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
     engine, on_message = args.engine or default_engine(), None if args.quiet else print_message
     with closing(open_databases(engine, Path(databases_path), dialect, on_message)) as databases:

@@ -54,7 +54,7 @@ class HumanAgents:
             UsageError: The run has more than one worker.
         """
         if workers > 1:
-            raise UsageError("agent human does one task at a time: it takes no --workers above 1")
+            raise UsageError("agent human plays one task at a time: --workers must be 1")
         return ""
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -65,8 +65,8 @@ class HumanAgents:
         """
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
-                "agent human is a person at a terminal, and there is none: standard input and "
-                "standard error must be one"
+                "agent human needs a person at a terminal: standard input and standard error "
+                "must be a terminal"
             )
 
     def __call__(self, task: Task) -> HumanAgent:

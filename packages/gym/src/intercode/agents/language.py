@@ -122,10 +122,7 @@ class StrategyOptions:
         if self.samples < 1 or self.observation_limit < 1 or (self.dialogue_limit or 1) < 1:
             raise UsageError("samples and limits must be at least 1")
         if self.samples > 1 and not self.settings.temperature:
-            raise UsageError(
-                "several samples of a model at temperature 0 are one and the same: "
-                "give a temperature"
-            )
+            raise UsageError("several samples at temperature 0 are identical: set --temperature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,7 @@ class Strategy:
             UsageError: The option requests examples, and the strategy supports none.
         """
         if self.examples == "cannot" and option:
-            raise UsageError(f"agent {self.name} shows no worked examples: leave them out")
+            raise UsageError(f"agent {self.name} has no worked examples: omit --examples")
         if option is not None:
             return option
         return self.examples == "always" or (self.examples == "local" and is_local(model))
@@ -373,7 +370,7 @@ class Allowance:
             return None
         if transcript.cost is None:
             raise UsageError(
-                f"the price of {transcript.name} is unknown: no limit of cost can be kept"
+                f"the price of {transcript.name} is unknown: its cost cannot be limited"
             )
         return "cost" if transcript.cost >= limits.cost else None
 

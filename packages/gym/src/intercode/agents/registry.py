@@ -82,7 +82,8 @@ def get(name: str, **options: Any) -> AgentFactory:
         if unknown := sorted(options.keys() - signature.parameters.keys()):
             agent_names = ", ".join(list_agents_taking(unknown[0])) or "none"
             raise UsageError(
-                f"agent {name} takes no option {unknown[0]!r}; agents that take it: {agent_names}"
+                f"agent {name} takes no option {unknown[0]!r}; agents with this option: "
+                f"{agent_names}"
             ) from None
         raise UsageError(f"agent {name}: {error}") from error
     return factory(**options)

@@ -369,7 +369,7 @@ class SearchStrategy(Strategy):
             UsageError: All proposals would be equal (temperature 0), or `choose` is given.
         """
         if "choose" in options:
-            raise UsageError(f"agent {self.name} takes no --choose: it tries all that it proposes")
+            raise UsageError(f"agent {self.name} takes no --choose: it tries every proposed action")
         options = {
             "samples": PROPOSALS,
             "search": SearchOptions(),

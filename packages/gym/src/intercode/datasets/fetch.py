@@ -81,7 +81,7 @@ def fetch(
     if entry.bundled:
         raise UsageError(f"dataset {name!r} comes with InterCode; there is nothing to fetch")
     if not (entry.url or origin):
-        raise UsageError(f"dataset {name!r} has no place to fetch it from; {entry.advice}")
+        raise UsageError(f"dataset {name!r} has no address to fetch it from; {entry.advice}")
     dataset_folder = home(name)
     report_step = report_line or (lambda line: None)
     work_folder = dataset_folder.with_name(f".{name}.part")
@@ -89,7 +89,7 @@ def fetch(
         dataset_folder.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
             dataset_folder.with_name(f".{name}.lock"),
-            on_wait=lambda: report_step("waiting for another process that fetches it"),
+            on_wait=lambda: report_step("waiting for another process that is fetching it"),
         ):
             if force or not dataset_folder.exists():
                 remove_tree(work_folder)
@@ -103,7 +103,7 @@ def fetch(
     except OSError as error:
         if isinstance(error, FetchError):
             raise
-        raise FetchError(f"cannot keep datasets in {dataset_folder.parent}: {error}") from error
+        raise FetchError(f"cannot store datasets in {dataset_folder.parent}: {error}") from error
     return _load(name, dataset_folder)
 
 
@@ -120,7 +120,9 @@ def _fetch(
     local = Path(origin).expanduser() if origin and "://" not in origin else None
     if local is not None and local.is_dir():
         if local.resolve() in (dataset_folder.parent.resolve() / dataset_folder.name).parents:
-            raise UsageError(f"{origin}: holds the cache itself; name a folder nearer to the data")
+            raise UsageError(
+                f"{origin}: contains InterCode's cache; name a folder that contains only the data"
+            )
         unpack_folder.symlink_to(local.resolve())
         archive = None
     elif local is not None:
@@ -139,7 +141,7 @@ def _fetch(
             unpack(archive, unpack_folder)
         dataset = _load(entry.name, unpack_folder)
     except (FetchError, TaskError) as error:
-        raise FetchError(f"what was fetched is not {entry.name!r}: {error}") from error
+        raise FetchError(f"the fetched file is not {entry.name!r}: {error}") from error
     if dataset_folder.is_symlink() or dataset_folder.exists():
         dataset_folder.rename(work_folder / "old")
     unpack_folder.rename(dataset_folder)
@@ -210,7 +212,7 @@ class _Unpacker:
             raise FetchError(f"the archive has more than {_MOST_MEMBERS} members")
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise FetchError(f"the archive has a member {name!r}, which would lie elsewhere")
+            raise FetchError(f"the archive has a member {name!r}, which is outside of the archive")
         if "__MACOSX" in path.parts or path.name == ".DS_Store":
             return  # macOS adds them to archives
         target = folder.joinpath(*path.parts)

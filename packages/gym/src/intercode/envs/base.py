@@ -172,7 +172,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         """The stage, which opens the tasks' workspaces."""
         if layers := getattr(options, "layers", ()):
             if not isinstance(stage, SandboxStage):
-                raise UsageError(f"nothing can be laid over the places of {self.name!r}: layers")
+                raise UsageError(
+                    f"no layers can be added to the workspaces of {self.name!r}: layers"
+                )
             stage.layers = tuple(layers)
         if isinstance(stage, SandboxStage):
             stage.programs = stage.programs or self.traits.programs
@@ -246,7 +248,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             with self._calls:
                 self._start_fork()
         if self._workspace is None:
-            raise EnvironmentStateError("there is no sandbox: call reset() first")
+            raise EnvironmentStateError("the environment has no sandbox: call reset() first")
         return self._workspace
 
     @property
@@ -480,8 +482,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         if self.stage.changed(task, workspace):
             # With the image ``host``, a package was installed: gold may have run other programs.
             raise SandboxError(
-                f"the content of {self.image(task)!r} changed while the episode ran: the "
-                "episode and its gold did not run on the same thing"
+                f"the content of {self.image(task)!r} changed during the episode: the episode and "
+                "gold ran in different images"
             )
         return replace(score, detail={**score.detail, **ending_detail}) if ending_detail else score
 
@@ -541,22 +543,25 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         self, task: Task, workspace: WorkspaceT, output: str | None, episode: Episode | None
     ) -> None:
         if output is not None and episode is not None:
-            raise UsageError("score takes an output or an episode, which has one, not both")
+            raise UsageError(
+                "score takes an output or an episode, not both: an episode has an output"
+            )
         if episode is not None and episode.task_id != task.task_id:
             raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
         if workspace is self._workspace and self.episode_state.is_running:
             raise EnvironmentStateError(
-                "this is the place of the running episode, which step('submit') ends and scores"
+                "this workspace belongs to the running episode: step('submit') ends and scores it"
             )
         if workspace in self._scored_workspaces:
             raise EnvironmentStateError(
-                "this place was scored before, which may have changed it: start one from a "
-                "snapshot of it, and score that"
+                "this workspace was scored before, which may have changed it: start another "
+                "workspace from a snapshot, and score that"
             )
         if self.stage.changed(task, workspace):
             raise UsageError(
-                f"the place was not started from {self.image(task)!r} as it is now: open it by "
-                f"env.stage.open(task), so that it differs from the image by what the agent did"
+                f"the workspace was not started from {self.image(task)!r} in its current version: "
+                "open it by env.stage.open(task), so that its differences from the image are the "
+                "agent's changes"
             )
 
     def _attempt(self, task: Task, workspace: WorkspaceT, output: str | None) -> Episode:
@@ -593,7 +598,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             turn = self._look(task, self.traits.overview)
         if not turn.ok:
             message = turn.observation.strip()[-500:]
-            raise TaskError(f"task {task.task_id!r}: what there is cannot be shown: {message}")
+            raise TaskError(f"task {task.task_id!r}: its contents cannot be listed: {message}")
         return turn.observation.rstrip("\n")
 
     def setting(self) -> str:
@@ -824,8 +829,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             EnvironmentStateError: Always.
         """
         raise EnvironmentStateError(
-            "an environment cannot be copied or pickled, as its sandbox is one: fork() branches an "
-            "episode, and another process makes an environment of its own"
+            "an environment cannot be copied or pickled, because its sandbox cannot: use fork() "
+            "to branch an episode, and make a new environment in another process"
         )
 
     @contextmanager
@@ -880,4 +885,6 @@ def _open_custom(interpreter: Callable[[Any], Interpreter], workspace: Any) -> I
 
 
 def _no_reward() -> NoReturn:
-    raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
+    raise UsageError(
+        "this environment needs a reward: reward=FUNCTION, or reward='reward.py:score'"
+    )

@@ -292,7 +292,7 @@ class CtfStage(SandboxStage):
             raise TaskError(
                 f"task {task.task_id!r}: with the capabilities "
                 f"{', '.join(inspection_capabilities)} the agent could "
-                "look into the processes or files of the task's service: leave them out"
+                "read the processes or files of the task's service: omit these capabilities"
             )
         return limits
 
@@ -353,7 +353,8 @@ class CtfStage(SandboxStage):
             result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         except PermissionError as error:
             raise TaskError(
-                f"task {task.task_id!r}: its service may not enter the task's folder: {error}"
+                f"task {task.task_id!r}: its service is not permitted to enter the task's folder: "
+                f"{error}"
             ) from error
         _require_success(task, "service", result)
         if service.health is not None:

@@ -123,13 +123,16 @@ class SandboxSearch:
         for path, pack_content in packs.items():
             yield from self._report_location(path, self._search_pack(pack_content))
         for location in self._find_compiled_code():
-            yield self.compiled_files[location][0], f"code of gold's is compiled in {location}"
+            yield self.compiled_files[location][0], f"compiled code of gold is in {location}"
         if self.remaining_bytes < 0:
-            yield "/", f"more than {MAX_TOTAL_SIZE // MIB} MiB can be read: not all was searched"
+            yield (
+                "/",
+                f"more than {MAX_TOTAL_SIZE // MIB} MiB are readable: only a part was searched",
+            )
 
     def _report_location(self, path: str, location: str) -> Iterator[tuple[str, str]]:
         if location:
-            yield path, f"the lines that gold adds stand in {location}"
+            yield path, f"the lines that gold adds are in {location}"
 
     def _drop_base_lines(self) -> None:
         """Remove the lines that tracked files already contain."""

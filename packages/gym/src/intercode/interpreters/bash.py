@@ -213,7 +213,7 @@ class BashInterpreter:
         """Return the state of the shell, which keeps running."""
         shell = self._shell
         if shell is None:
-            raise ForkError("there is no bash left in the sandbox")
+            raise ForkError("the sandbox has no bash any more")
         shell.wake()
         run = ActionRun(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
         answers = shell.ask(QUESTION)
@@ -225,13 +225,13 @@ class BashInterpreter:
             self._restart()
             if self._shell is not None:
                 self._shell.rest(self._pending_output)
-            raise ForkError("the shell does not tell its state")
+            raise ForkError("the shell does not report its state")
         pending_output = copy.deepcopy(self._pending_output)
         shell.rest(self._pending_output)
         omissions = obstacles(sandbox.programs(), shell.pid, unreported_state)
         if omissions and not lossy:
             raise ForkError(
-                f"the episode's state has what cannot be carried: {'; '.join(omissions)}"
+                f"the episode's state has parts that cannot be saved: {'; '.join(omissions)}"
             )
         previous_state = self._state
         state = replace(
@@ -391,8 +391,9 @@ class BashInterpreter:
 def image_start_error(sandbox: SandboxBackend, error: OSError) -> ImageError:
     """Return the error for an image in which the first shell cannot be executed."""
     return ImageError(
-        f"no bash starts in {sandbox.cwd!r}, the image's working directory: {error}. The image "
-        "needs both, and its user must be permitted to enter the one and to execute the other"
+        f"bash does not start in {sandbox.cwd!r}, the image's working directory: {error}. The "
+        "image needs bash and this folder, and its user needs permission to execute and to enter "
+        "them"
     )
 
 

@@ -76,7 +76,7 @@ def blame_task(task: Task, field_name: str) -> Iterator[None]:
     try:
         yield
     except CausedInsideError as error:
-        raise RewardError(f"task {task.task_id!r}: by {field_name}: {error}") from error
+        raise RewardError(f"task {task.task_id!r}, {field_name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

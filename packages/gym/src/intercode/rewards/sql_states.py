@@ -261,5 +261,5 @@ def _difference_reason(
         elif pristine_state.get(name) == agent[name]:
             descriptions.append(f"{name} is unchanged")
         else:
-            descriptions.append(f"{name} is not as it should be")
+            descriptions.append(f"{name} differs from gold's")
     return ", ".join(descriptions)

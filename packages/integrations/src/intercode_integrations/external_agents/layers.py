@@ -265,8 +265,8 @@ def _check_reached(index: str) -> None:
     except OSError as error:
         raise FetchError(
             f"the package index {host}:{port} cannot be reached: {error.strerror or error}; "
-            "connect this machine, name an index that it reaches (PIP_INDEX_URL, "
-            f"{_REGISTRY}), or copy {cache_root() / 'agents'} from a machine that is connected"
+            "connect this machine to a network, name an index within reach (PIP_INDEX_URL, "
+            f"{_REGISTRY}), or copy {cache_root() / 'agents'} from a connected machine"
         ) from None
 
 
@@ -413,7 +413,7 @@ def _install_npm(
         for path, package in installed_lock["packages"].items()
     }
     if unverified_names := [name for name, checksum in checksums.items() if not checksum]:
-        raise ImageError(f"the index tells no checksum of {', '.join(unverified_names)}")
+        raise ImageError(f"the index has no checksum of {', '.join(unverified_names)}")
     # npm silently omits an optional package that is missing or differs from its checksum.
     lock_packages = msgspec.json.decode(lock)["packages"]
     required_paths = {
@@ -421,8 +421,8 @@ def _install_npm(
     }
     if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):
         raise ImageError(
-            f"npm did not install {', '.join(absent_paths)}: the index does not have it, or not as "
-            "its checksum says"
+            f"npm did not install {', '.join(absent_paths)}: the index lacks it, or its checksum "
+            "differs"
         )
     main = requirements[0].rpartition("@")[0]
     text = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
@@ -490,7 +490,7 @@ def _install_pypi(
         checksum = entry["download_info"]["archive_info"].get("hashes", {}).get("sha256")
         name = f"{entry['metadata']['name']}=={entry['metadata']['version']}"
         if not checksum:
-            raise ImageError(f"the index tells no SHA-256 of {name}")
+            raise ImageError(f"the index has no SHA-256 of {name}")
         checksums[name] = f"sha256:{checksum}"
         lines.append(f"{name} --hash={checksums[name]}\n")
     return "".join(sorted(lines)), checksums
@@ -526,4 +526,6 @@ def _check_members(archive_path: Path, name: str) -> None:
         for member in archive:
             member_parts = member.name.split("/")
             if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:
-                raise ImageError(f"the layer of {name} has a file elsewhere: {member.name!r}")
+                raise ImageError(
+                    f"the layer of {name} has a file outside of its folder: {member.name!r}"
+                )

@@ -102,7 +102,7 @@ class HarborStage(SandboxStage):
             ImageError: Its image's name is invalid, or names a missing file.
         """
         if (reason := task.metadata.get(CANNOT)) is not None:
-            raise TaskError(f"task {task.task_id!r} cannot be tried here: {reason}")
+            raise TaskError(f"task {task.task_id!r} cannot run here: {reason}")
         self.variables(task, self.config(task).verifier.env)
         super().check(task)
 

@@ -146,7 +146,7 @@ class HarborReward:
                 merge_stderr=True,
             )
             if result.timed_out:
-                raise NoRewardError(f"they ran into their time limit of {seconds:g} s")
+                raise NoRewardError(f"the tests exceeded their time limit of {seconds:g} s")
             rewards = _read_rewards(workspace)
         except CausedInsideError as error:  # no agent's program runs here: the tests caused it
             raise NoRewardError(str(error)) from error

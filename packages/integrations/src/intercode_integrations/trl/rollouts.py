@@ -103,7 +103,7 @@ class Rollouts:
         """
         tasks = [prompt[-1].get("task_id") for prompt in prompts]
         if None in tasks:
-            raise UsageError("a prompt names no task: train_dataset=rollouts.dataset()")
+            raise UsageError("a prompt does not name its task: train_dataset=rollouts.dataset()")
         prompt_ids, *_ = trainer._tokenize_prompts(prompts)
         attempts = [
             Attempt(attempt_number, task, list(prompt))

@@ -44,7 +44,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         """Start the episode: within the time limit of the setup, not of the agent."""
         data = trace.task.data
         if not isinstance(data, InterCodeData):
-            raise intercode.UsageError("InterCode's harness plays InterCode's tasks only")
+            raise intercode.UsageError("InterCode's harness plays only InterCode's tasks")
         with failures():
             trace.state.env = AsyncEnv(await asyncio.to_thread(data.make))
             await trace.state.env.reset(task_id=data.id)

@@ -204,7 +204,7 @@ def parse(text: str, folder: Path | None = None) -> Spec:
         ImageError: The name does not fit the grammar.
     """
     if "\0" in text or not text.strip():
-        raise ImageError(f"{text!r} names no image.\n{GRAMMAR}")
+        raise ImageError(f"{text!r} is not an image.\n{GRAMMAR}")
     starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
     base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
     additions = tuple(_addition(addition_text, text, folder) for addition_text in addition_texts)
@@ -228,9 +228,7 @@ def parse(text: str, folder: Path | None = None) -> Spec:
 def _addition(addition_text: str, image_text: str, folder: Path | None) -> Addition:
     if not addition_text.endswith(ARCHIVES + SCRIPTS):
         endings = ", ".join(ARCHIVES + SCRIPTS)
-        raise ImageError(
-            f"what is laid over an image must end in one of {endings}: {addition_text!r}"
-        )
+        raise ImageError(f"a layer over an image must end in one of {endings}: {addition_text!r}")
     prefix = next((prefix for prefix in FOLDERS if addition_text.startswith(prefix)), None)
     if prefix is None:
         path = _absolute(addition_text, folder)
@@ -238,7 +236,7 @@ def _addition(addition_text: str, image_text: str, folder: Path | None) -> Addit
     name = Path(addition_text.removeprefix(prefix))
     if name.is_absolute() or ".." in name.parts:
         raise ImageError(
-            f"{addition_text!r} in the image {image_text!r} is not a file that comes with InterCode"
+            f"{addition_text!r} in the image {image_text!r} is not a bundled file of InterCode"
         )
     return Addition(f"{prefix}{name}", FOLDERS[prefix] / name)
 
@@ -247,7 +245,7 @@ def _absolute(text: str, folder: Path | None) -> Path:
     try:
         path = Path(folder or "", Path(text).expanduser())
     except RuntimeError:
-        raise ImageError(f"no such user's home directory: {text!r}") from None
+        raise ImageError(f"the home directory of this user is unknown: {text!r}") from None
     # Not resolve(): that asks the file system, and a link may point elsewhere tomorrow.
     return path if path.is_absolute() and ".." not in path.parts else _normal(path)
 

@@ -164,8 +164,9 @@ def _cached_private_paths(cache: str) -> tuple[Path, ...]:
     if len(private_paths) > _MAX_PRIVATE_PATHS:
         raise ImageError(
             f"the image {SPEC!r} cannot hide {len(private_paths)} files and folders below /usr "
-            "that are "
-            f"not for other users ({private_paths[0]} …): move them elsewhere, or use the image "
+            "without "
+            f"permissions for other users ({private_paths[0]} …): move them elsewhere, or use "
+            "the image "
             "'base'"
         )
     return tuple(map(Path, private_paths))
@@ -262,7 +263,7 @@ def _check_programs() -> None:
     }
     if missing_programs:
         raise ImageError(
-            f"the image 'host' needs {', '.join(missing_programs)}, which this machine has not; "
+            f"the image 'host' needs {', '.join(missing_programs)}, which this machine lacks; "
             f"apt-get install {' '.join(sorted(set(missing_programs.values())))}"
         )
 

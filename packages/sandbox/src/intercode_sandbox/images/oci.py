@@ -101,8 +101,8 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
     account = resolve_image_account(image.layers, user)
     if has_single_user() and account.uid:
         raise ImageError(
-            f"{image.name} is for the user {user!r}, and in an ordinary user's sandboxes there is "
-            "no user but root: run as root, or build it without USER"
+            f"{image.name} is for the user {user!r}, but an ordinary user's sandboxes have only "
+            "the user root: run as root, or build it without USER"
         )
     home = {"HOME": account.home, "USER": account.name} if user else {}
     return replace(
@@ -124,7 +124,7 @@ def find(store: Store, name: str) -> Manifest:
         manifest = _find_in_store(store, name)
         _check(manifest.settings)
     except (AttributeError, KeyError, TypeError) as error:  # a value has another type, …
-        raise ImageError(f"its description is not well formed: {error!r}") from error
+        raise ImageError(f"its description is malformed: {error!r}") from error
     return manifest
 
 
@@ -133,7 +133,7 @@ def _find_in_store(store: Store, name: str) -> Manifest:
         return _find_in_layout(store, name)
     if store.has_file("manifest.json"):
         return _find_in_docker_archive(store, name)
-    raise ImageError("it is neither what docker save writes nor an OCI layout")
+    raise ImageError("it is neither an archive of docker save nor an OCI layout")
 
 
 def _check(settings: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ def _check(settings: Mapping[str, Any]) -> None:
     if not isinstance(env, list) or any(
         not isinstance(text, str) or "\0" in text for text in settings_texts
     ):
-        raise ImageError("its Env, User or WorkingDir is not well formed")
+        raise ImageError("its Env, User or WorkingDir is malformed")
     if not settings_texts[-1].startswith("/"):
         raise ImageError(f"its WorkingDir {settings_texts[-1]!r} is not absolute")
 
@@ -223,11 +223,12 @@ def pull(argument: str, context: Context) -> Image:
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
-            f"docker:{argument} is not a name of an image: docker://{argument} is pulled from its "
-            f"registry; docker-daemon:{argument}, with --sandbox docker, is what an engine has"
+            f"docker:{argument} is not the name of an image: docker://{argument} names an image "
+            f"of a registry; docker-daemon:{argument}, with --sandbox docker, an image of an "
+            "engine"
         )
     if not _REFERENCE.fullmatch(reference):
-        raise ImageError(f"{reference!r} is not a name of an image in a registry")
+        raise ImageError(f"{reference!r} is not the name of an image in a registry")
     reference_file = context.cache.root / "references" / f"{joint_digest(reference)}.json"
     manifest = None if context.refresh else _read_reference(reference_file)
     if manifest is None:
@@ -296,7 +297,7 @@ def _run_skopeo(reference: str, *arguments: str, lock: int | None = None) -> byt
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ImageError(f"skopeo was not done within {_SECONDS:.0f} s") from None
+        raise ImageError(f"skopeo did not finish within {_SECONDS:.0f} s") from None
     if result.returncode:
         raise ImageError(_pull_problem(reference, result.stderr.decode(errors="replace").strip()))
     return result.stdout
@@ -378,7 +379,7 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
             while source.read(1 << 20):
                 pass
             if source.digest() != digest:
-                raise ImageError(f"the layer {name!r} is not what its digest says")
+                raise ImageError(f"the layer {name!r} does not match its digest")
     unpacker.finish()
 
 
@@ -532,7 +533,7 @@ class Store:
         with self.open(name) as file:
             data = file.read(_MAX_JSON_BYTES + 1)
         if digest and digest != f"sha256:{sha256(data)}":
-            raise ImageError(f"{name!r} is not what its digest says")
+            raise ImageError(f"{name!r} does not match its digest")
         try:
             return json.loads(data)
         except ValueError:
@@ -546,7 +547,7 @@ class Store:
             ImageError: The text is not a SHA-256 digest.
         """
         if not _DIGEST.fullmatch(digest):
-            raise ImageError(f"{digest!r} is no SHA-256 digest")
+            raise ImageError(f"{digest!r} is not a SHA-256 digest")
         return f"blobs/sha256/{digest.removeprefix('sha256:')}"
 
 

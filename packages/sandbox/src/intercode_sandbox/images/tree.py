@@ -243,9 +243,7 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
     except LookupError as error:
         raise ImageError(str(error)) from None
     if (highest_id := max(account.uid, account.gid)) > _HIGHEST_ID:
-        raise ImageError(
-            f"sandboxes have users and groups up to {_HIGHEST_ID}, and not {highest_id}"
-        )
+        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, not {highest_id}")
     return account
 
 

@@ -109,7 +109,7 @@ class NativeProvider:
         """Start a sandbox slot; `alone`: without a prepared program."""
         spawner = self._running_spawner()
         if any(layer.owner != spawner.name for layer in files.frozen_layers):
-            raise SandboxError("these files were frozen in memory of a spawner that has ended")
+            raise SandboxError("these files were frozen in the memory of a spawner that has ended")
         return spawner.launch(
             {
                 "layers": files.layers,

@@ -113,7 +113,9 @@ def fetch(
         model_file.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
             folder() / f".{entry.name}.lock",
-            on_wait=lambda: report_step(f"waiting for another process that fetches {entry.name}"),
+            on_wait=lambda: report_step(
+                f"waiting for another process that is fetching {entry.name}"
+            ),
         ):
             if not model_file.exists():
                 if origin and "://" not in str(origin):
@@ -128,7 +130,7 @@ def fetch(
     except OSError as error:
         if isinstance(error, FetchError):
             raise
-        raise FetchError(f"cannot keep models in {folder()}: {error}") from error
+        raise FetchError(f"cannot store models in {folder()}: {error}") from error
     finally:
         with suppress(OSError):  # the folder is missing or not empty
             model_file.parent.rmdir()
@@ -177,6 +179,5 @@ def _copy(entry: ModelEntry, origin: Path, target: Path) -> None:
         if (file_digest := sha256(partial_file)) != entry.sha256:
             raise FetchError(
                 f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {file_digest}, "
-                "not "
-                f"{entry.sha256}; a file of your own is run as local/{origin}"
+                f"not {entry.sha256}; to run your own file, name local/{origin}"
             )

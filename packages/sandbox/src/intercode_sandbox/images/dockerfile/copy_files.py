@@ -37,7 +37,7 @@ def find(tree: Tree, source: str) -> list[Item]:
     """
     path = posixpath.normpath(f"/{source}").lstrip("/")
     if ".." in source.split("/") and posixpath.normpath(source).startswith(".."):
-        raise ValueError(f"{source!r} is outside of the folder that is built from")
+        raise ValueError(f"{source!r} is outside of the build context")
     source_parts = tree.resolve(path)
     if source_parts is not None:
         return [Item(posixpath.basename(path), tree, source_parts)]
@@ -47,7 +47,7 @@ def find(tree: Tree, source: str) -> list[Item]:
     for matching_path in _match_paths(tree, path):
         target_parts = tree.resolve(matching_path)
         if target_parts is None:
-            raise LookupError(f"the link {matching_path!r} leads nowhere{_location_text(tree)}")
+            raise LookupError(f"the link {matching_path!r} points to no file{_location_text(tree)}")
         items.append(Item(posixpath.basename(matching_path), tree, target_parts))
     if not items:
         raise LookupError(f"nothing matches {source!r}{_location_text(tree)}")
