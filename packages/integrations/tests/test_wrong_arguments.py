@@ -90,10 +90,10 @@ def unmade() -> Any:
         (lambda: intercode.make_vec("bash", num_envs="2"), r"num_envs must be a whole number"),  # type: ignore[arg-type]
         (lambda: intercode.make_vec("bash", num_envs=2.0), r"num_envs must be a whole number"),  # type: ignore[arg-type]
         (lambda: toy(many(1)).fork("x"), r"number of forks must be a whole number"),  # type: ignore[arg-type]
-        (lambda: toy(many(1)).reset(options={1: 2}), r"reset knows no option 1"),  # type: ignore[dict-item]
+        (lambda: toy(many(1)).reset(options={1: 2}), r"reset has no option 1"),  # type: ignore[dict-item]
         (
             lambda: ThreadVectorEnv([toy(many(1))]).reset(options={1: 2}),  # type: ignore[dict-item]
-            r"reset knows no option 1",
+            r"reset has no option 1",
         ),
     ],
 )

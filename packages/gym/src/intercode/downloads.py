@@ -94,8 +94,8 @@ def download(
         if sha256 and (actual_digest := digest(part)) != sha256.lower():
             keeps = False
             raise FetchError(
-                f"{url}: is not what it was: SHA-256 is {actual_digest}, not {sha256}; if the "
-                "authors have changed it and you trust that, say so by --checksum"
+                f"{url}: has changed: SHA-256 is {actual_digest}, not {sha256}; if you trust the "
+                "new file, pass its SHA-256 by --checksum"
             )
         part.replace(target)
     finally:
@@ -117,7 +117,7 @@ def _receive(url: str, part: Path, start: int, progress: Progress, timeout: floa
         with urllib.request.urlopen(request, timeout=timeout) as response:
             if "text/html" in response.headers.get("Content-Type", ""):
                 raise FetchError(
-                    f"{url}: what came is a web page, not an archive; open it in a browser"
+                    f"{url}: the download is a web page, not an archive; open it in a browser"
                 )
             if response.status != HTTPStatus.PARTIAL_CONTENT:
                 start = 0  # the server sends all of it

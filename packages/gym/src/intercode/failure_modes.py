@@ -13,8 +13,8 @@ from intercode.dialogues import Call
 from intercode.episode import Episode, Turn
 
 FAILURE_MODES: Mapping[str, str] = {
-    "repeats one action": "the same action, word for word, three times in a row",
-    "never submits": "no submission before the last turn",
+    "repeats one action": "the identical action three times in a row",
+    "never submits": "no submission within the turn limit",
     "submits without an answer": "a submission although no action had succeeded",
     "never looks": "in Bash and SQL: no action that lists or reads files, or shows tables",
     "replies cut off": "a reply that reached the limit of its length",

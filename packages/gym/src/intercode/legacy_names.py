@@ -25,8 +25,8 @@ def getter(module: str) -> Callable[[str], object]:
     def find(name: str) -> object:
         if name in names:
             raise ImportError(
-                f"{name} is of the InterCode of 2023: pip install intercode-paper, and change the "
-                f"import to: from intercode_paper.compat import {name} "
+                f"{name} belongs to the InterCode of 2023: pip install intercode-paper, and "
+                f"change the import to: from intercode_paper.compat import {name} "
                 "(docs/how-to/coming-from-2023.md)"
             )
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

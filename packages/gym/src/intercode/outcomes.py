@@ -29,7 +29,7 @@ OUTCOMES: Mapping[OutcomeKind, str] = {
     "token-limit": "the agent had no tokens, dollars, calls or context left",
     "ended-by-agent": "the agent skipped the task, left it, or its code ended the sandbox",
     "lost": "the infrastructure failed, or the caller interrupted the episode",
-    "refused": "the task, an option, the agent's code or the model's provider is at fault",
+    "refused": "caused by the task, an option, the agent's code or the model's provider",
 }
 """Kind → its definition. The kinds exclude each other, and each episode that is over has one."""
 UNSCORED: tuple[OutcomeKind, ...] = ("lost", "refused")

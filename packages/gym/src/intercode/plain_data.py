@@ -41,7 +41,7 @@ def check_plain(document: object, length: int) -> None:
         if kind in (str, dict, list):
             room -= len(value) * (1 if kind is str else _VALUE)  # type: ignore[arg-type]
             if room < 0:
-                raise ValueError("its aliases, written out, take too much")
+                raise ValueError("its aliases expand to too much data")
         if kind is dict:
             for key in value:  # type: ignore[attr-defined]
                 if type(key) is not str:

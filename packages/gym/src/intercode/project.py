@@ -121,7 +121,7 @@ def refuse_lone_file(file: str | Path, advice: str = "") -> None:
     folder = find_benchmark(file)
     if folder is not None:
         raise UsageError(
-            f"{file}: {folder / FILE} says how these tasks are tried: give the folder, "
+            f"{file}: {folder / FILE} has the options of these tasks: name the folder, "
             f"{folder}{advice}"
         )
 
@@ -215,7 +215,8 @@ def _make_environment(
             raise
         location = error_location(error, file) or file or cls.__module__
         raise UsageError(
-            f"environment {name!r} could not be made: {location}: {type(error).__name__}: {error}"
+            f"environment {name!r} could not be created: {location}: {type(error).__name__}: "
+            f"{error}"
         ) from error
     from intercode.envs.base import InterCodeEnv
 
@@ -321,7 +322,7 @@ def _parse(path: Path) -> dict[str, Any]:
         return _load(path)
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot be read: {error.strerror}; 'intercode new' makes such a folder"
+            f"{path}: cannot be read: {error.strerror}; 'intercode new' creates such a folder"
         ) from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
@@ -395,8 +396,7 @@ def _register(path: object, env_class: Any) -> str:
         is_invalid |= not target_reference(holder) and holder.__module__ != env_class.__module__
     if is_invalid:
         raise UsageError(
-            f"{path}: environment {env_class.__qualname__} needs a 'name' of its own, of "
-            "lower-case "
+            f"{path}: environment {env_class.__qualname__} needs its own 'name', of lower-case "
             f"letters, digits and hyphens, not {name!r}"
         )
     ENVS.register(str(name), env_class, replace=True)

@@ -100,7 +100,9 @@ def _open_regular(path: Path, flags: int) -> int:
         descriptor = os.open(path, flags | safe_flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise RecordError(f"{path} is a link: a run's record has none") from None
+            raise RecordError(
+                f"{path} is a symbolic link, which is refused in a run's record"
+            ) from None
         if error.errno in (errno.ENXIO, errno.ENODEV):
             raise RecordError(f"{path} is not a regular file") from None
         raise

@@ -63,9 +63,9 @@ def _describe(metavar: str | None, text: str, **extra: Any) -> Meta:
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
 
-_PROMPT_GROUP = "what a language model is shown"
-_SEARCH_GROUP = "several replies: samples, tree-search, best-of-n"
-_LIMITS_GROUP = "what an episode may take"
+_PROMPT_GROUP = "prompt of a language model"
+_SEARCH_GROUP = "several replies for each turn: samples, tree-search, best-of-n"
+_LIMITS_GROUP = "limits of each episode"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,14 +83,14 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         _describe(
             "FILE",
             "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, qa.py:load "
-            "(default: the bundled)",
+            "(default: the bundled tasks)",
             daily=True,
         ),
     ] = None
     split: Annotated[
         str | None,
         _describe(
-            "NAME", "only this split of the data, as train (default: the data's own, or all)"
+            "NAME", "only this split of the data, such as train (default: the data's own, or all)"
         ),
     ] = None
     benchmark: Annotated[
@@ -100,7 +100,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         bool,
         _describe(
             None,
-            "with our review of the dataset's golds, which is not the published protocol "
+            "use our reviewed golds of the dataset, which are not the published protocol "
             "(nl2bash, spider of 2023, mbpp)",
         ),
     ] = False
@@ -108,32 +108,32 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "TEXT",
-            "what the bundled puzzles' flags are made from (default: drawn for the run, and "
-            "recorded)",
+            "the secret from which the flags of the bundled puzzles are derived (default: drawn "
+            "at random for the run, and recorded)",
         ),
     ] = None
     protocol: Annotated[
         str,
         _describe(
             "NAME|FILE:NAME",
-            "'paper' has the semantics of 2023, quirks included; or a class of your own",
+            "'paper' for the semantics of 2023, quirks included; or your own class",
         ),
     ] = "default"
     judge_model: Annotated[
         str | None,
         _describe(
             "NAME",
-            "for --reward judge: PROVIDER/NAME of the model that says whether two outputs answer "
-            "alike, where the files are as gold's",
+            "for --reward judge: PROVIDER/NAME of the model that compares the output with gold's "
+            "if the files equal gold's",
         ),
     ] = None
     judge_url: Annotated[
-        str | None, _describe("URL", "of the judge's server, if it is your own")
+        str | None, _describe("URL", "address of the judge's server, if it is your own")
     ] = None
     judge_votes: Annotated[
         Positive | None,
         _describe(
-            "N", f"how often the judge is asked, each time in both orders (default: {VOTES})"
+            "N", f"votes of the judge, each in both orders of the outputs (default: {VOTES})"
         ),
     ] = None
     options: Annotated[
@@ -148,29 +148,37 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         str,
         _describe(
             "AGENT",
-            "oracle (runs gold), noop, random, replay or human; of a language model: single-turn, "
-            "try-again, react, plan-solve, tool-calling, tree-search or best-of-n; your own, as "
-            "file.py:make; a program in the sandbox, as cli:COMMAND",
+            "oracle (runs gold), noop, random, replay or human; with a language model: "
+            "single-turn, try-again, react, plan-solve, tool-calling, tree-search or best-of-n; "
+            "file.py:make for your own agent; cli:COMMAND for a program in the sandbox",
             daily=True,
         ),
     ] = msgspec.field(name="agent", default="oracle")
     recording: Annotated[
-        str | None, _describe("PATH", "for --agent replay and predictions", path=True)
+        str | None,
+        _describe("PATH", "recorded actions, for --agent replay and predictions", path=True),
     ] = None
     preset: Annotated[
-        str | None, _describe("NAME", "settings of the paper, as paper-gpt-3.5-bash-try-again")
+        str | None,
+        _describe("NAME", "settings of the paper, such as paper-gpt-3.5-bash-try-again"),
     ] = None
     prompt: Annotated[
-        str | None, _describe("FILE", "a template of your own", path=True, group=_PROMPT_GROUP)
+        str | None, _describe("FILE", "your own prompt template", path=True, group=_PROMPT_GROUP)
     ] = None
     setting: Annotated[
-        str | None, _describe("TEXT", "what prompts call the setting", group=_PROMPT_GROUP)
+        str | None,
+        _describe(
+            "TEXT",
+            "name of the setting in prompts (default: the environment's)",
+            group=_PROMPT_GROUP,
+        ),
     ] = None
     schema: Annotated[
         bool,
         _describe(
             None,
-            "for SQL: tables and columns, where the dataset has them (2023's 'handicap')",
+            "for SQL: add the tables and columns to the prompt, if the dataset lists them (2023's "
+            "'handicap')",
             group=_PROMPT_GROUP,
         ),
     ] = False
@@ -178,8 +186,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             None,
-            "show at the start what looking around would: the tables of a database, or for a shell "
-            "the files of its folder",
+            "add to the first observation the tables of the database, or the files of the shell's "
+            "working directory",
             choices=("schema",),
             group=_PROMPT_GROUP,
         ),
@@ -188,7 +196,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _describe(
             None,
-            "show worked examples, where the agent can (default: by react, and to local models)",
+            "add worked examples to the prompt, if the agent supports it (default: for react, and "
+            "for local models)",
             group=_PROMPT_GROUP,
         ),
     ] = None
@@ -196,7 +205,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _describe(
             None,
-            "ask the model once more, by try-again and react, when its action has failed before "
+            "for try-again and react: ask the model once more if it repeats an action that failed "
             "(default: only local models)",
             group=_PROMPT_GROUP,
         ),
@@ -205,23 +214,24 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         tuple[str, ...],
         _describe(
             "FOLDER",
-            "a skill that it is offered (SKILL.md, scripts, …); may be given several times",
+            "a skill for the agent: a folder with SKILL.md, scripts, …; may be given several times",
             path=True,
         ),
     ] = ()
     observation_limit: Annotated[
         Positive | None,
         _describe(
-            "N", "characters of an observation that are shown (default: 10000)", group=_PROMPT_GROUP
+            "N", "maximum characters of an observation (default: 10000)", group=_PROMPT_GROUP
         ),
     ] = None
     observation_tail: Annotated[
-        bool | None, _describe(None, "whether its end is shown, too (a preset says)", flag=False)
+        bool | None,
+        _describe(None, "whether a cut observation keeps its end (set by presets)", flag=False),
     ] = None
     dialogue_limit: Annotated[
         Positive | None,
         _describe(
-            "N", "messages after the first ones that are sent (default: all)", group=_PROMPT_GROUP
+            "N", "only the last N messages after the first ones (default: all)", group=_PROMPT_GROUP
         ),
     ] = None
     samples: Annotated[
@@ -236,7 +246,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             None,
-            "which of them: by majority (default), or by the model's own judgement",
+            "choose among the replies by majority vote (default), or by the model's own judgement",
             choices=("vote", "judge"),
             group=_SEARCH_GROUP,
         ),
@@ -253,43 +263,47 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     ] = None
     search_width: Annotated[
         Positive | None,
-        _describe("N", "for a beam: states kept of each turn (default: 2)", group=_SEARCH_GROUP),
+        _describe("N", "for beam: states kept at each turn (default: 2)", group=_SEARCH_GROUP),
     ] = None
     search_depth: Annotated[
         Positive | None,
         _describe(
-            "N", "turns of a branch (default: as the environment allows)", group=_SEARCH_GROUP
+            "N",
+            "maximum turns of a branch (default: the environment's turn limit)",
+            group=_SEARCH_GROUP,
         ),
     ] = None
     search_budget: Annotated[
         Positive | None,
         _describe(
-            "N", "actions that an episode tries in all branches (default: 40)", group=_SEARCH_GROUP
+            "N", "maximum actions of an episode in all branches (default: 40)", group=_SEARCH_GROUP
         ),
     ] = None
     search_test: Annotated[
         str | None,
         _describe(
             "CODE",
-            "an action that tests a state in a fork of its own; it is good if the action succeeds "
-            "(default: the model judges)",
+            "an action that tests each state, in a separate fork; a state is good if the action "
+            "succeeds (default: the model judges)",
             group=_SEARCH_GROUP,
         ),
     ] = None
     search_from: Annotated[
         Natural | None,
         _describe(
-            "N", "for best-of-n: branch after so many turns (default: 0)", group=_SEARCH_GROUP
+            "N",
+            "for best-of-n: branch after this number of turns (default: 0)",
+            group=_SEARCH_GROUP,
         ),
     ] = None
     episode_cost: Annotated[
-        Amount | None, _describe("USD", "what each episode may cost", group=_LIMITS_GROUP)
+        Amount | None, _describe("USD", "maximum cost of an episode", group=_LIMITS_GROUP)
     ] = None
     episode_tokens: Annotated[
-        Positive | None, _describe("N", "tokens that each episode may take", group=_LIMITS_GROUP)
+        Positive | None, _describe("N", "maximum tokens of an episode", group=_LIMITS_GROUP)
     ] = None
     episode_seconds: Annotated[
-        Amount | None, _describe("S", "time that each episode may take", group=_LIMITS_GROUP)
+        Amount | None, _describe("S", "maximum duration of an episode", group=_LIMITS_GROUP)
     ] = None
 
 
@@ -300,57 +314,54 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "NAME",
-            "PROVIDER/NAME, as openai/gpt-4o; local/NAME runs here, without a key; or your own "
-            "client, my.py:make",
+            "PROVIDER/NAME, such as openai/gpt-4o; local/NAME runs on this machine, without a "
+            "key; or your own client, my.py:make",
             daily=True,
         ),
     ] = msgspec.field(name="model", default=None)
-    base_url: Annotated[str | None, _describe("URL", "of a server of your own")] = None
+    base_url: Annotated[str | None, _describe("URL", "address of your own model server")] = None
     temperature: Annotated[Number | None, _describe("T", "default: 0")] = None
     top_p: Annotated[Amount | None, _describe("P", "default: the model's")] = None
-    reply_tokens: Annotated[Positive | None, _describe("N", "of one reply, at most")] = None
+    reply_tokens: Annotated[Positive | None, _describe("N", "maximum tokens of a reply")] = None
     record_tokens: Annotated[
         bool,
-        _describe(None, "record token ids and log-probabilities (servers such as vLLM tell them)"),
+        _describe(None, "record token ids and log-probabilities (from servers such as vLLM)"),
     ] = False
-    cache: Annotated[str | None, _describe("DIR", "keep and reuse replies", path=True)] = None
+    cache: Annotated[str | None, _describe("DIR", "store and reuse replies", path=True)] = None
     prices: Annotated[
-        str | None, _describe("FILE", "prices of models that we do not know", path=True)
+        str | None, _describe("FILE", "prices of models without a built-in price", path=True)
     ] = None
-    max_cost: Annotated[Amount | None, _describe("USD", "what all episodes together may cost")] = (
-        None
-    )
-    max_tokens: Annotated[
-        Positive | None, _describe("N", "tokens that all episodes together may take")
-    ] = None
+    max_cost: Annotated[Amount | None, _describe("USD", "maximum cost of all episodes")] = None
+    max_tokens: Annotated[Positive | None, _describe("N", "maximum tokens of all episodes")] = None
 
 
 class How(_Part, frozen=True, kw_only=True):
     """How a run is carried out: all that may differ from session to session."""
 
-    workers: Annotated[Positive, _describe("N", "episodes at a time", daily=True)] = 1
+    workers: Annotated[Positive, _describe("N", "parallel episodes", daily=True)] = 1
     max_connections: Annotated[
         Positive | None,
-        _describe("N", "calls to the model at a time (default: as many as workers)"),
+        _describe("N", "parallel calls to the model (default: as many as workers)"),
     ] = None
     model_timeout: Annotated[
         Amount | None,
         _describe(
             "SECONDS",
-            "for which a call to the model may be without an answer before it is given up, and "
-            "repeated (default: 300)",
+            "time without a response after which a call to the model is cancelled and retried "
+            "(default: 300)",
         ),
     ] = None
     max_sandboxes: Annotated[
-        Positive | None, _describe("N", "busy sandboxes at a time (default: twice the cores)")
+        Positive | None,
+        _describe("N", "sandboxes that are busy in parallel (default: twice the cores)"),
     ] = None
-    retries: Annotated[Natural, _describe("N", "new attempts when a sandbox fails")] = 2
+    retries: Annotated[Natural, _describe("N", "retries of an episode after a sandbox failure")] = 2
     on: Annotated[
         str | None,
         _describe(
             "PLACE",
-            "the machines of a cluster: ray, or ray://ADDRESS; or your own executor, "
-            "my.py:Executor (default: threads of this process)",
+            "executor of the episodes: ray or ray://ADDRESS for the machines of a cluster; or "
+            "your own, my.py:Executor (default: threads of this process)",
         ),
     ] = None
     show: Annotated[bool, _describe(None, "print each episode as it ends", daily=True)] = False
@@ -366,8 +377,8 @@ class How(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "RUN",
-            "a run's folder: take what is not given from its record, and refuse to run on "
-            "anything else than it did",
+            "the folder of an earlier run: take missing options from its record, and refuse to "
+            "run if tasks, images, tools, code or machine differ",
             path=True,
         ),
     ] = None
@@ -375,7 +386,7 @@ class How(_Part, frozen=True, kw_only=True):
         tuple[str, ...],
         _describe(
             "NAME",
-            "what may differ from it, by its name or the beginning of it: host, tools.host.git",
+            "accept this difference, by its name or a prefix of it: host, tools.host.git",
         ),
     ] = ()
 
@@ -400,15 +411,16 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "FILE",
-            "tasks that are not run: a list that 'datasets validate' wrote, or lines of an id and "
-            "a reason",
+            "a list of tasks to exclude: the file of 'datasets validate --write-exclude', or lines "
+            "with an id and a reason",
             path=True,
             fact="excluded",
         ),
     ] = None
     epochs: Annotated[Positive, _describe("N", "attempts at each task", daily=True)] = 1
     seed: Annotated[
-        Natural, _describe("N", "of the run, and of the bundled puzzles", fact="seed", daily=True)
+        Natural,
+        _describe("N", "seed of the run and of the bundled puzzles", fact="seed", daily=True),
     ] = 0
 
     @classmethod
@@ -530,7 +542,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
                 and name not in overrides
             ):
                 flag = name.replace("_", "-")
-                raise UsageError(f"the record has no password or key: give --{flag} again")
+                raise UsageError(f"the record omits passwords and keys: give --{flag} again")
         differs = {
             fact
             for option in overrides
@@ -772,7 +784,7 @@ def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> d
         if name in _parts_by_option() and not any(
             name in list_class_options(kind) for kind in environment_kinds()
         ):
-            raise UsageError(f"-o {name}: every run has an option of this name, --{name}")
+            raise UsageError(f"-o {name}: use --{name}, which is an option of every run")
         try:
             read = _limit(name, value) if name in LIMITS else declared_options[name].read(value)
         except ValueError as error:
@@ -932,7 +944,7 @@ def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
     ):
         options |= {"env": network, "network": True}  # --network was a flag only: --network ENV
     if env_option is not None and options.setdefault("env", env_option) != env_option:
-        raise UsageError(f"which environment: {options['env']!r} or {env_option!r}?")
+        raise UsageError(f"two environments are given: {options['env']!r} and {env_option!r}")
     if "preset" not in options:
         return options
     preset = resolve_preset(str(options["preset"]))
@@ -967,10 +979,10 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
     """Add ``ENV`` and ``--env ENV``."""
     description = (
         f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; or "
-        f"tasks elsewhere, as harbor:FOLDER"
+        f"tasks of another framework, such as harbor:FOLDER"
     )
     parser.add_argument("env", nargs="?", metavar="ENV", help=description)
-    parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same")
+    parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same as ENV")
 
 
 def environments(*, packages: bool = True) -> list[str]:
@@ -1015,7 +1027,8 @@ def add_named(parser: argparse._ActionsContainer) -> None:
         action="append",
         dest="options",
         metavar="NAME=VALUE",
-        help="an option of the environment, also of one from outside; may be given several times",
+        help="an option of the environment, including your own environment's; may be given several "
+        "times",
     )
     vars(action)["is_rare"] = True
 

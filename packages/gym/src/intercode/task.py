@@ -135,8 +135,8 @@ class Task:
         for key in unknown:
             if (suggestion := nearest_word(str(key), FIELDS)) is not None:
                 raise TaskError(
-                    f"there is no field {key!r}; did you mean {suggestion!r}? "
-                    "(A field of your own can be put under 'metadata'.)"
+                    f"there is no field {key!r}; did you mean {suggestion!r}? (Put your own "
+                    "fields under 'metadata'.)"
                 )
         metadata = fields.pop("metadata", {})
         if not isinstance(metadata, Mapping):
@@ -314,7 +314,7 @@ class Dataset(Sequence[Task]):
         """
         if unknown_options:
             raise UsageError(
-                f"reset knows no option {min(unknown_options)!r}, only 'task_id' and 'index'"
+                f"reset has no option {min(unknown_options)!r}, only 'task_id' and 'index'"
             )
         if task_id is not None and index is not None:
             raise UsageError(f"which task: {task_id!r}, or that at index {index!r}?")
@@ -421,7 +421,7 @@ def _text(value: object) -> str:
     try:
         value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which is not a character") from None
+        raise ValueError("contains half of a surrogate pair, which is not a character") from None
     return value
 
 
@@ -481,7 +481,7 @@ def _metadata(value: object) -> dict[str, Any]:
 
 
 def _refuse_change(*args: object, **options: object) -> NoReturn:
-    raise TypeError("a task cannot be changed; dataclasses.replace makes another one")
+    raise TypeError("a task is immutable; dataclasses.replace creates a changed copy")
 
 
 class _FixedDict(dict[Any, Any]):

@@ -156,18 +156,18 @@ def check(
         for effect in sorted(record_effects, key=lambda effect: effect.option != "env"):
             if effect.is_gone:
                 raise UsageError(
-                    f"{record} names {effect.value}, which is not there any more. "
-                    f"Say where it is now: --{effect.option} PATH (in Python {effect.option}=PATH)"
-                    f"{_OR_FOLDER if effect.option == 'data' else ''}"
+                    f"{record} names {effect.value}, which no longer exists. Give its new path: "
+                    f"--{effect.option} PATH (in Python "
+                    f"{effect.option}=PATH){_OR_FOLDER if effect.option == 'data' else ''}"
                 )
         return
     rules = [f"{key} goes only to an address that you name" for key in keys.values() if key]
     if not trust:
         rules.append("add --trust to take all else as recorded" if rules else "or add --trust")
     raise TrustError(
-        f"{record} names what was not named here, and nothing of it was run, read or sent:\n"
-        f"{listing(refused_effects)}\n"
-        f"Give again what you want, as it stands here; {'; '.join(rules)}"
+        f"{record} names code, paths or addresses that this command does not name. None of them "
+        f"was run, read or contacted:\n{listing(refused_effects)}\nRepeat the options that you "
+        f"want, with these values; {'; '.join(rules)}"
     )
 
 

@@ -102,7 +102,7 @@ def test_validate_finds_what_is_wrong(cli: Run, tmp_path: Path) -> None:
     assert "fails: gold scores 0.00" in done.stdout
     assert "broken: gold cannot be scored:" in done.stdout
     assert "constants solve 1 of 5 tasks: true 1, echo 0 1, echo 1 1" in done.stdout
-    assert "2 of 5 tasks are as they should be" in done.stdout
+    assert "2 of 5 tasks are valid" in done.stdout
     assert "gold failed 2  solved for free 1" in done.stderr, "and it says how it goes"
     assert "broken.json: 3 tasks to leave out" in done.stderr
     few = [*(argument for name in ("hello", "fails") for argument in ("--task", name))]

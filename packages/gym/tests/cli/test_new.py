@@ -48,7 +48,7 @@ def test_from_new_to_valid_by_the_readme(env: str, tmp_path: Path, warm: Warm) -
     commands = re.findall(r"^\$ (.+)$", readme, re.MULTILINE)
     assert len(commands) == 5
     printed = {command: bash(warm, command, folder) for command in commands}
-    assert "3 of 3 tasks are as they should be" in printed["intercode validate ."]
+    assert "3 of 3 tasks are valid" in printed["intercode validate ."]
     assert "6 passed" in printed["python -m pytest -q test_tasks.py"]
     assert re.search(r"all +3 +100\.0 %", printed["intercode run . --agent oracle"])
     assert re.search(r"all +3 +0\.0 %", printed["intercode run . --agent noop"])

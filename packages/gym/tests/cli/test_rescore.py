@@ -110,7 +110,7 @@ def test_what_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     for line in (
         "reward: recorded default, now reward.py:tidy",
-        "scored: 2 by doing the recorded actions again, 1 not reproducible",
+        "scored: 2 by executing the recorded actions again, 1 not reproducible",
         "on 2 tasks: success 100.0 % → 50.0 %, -50.0 points",
         "  now: not reproducible: turn 1 differs: recorded '",
         "compare: intercode report bash bash-rescored-tidy",

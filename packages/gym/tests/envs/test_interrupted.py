@@ -125,7 +125,7 @@ class Moment:
 
 def test_it_may_strike_at_any_moment_of_a_step() -> None:
     env = toy(many(1))
-    for number in range(1, 10_000):  # the first moment is before anything was done
+    for number in range(1, 10_000):  # the first moment is before any action
         env.reset()
         try:
             with Moment(number):

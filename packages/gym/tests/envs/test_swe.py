@@ -307,5 +307,5 @@ def test_validation_tells_patches_that_do_not_apply_and_tests_that_pass_at_base(
         "gold's patch does not apply: error: cal.py: No such file"
     )
     assert problems[2].problem.startswith(f"alternative solution 1's {refused}")
-    passing = "1 of 2 tests of FAIL_TO_PASS pass before anything was done"
+    passing = "1 of 2 tests of FAIL_TO_PASS pass before any action"
     assert problems[3].problem == f"{passing}: {both[1]}"

@@ -162,7 +162,7 @@ def test_what_is_not_searched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with intercode.make("ctf", data=Dataset([task])) as env:
         env.reset()
         [said] = leaks(task, env.unwrapped.place, "host", flags=True)
-    assert said.text == "more than 1 MiB can be read: not all was searched"
+    assert said.text == "more than 1 MiB are readable: only a part was searched"
 
 
 def test_validating_tells_of_leaks_and_of_what_gold_uses() -> None:

@@ -1,4 +1,4 @@
-"""Recorded runs scored again: from the record, or by doing the recorded actions again."""
+"""Recorded runs scored again: from the record, or by executing the recorded actions again."""
 
 from __future__ import annotations
 

@@ -131,10 +131,10 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
     assert free == "free: doing nothing scores 1.00" and also.endswith("wrong answer scores 1.00")
     assert varies.startswith("varies: what gold shows in turn 1 differs from run to run: '")
     assert found["idle"] == [
-        "free: true scores 1.00: gold prints nothing, and changes nothing that counts"
+        "free: true scores 1.00: gold prints nothing and changes nothing that is scored"
     ]
     assert found["late"][0].startswith("gold: gold scores 0.00, it ran into the time limit")
-    assert found["unsolved"] == ["gold: it has no gold: nothing shows that it can be solved"]
+    assert found["unsolved"] == ["gold: it has no gold, so no solution is known"]
     assert found["mistake"][0].startswith("gold: gold scores 0.00")
     assert not of_bash.valid
     assert of_bash.reasons()["clock"].count("; ") == 2
@@ -391,7 +391,7 @@ def test_a_list_by_hand(tmp_path: Path) -> None:
         ('{"tasks": ["t1"]}', "'tasks' must be an object"),
         ('{"tasks": {"t1": 1}}', "'tasks' must be an object"),
         ('{"tasks": {}, "digest": 7}', "'digest' must be text"),
-        ("t1 a\nt1 b", "line 2: 't1' stands there twice"),
+        ("t1 a\nt1 b", "line 2: 't1' is listed twice"),
         (b"\xff", "not UTF-8"),
     ],
 )

@@ -45,7 +45,7 @@ def reasons(
         (  # Bash without an action
             {"output": 0.0},
             {"missing": [], "different": [], "extra": [], "output": None, "gold_output": "8"},
-            "there was no action whose output could be compared|gold's output is: 8",
+            "there is no action with an output to compare|gold's output is: 8",
         ),
         (  # SQL, a result
             {"execution_accuracy": 0.0, "overlap": 0.5},
@@ -127,6 +127,6 @@ def test_the_reason_in_words(parts: dict[str, float], detail: dict[str, Any], to
 
 def test_what_decides_alone() -> None:
     assert reasons({"flag": 0.0}, {}, answer="x") == "'x' is not the flag"
-    assert reasons({}, {}, status="skipped") == "the agent gave up, which is worth 0"
+    assert reasons({}, {}, status="skipped") == "the agent gave up: the reward is 0"
     assert reasons({"files": 1.0}, {"missing": []}, value=1.0) == ""
     assert explain_reward(Episode("t", "q", "bash", status="error")) == []

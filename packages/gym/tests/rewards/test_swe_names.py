@@ -133,8 +133,8 @@ def test_validate_reports_tests_that_are_not_as_listed(repository: str) -> None:
         (
             "passes",
             "tests",
-            f"1 of 2 tests of FAIL_TO_PASS pass before anything was done: {double}",
+            f"1 of 2 tests of FAIL_TO_PASS pass before any action: {double}",
         ),
-        ("fails", "tests", f"1 of 1 tests of PASS_TO_PASS fail before anything was done: {add}"),
+        ("fails", "tests", f"1 of 1 tests of PASS_TO_PASS fail before any action: {add}"),
     }
     assert GOLD in tasks[0].gold and not found.valid

@@ -34,7 +34,7 @@ class InterCodeProvider:
     async def create(self, spec: SandboxSpec) -> Handle:
         """Start a sandbox. NeMo Gym itself uploads its files."""
         if spec.entrypoint or spec.resources.gpu:
-            raise SandboxCreateError("there is neither an entry point nor a GPU here")
+            raise SandboxCreateError("this machine has neither an entry point nor a GPU")
         memory, disk = spec.resources.memory_mib or 1024, spec.resources.disk_gib or 1
         limits = Limits(timeout=600.0, memory=memory << 20, disk=disk << 30)
         start, image = self._provider.start, spec.image or "host"

@@ -121,7 +121,7 @@ class Lease(Generic[Key, Resource]):
 
     def _refuse_reopening(self) -> None:
         if self.resource is not None:
-            raise LeaseError("this lease was opened before: ask the pool for another one")
+            raise LeaseError("this lease was used before: acquire another one from the pool")
 
     def _close_abandoned(self, fill_future: asyncio.Future[None]) -> None:
         if fill_future.exception() is None:  # else there is nothing to close
@@ -215,7 +215,7 @@ class SandboxPool(Generic[Key, Resource]):
                 raise UsageError(f"{name} must be more than 0, not {number}")
         self._warm_targets = dict(warm or {})
         if sum(self._warm_targets.values()) > capacity:
-            raise UsageError(f"warm names more sandboxes than the capacity, {capacity}, allows")
+            raise UsageError(f"warm has more sandboxes than the capacity, {capacity}, allows")
         self._opens: Callable[[Key], Any] = opens or get_provider().start  # type: ignore[assignment]
         self._capacity, self._idle_limit, self._lifetime = capacity, idle, lifetime
         self._clock = clock
@@ -449,7 +449,7 @@ class SandboxPool(Generic[Key, Resource]):
 
     def _missing_lease_error(self) -> LeaseError:
         return LeaseError(
-            "there is no such lease, or it has ended: by its client, after "
+            "there is no such lease, or it has ended: released by its client, after "
             f"{self._idle_limit:g} seconds without use, or after {self._lifetime:g} seconds in all"
         )
 

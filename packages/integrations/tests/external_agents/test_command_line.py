@@ -122,10 +122,16 @@ def test_a_budget_ends_the_run_which_can_be_gone_on_with(
         (["--agent", "react", "--model", "x"], "PROVIDER/NAME"),
         (["--agent", "react", "--model", "scripted/r", "--recording", "x"], "takes no --recording"),
         *[
-            (["--agent", name, "--recording", "x"], "takes no --recording; agents that take it: p")
+            (
+                ["--agent", name, "--recording", "x"],
+                "takes no --recording; agents with this option: p",
+            )
             for name in ("oracle", "noop", "random")
         ],
-        (["--recording", "x"], "agent oracle takes no --recording; agents that take it: predictio"),
+        (
+            ["--recording", "x"],
+            "agent oracle takes no --recording; agents with this option: predictio",
+        ),
         (["--agent", "cli:echo {qery}"], "{qery} is not a place of the command: {query} is"),
         (["--agent", "cli:echo --url={ulr}"], "{ulr} is not a place of the command: {url} is"),
     ],

@@ -461,7 +461,7 @@ def test_a_folder_of_harbors_names_no_code(name: str) -> None:
 def test_an_environment_without_its_tasks_is_told_what_to_type(cli: Commands, command: str) -> None:
     used, err = lines_of(cli, command, "own.py:Maze", code=2)
     assert used == []
-    assert "environment 'maze' comes without tasks: name them, as --data FILE" in err
+    assert "environment 'maze' has no bundled tasks: name a file or dataset by --data" in err
     assert lines_of(cli, "validate", "own.py:load", "-q")[0][0] == "data two", "still a loader"
 
 

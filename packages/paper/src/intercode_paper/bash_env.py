@@ -145,7 +145,7 @@ def _check(tasks: Dataset, task: Task) -> None:
         raise TaskError(f"{location}, field 'gold': the paper protocol compares with gold")
     for field in ("setup", "files", "verification"):
         if getattr(task, field):
-            raise TaskError(f"{location}, field {field!r}: the paper protocol has no such thing")
+            raise TaskError(f"{location}, field {field!r}: the paper protocol has no such field")
 
 
 _OTHER_SUITES = {

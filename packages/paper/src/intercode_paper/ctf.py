@@ -156,7 +156,7 @@ def _check(task: Task) -> None:
     unknown += ["verification"] if task.verification else []
     if unknown:
         raise TaskError(
-            f"task {task.task_id!r}, field {unknown[0]!r}: the paper protocol has no such thing"
+            f"task {task.task_id!r}, field {unknown[0]!r}: the paper protocol has no such field"
         )
 
 

@@ -35,8 +35,8 @@ def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[s
             continue
         if episode.task_id in paper_episodes:
             raise UsageError(
-                f"the form of 2023 has one attempt at a task, and there are several at "
-                f"{episode.task_id!r}: choose one with --epoch N"
+                "the format of 2023 has a single attempt at each task, but the run has several "
+                f"at {episode.task_id!r}: choose one with --epoch N"
             )
         paper_episodes[episode.task_id] = _paper(episode, manifest)
     agent = manifest.get("agent", {})

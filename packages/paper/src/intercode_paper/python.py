@@ -211,10 +211,12 @@ class PythonStage(PaperStage[PaperPython]):
         except RewardError as error:
             raise TaskError(str(error)) from error
         if not task.tests:
-            raise TaskError(f"task {task.task_id!r}, field 'tests': the paper needs it")
+            raise TaskError(f"task {task.task_id!r}, field 'tests': the paper protocol needs it")
         for field in ("setup", "files", "verification"):
             if getattr(task, field):
-                raise TaskError(f"task {task.task_id!r}, field {field!r}: 2023 had no such thing")
+                raise TaskError(
+                    f"task {task.task_id!r}, field {field!r}: the 2023 release has no such field"
+                )
         self._stage.check(task)
 
     def open(self, task: Task) -> PaperPython:

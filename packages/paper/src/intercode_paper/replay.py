@@ -51,7 +51,8 @@ def execute(args: argparse.Namespace) -> int:
     recorded_run, reworded_ids = update_queries(tasks, recorded_run)
     if reworded_ids:
         tell(
-            f"intercode: {_ids(reworded_ids)} of the data: reworded since the run, and found by id"
+            f"intercode: {_ids(reworded_ids)} of the data: matched by id, because their text has "
+            "changed since the run"
         )
     selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()
@@ -67,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if (args.data is None) == (args.upstream is None):
-        raise UsageError("say which tasks were run: either --data FILE, or --upstream DIR")
+        raise UsageError("name the tasks of the run: --data FILE, or --upstream DIR")
     if args.env == "bash" and (args.upstream is None) != (args.suite is None):
         raise UsageError("--upstream DIR and --suite NAME belong together")
     if args.env == "sql" and args.image is not None:
@@ -77,7 +78,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.env in _SUITES and args.upstream is not None:
         name, suite, _ = _SUITES[args.env]
         if args.suite not in (None, suite):
-            raise UsageError(f"no {name} run of suite {args.suite!r} is known, only of {suite!r}")
+            raise UsageError(
+                f"no {name} run of suite {args.suite!r} is supported, only of {suite!r}"
+            )
 
 
 def _tasks(args: argparse.Namespace) -> Dataset:
@@ -125,7 +128,7 @@ def _sql(
 
     place = args.databases or tasks.databases
     if place is None:
-        raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
+        raise UsageError(f"{args.data}: name the folder of its databases: --databases PATH")
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
     engine, say = args.engine or usual_engine(), None if args.quiet else tell
     with closing(open_databases(engine, Path(place), dialect, say)) as databases:

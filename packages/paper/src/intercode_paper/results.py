@@ -189,7 +189,7 @@ def _run(path: Path, data: Any) -> RecordedRun:
         except RecordError as error:
             raise RecordError(f"episode {key!r}: {error}") from None
         if episode.task_id in episodes:
-            raise RecordError(f"episode {key!r}: task_id {episode.task_id!r} is there twice")
+            raise RecordError(f"episode {key!r}: task_id {episode.task_id!r} is listed twice")
         episodes[episode.task_id] = episode
     return RecordedRun(path, tuple(episodes.values()), meta)
 

@@ -41,7 +41,7 @@ def refuse_limits(limits: Limits | None) -> None:
         UsageError: They are not the defaults.
     """
     if limits not in (None, Limits()):
-        raise UsageError("the paper protocol has limits of its own: leave yours away")
+        raise UsageError("the paper protocol has limits of its own: omit yours")
 
 
 def ending(action: str) -> Status | None:

@@ -81,9 +81,13 @@ class SqlStage(PaperStage[SqlPlace]):
         """
         for field in ("gold", "db"):
             if not getattr(task, field):
-                raise TaskError(f"task {task.task_id!r}, field {field!r}: the paper needs it")
+                raise TaskError(
+                    f"task {task.task_id!r}, field {field!r}: the paper protocol needs it"
+                )
         if task.setup:
-            raise TaskError(f"task {task.task_id!r}, field 'setup': 2023 had no such thing")
+            raise TaskError(
+                f"task {task.task_id!r}, field 'setup': the 2023 release has no such field"
+            )
         self._stage.check(task)
 
     def open(self, task: Task) -> SqlPlace:

@@ -161,7 +161,7 @@ class MySQLDatabases:
             if lower_case == 0:
                 tell(
                     "this server tells upper from lower case in names of tables "
-                    "(lower_case_table_names=0); that of 2023 did not: many queries will fail"
+                    "(lower_case_table_names=0), unlike that of 2023: many queries will fail"
                 )
             self._refuse_taken(cursor, databases)
             for name in databases:
@@ -183,7 +183,7 @@ class MySQLDatabases:
         if conflicts := [name for name in databases if name.lower() in existing_names]:
             raise UsageError(
                 f"the server already has {', '.join(conflicts)}: the replay needs databases of "
-                "these names and drops them at its end. Drop them, or take another server"
+                "these names and drops them at its end. Drop them, or use another server"
             )
 
     def _grant(self, cursor: Any) -> None:
@@ -211,7 +211,7 @@ def _cursor(args: dict[str, Any]) -> Iterator[Any]:
         with closing(connection), connection.cursor() as cursor:
             yield cursor
     except pymysql.err.MySQLError as error:
-        raise DatabaseError(f"the server said: {error}") from error
+        raise DatabaseError(f"error of the server: {error}") from error
 
 
 _MODE = (

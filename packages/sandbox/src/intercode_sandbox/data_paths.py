@@ -25,4 +25,6 @@ def resolve_data_path(folder: Path, path: str | Path) -> Path:
     real_path = Path(os.path.realpath(full_path))
     if not str(path).startswith("~") and real_path.is_relative_to(os.path.realpath(folder)):
         return full_path
-    raise ValueError(f"{str(path)!r} is not in {folder}, and data may name nothing outside it")
+    raise ValueError(
+        f"{str(path)!r} is not in {folder}, and data must not name files outside of it"
+    )

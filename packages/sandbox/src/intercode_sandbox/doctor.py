@@ -226,7 +226,7 @@ def _check_open_files() -> Check:
 def _check_processes() -> Check:
     text = read_if_there("/proc/sys/kernel/pid_max")
     if not text:
-        return Check("process ids", None, "/proc does not show how many there may be")
+        return Check("process ids", None, "/proc does not show the maximum number")
     limit = int(text)
     cgroup_limit = cgroup.own_process_limit()
     if cgroup_limit is not None and cgroup_limit < _MIN_PROCESSES:
@@ -237,7 +237,7 @@ def _check_processes() -> Check:
     return Check(
         "process ids",
         ok,
-        f"pid_max is {limit}: so many processes and threads on the whole machine",
+        f"pid_max is {limit}: the maximum number of processes and threads on the whole machine",
         "" if ok else kernel_setting_command("kernel/pid_max", 4_194_304),
     )
 

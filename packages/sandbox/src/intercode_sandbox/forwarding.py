@@ -253,7 +253,7 @@ def _listen(listener: socket.socket, port: int, max_connections: int) -> None:
             raise CausedInsideError(f"port {port} of the sandbox is in use there") from error
         if error.errno == errno.EACCES:
             raise UsageError(
-                f"port {port} of the sandbox cannot be had: take one from 1024 on"
+                f"port {port} of the sandbox is not permitted: choose a port from 1024 on"
             ) from error
         raise SandboxError(f"port {port} of the sandbox cannot be forwarded: {error}") from error
 
@@ -265,7 +265,7 @@ def checked_port(port: int) -> int:
         UsageError: It is not from 1 to 65535.
     """
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
-        raise UsageError(f"a port is a whole number from 1 to 65535, not {port!r}")
+        raise UsageError(f"a port must be a whole number from 1 to 65535, not {port!r}")
     return port
 
 
@@ -284,7 +284,9 @@ def adopt_socket(fds: list[int]) -> socket.socket:
         passed_socket = socket.socket(fileno=fds[0])
     except OSError as error:
         os.close(fds[0])
-        raise SandboxError(f"the sandbox passed something else for a socket: {error}") from error
+        raise SandboxError(
+            f"the sandbox passed a descriptor that is not a socket: {error}"
+        ) from error
     try:
         traits = [
             passed_socket.getsockopt(socket.SOL_SOCKET, option)
@@ -292,17 +294,17 @@ def adopt_socket(fds: list[int]) -> socket.socket:
         ]
         traits += [passed_socket.getsockopt(socket.SOL_SOCKET, _SO_PROTOCOL)]
         if traits != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:
-            raise SandboxError(f"the sandbox passed another socket than one of TCP: {traits}")
+            raise SandboxError(f"the sandbox passed a socket that is not TCP: {traits}")
         if passed_socket.getsockname() != ("0.0.0.0", 0):
             raise SandboxError(f"the sandbox passed a socket in use: {passed_socket.getsockname()}")
         if _network_cookie(passed_socket) == _machine_network_cookie():
             raise UsageError(
                 "this sandbox shares the machine's network (network=True): a forward needs a "
-                "sandbox with a network of its own"
+                "sandbox with a separate network"
             )
     except OSError as error:
         passed_socket.close()
-        raise SandboxError(f"the sandbox's socket is of no use: {error}") from error
+        raise SandboxError(f"the sandbox's socket cannot be used: {error}") from error
     except BaseException:
         passed_socket.close()
         raise
@@ -350,7 +352,7 @@ def address(text: str) -> tuple[str, int]:
         or (":" in host and bare_host == host)
         or not (port.isascii() and port.isdigit())
     ):
-        raise UsageError(f"not an address, as 127.0.0.1:8000 or [::1]:8000: {text!r}")
+        raise UsageError(f"not an address such as 127.0.0.1:8000 or [::1]:8000: {text!r}")
     return bare_host, checked_port(int(port))
 
 

@@ -87,7 +87,7 @@ class Registry:
             UsageError: The name is taken.
         """
         if name in self._entries and not replace:
-            raise UsageError(f"there already is a {self.kind} named {name!r}")
+            raise UsageError(f"a {self.kind} named {name!r} already exists")
         self._entries[name] = target
         self._packages.discard(name)
 

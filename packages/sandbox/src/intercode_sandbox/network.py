@@ -120,7 +120,8 @@ class Policy:
         ports = [port for _, port in endpoints]
         if duplicate_ports := [port for port in ports if ports.count(port) > 1]:
             raise UsageError(
-                f"network: two endpoints have the port {duplicate_ports[0]}, and a sandbox one"
+                f"network: two endpoints have the port {duplicate_ports[0]}, which a sandbox can "
+                "have only once"
             )
         return cls(False, endpoints, hosts)
 
@@ -148,11 +149,11 @@ def _parse_entry(text: object, direct: bool) -> Policy:
         raise UsageError(f"network: give the port of an address, as {name}:443: {text!r}")
     if literal is None and "." not in name and port is None:
         raise UsageError(
-            f"network: {text!r} is not a host: give HOST:PORT, a URL, or names such as pypi.org "
-            "and *.example.org with commas between them; or no value, for all of the network"
+            f"network: {text!r} is not a host: give HOST:PORT, a URL, or comma-separated names "
+            "such as pypi.org,*.example.org; or no value for the whole network"
         )
     if name.startswith("*.") and "." not in name[2:]:
-        raise UsageError(f"network: {text!r} is too wide: give no value for all of the network")
+        raise UsageError(f"network: {text!r} is too wide: give no value for the whole network")
     _check_literal(name, text)
     return Policy(hosts=(Host(name, port),))
 
@@ -197,7 +198,7 @@ def _parse_literal(name: str) -> Address | None:
 
 def _check_literal(name: str, text: str) -> None:
     if (literal := _parse_literal(name)) is not None and (reason := forbidden_reason(literal)):
-        raise UsageError(f"network: {text!r} is {reason}, which no sandbox may reach")
+        raise UsageError(f"network: {text!r} is {reason}, which sandboxes must not reach")
 
 
 def _embedded_ipv4(candidate: Address) -> Address:

@@ -42,7 +42,7 @@ def check_package(package: ModuleType, dependent: str, file: str) -> None:
     if getattr(package, "ORIGIN", None) != ORIGIN:
         raise PackageError(
             f"{package.__name__} ({package.__file__}) is not InterCode's package of this name. "
-            f"Remove or rename it, then reinstall {dependent} with the packages that it needs",
+            f"Remove or rename it, then reinstall {dependent} with its dependencies",
             name=package.__name__,
             path=package.__file__,
         )
@@ -72,8 +72,8 @@ def check_upper_package(name: str) -> None:
     file = spec.origin or str(spec.submodule_search_locations)  # the folders of a namespace
     if not _declares_origin(Path(file)):
         raise PackageError(
-            f"{name} ({file}) is not InterCode's package of this name. "
-            f"Remove or rename it; pip install {name.replace('_', '-')} brings InterCode's",
+            f"{name} ({file}) is not InterCode's package of this name. Remove or rename it; pip "
+            f"install {name.replace('_', '-')} installs InterCode's",
             name=name,
             path=file,
         )

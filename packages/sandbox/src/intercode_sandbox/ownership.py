@@ -89,16 +89,16 @@ class OneCaller:
         """
         if self.forked:
             raise EnvironmentStateError(
-                f"{self._subject} was made by process {self._owner}, and this is its fork, process "
-                f"{os.getpid()}: sandboxes are not shared. Make the environment here, in the child"
+                f"{self._subject} was made by process {self._owner}, and this is its forked child "
+                f"{os.getpid()}: sandboxes are not shared. Make the environment in the child"
             )
         with self._lock:  # for a moment: an exception never leaves it locked
             if self._holder is None or not _is_executing(self._holder):
                 self._holder, self._is_cut = sys._getframe(1), False
                 return
         raise EnvironmentStateError(
-            f"another call of {self._subject} is running: it serves one thread at a time. Make "
-            "one environment for each thread, or use intercode.make_vec"
+            f"another call of {self._subject} is running: only one thread at a time may use it. "
+            "Make one environment for each thread, or use intercode.make_vec"
         )
 
     def __exit__(

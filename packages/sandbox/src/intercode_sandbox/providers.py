@@ -46,7 +46,7 @@ def get_provider(
     """
     for option, value in {"preload": preload, "path": path}.items():
         if isinstance(value, str | os.PathLike):
-            raise UsageError(f"{option} is a list, as [{os.fspath(value)!r}]")
+            raise UsageError(f"{option} must be a list, such as [{os.fspath(value)!r}]")
     folders = tuple(str(Path(folder).absolute()) for folder in path)
     key = (absolute(name), tuple(preload), folders)
     with _lock:

@@ -85,7 +85,7 @@ def _read_request(head: bytes) -> tuple[bytes, str, int, bytes]:
     method, target = match[1], match[2].decode("ascii")
     url = urlsplit(f"//{target}" if method == b"CONNECT" else target)
     if method != b"CONNECT" and url.scheme.lower() != "http":
-        raise _BadRequestError("give a proxy the whole URL, which begins with http://")
+        raise _BadRequestError("a request to a proxy needs the whole URL, beginning with http://")
     try:
         default = "" if method == b"CONNECT" else ":80"
         host, port = address(url.netloc if _has_port(url.netloc) else url.netloc + default)

@@ -69,20 +69,27 @@ class StartRequest:
     ) -> Self:
         """Return the request of a sandbox's options: see `Sandbox`."""
         if not image or not isinstance(image, str | Snapshot):
-            raise UsageError(f"an image is a name or a snapshot, not {image!r}")
+            raise UsageError(f"an image must be a name or a snapshot, not {image!r}")
         for name in options:
             if name not in OPTIONS:
                 raise UsageError(f"a sandbox has no option {name!r}{hint_text(name, OPTIONS)}")
         checked_limits = Limits.of(limits, **options)
         if not isinstance(network, bool | str | Sequence):
-            raise UsageError(f"network is True, False, a host or a list of hosts, not {network!r}")
+            raise UsageError(
+                f"network must be True, False, a host or a list of hosts, not {network!r}"
+            )
         Policy.of(network)
         if isinstance(provider, str):
             provider = get_provider(provider, preload, path)
         elif not hasattr(provider, "start"):
-            raise UsageError(f"a provider is a name or an object with `start`, not {provider!r}")
+            raise UsageError(
+                f"a provider must be a name or an object with `start`, not {provider!r}"
+            )
         elif preload or path:
-            raise UsageError("preload and path belong to a provider by name: give them to yours")
+            raise UsageError(
+                "preload and path are options of a named provider: pass them to your provider "
+                "itself"
+            )
         return cls(image, provider, checked_limits, network)
 
     def start(self) -> SandboxBackend:
@@ -465,7 +472,7 @@ def _checked_argv(argv: Sequence[str | bytes]) -> Sequence[str | bytes]:
         UsageError: The arguments are not a list of strings.
     """
     if isinstance(argv, str | bytes) or not isinstance(argv, Sequence):
-        raise UsageError(f'argv is a list, as ["bash", "-c", "echo hello"], not {argv!r}')
+        raise UsageError(f'argv must be a list, such as ["bash", "-c", "echo hello"], not {argv!r}')
     for argument in argv:
         if not isinstance(argument, str | bytes | os.PathLike):
             raise UsageError(f"argv: each argument must be a string, not {argument!r}")
@@ -479,10 +486,10 @@ def _checked_env(env: Mapping[str, str] | None) -> Mapping[str, str] | None:
         UsageError: A name or a value is invalid.
     """
     if not isinstance(env, Mapping | None):
-        raise UsageError(f"env has names and values, not {env!r}")
+        raise UsageError(f"env must be a mapping of names to values, not {env!r}")
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise UsageError(f"env: {name!r} cannot be the name of a variable")
+            raise UsageError(f"env: {name!r} is not the name of an environment variable")
         if not isinstance(value, str) or "\0" in value:
             raise UsageError(f"env: {name} must be a string without NUL, not {value!r}")
     return env
@@ -508,7 +515,7 @@ def _as_bytes(data: Data, name: str) -> bytes:
     if isinstance(data, str):
         return data.encode("utf-8", "surrogateescape")
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise UsageError(f"{name} is bytes or a text, not {type(data).__name__}")
+        raise UsageError(f"{name} must be bytes or a text, not {type(data).__name__}")
     return bytes(data)
 
 

@@ -169,7 +169,7 @@ def _method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str
 
 
 def _no_overview() -> NoReturn:
-    raise UsageError("nothing shows what there is in this environment")
+    raise UsageError("this environment has no commands that list its contents")
 
 
 def sees_gold(factory: object) -> bool:

@@ -40,9 +40,7 @@ class Oracle:
         """Refuse a run in which no task has a gold; warn of tasks without one."""
         task_ids = [task.task_id for task in tasks if not task.gold]
         if len(task_ids) == len(tasks):
-            raise UsageError(
-                "agent oracle runs gold, and none of the tasks has any: name another agent"
-            )
+            raise UsageError("agent oracle runs gold, but no task has gold: name another agent")
         names = format_names(task_ids, 3)
         return f"no gold for {names}: there the oracle does nothing but submit" if names else ""
 
@@ -197,7 +195,7 @@ def read_predictions(path: Path) -> dict[str, str]:
             raise RecordError(f"{path}:{number}: task {task_id!r} has two predictions")
         predictions[task_id] = text
     if not predictions:
-        raise RecordError(f"{path} holds no prediction")
+        raise RecordError(f"{path} contains no predictions")
     return predictions
 
 

@@ -282,7 +282,7 @@ def read_overview(env: object) -> str:
     """
     overview = getattr(env, "overview", None)
     if not callable(overview):
-        raise UsageError("nothing shows what there is where no environment is known")
+        raise UsageError("without an environment, no commands list its contents")
     return str(overview())
 
 
@@ -295,8 +295,8 @@ def describe_tables(task: Task) -> str:
     tables = task.metadata.get("db_tables")
     if not isinstance(tables, Mapping):
         raise UsageError(
-            f"task {task.task_id!r} does not say which tables its database has "
-            "(metadata.db_tables): leave --schema away"
+            f"task {task.task_id!r} does not list the tables of its database "
+            "(metadata.db_tables): omit --schema"
         )
     return "\n".join(
         f"- {name}: {', '.join(map(str, columns))}" for name, columns in tables.items()
@@ -450,7 +450,9 @@ def _load(path: Path, builtin_template: Template) -> Template:
     template.filename = str(path)
     block_names = ", ".join(builtin_template.blocks)
     if not template.blocks:
-        raise UsageError(f"prompt {path}: it has no block; this agent's are {block_names}")
+        raise UsageError(
+            f"prompt {path}: the file has no block; the blocks of this agent: {block_names}"
+        )
     if unknown := sorted(template.blocks.keys() - builtin_template.blocks.keys()):
         raise UsageError(f"prompt {path}: block {unknown[0]!r} is unknown; known: {block_names}")
     if names:

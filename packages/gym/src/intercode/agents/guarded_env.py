@@ -180,7 +180,7 @@ class HeldEnv:
         if not isinstance(action, str):
             raise ActionError(f"the agent's action is not a text but {type(action).__name__}")
         if not self.running:
-            raise EnvironmentStateError("the episode has ended: it takes no more actions")
+            raise EnvironmentStateError("the episode has ended: no more actions are possible")
         _attempt_context(self).on_action(action)
         step_result = _attempt_context(self).perform(lambda: _env(self).step(action))
         self._observation, reward, terminated, truncated, info = step_result
@@ -288,4 +288,6 @@ class _ClosedEnvironment:
     """The place of an environment whose attempt is over."""
 
     def __getattr__(self, name: str) -> Any:
-        raise EnvironmentStateError("the attempt is over: the environment is its run's again")
+        raise EnvironmentStateError(
+            "the episode is over: the agent can no longer use its environment"
+        )

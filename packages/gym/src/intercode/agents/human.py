@@ -47,7 +47,7 @@ class HumanAgents:
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
         """Refuse a run of several tasks at a time."""
         if workers > 1:
-            raise UsageError("agent human does one task at a time: it takes no --workers above 1")
+            raise UsageError("agent human plays one task at a time: --workers must be 1")
         return ""
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -58,8 +58,8 @@ class HumanAgents:
         """
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
-                "agent human is a person at a terminal, and there is none: standard input and "
-                "standard error must be one"
+                "agent human needs a person at a terminal: standard input and standard error "
+                "must be a terminal"
             )
 
     def __call__(self, task: Task) -> HumanAgent:

@@ -113,10 +113,7 @@ class Options:
         if self.samples < 1 or self.observation_limit < 1 or (self.dialogue_limit or 1) < 1:
             raise UsageError("samples and limits must be at least 1")
         if self.samples > 1 and not self.settings.temperature:
-            raise UsageError(
-                "several samples of a model at temperature 0 are one and the same: "
-                "give a temperature"
-            )
+            raise UsageError("several samples at temperature 0 are identical: set --temperature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +146,7 @@ class Strategy:
             UsageError: They are asked for, and the strategy cannot.
         """
         if self.examples == "cannot" and asked:
-            raise UsageError(f"agent {self.name} shows no worked examples: leave them out")
+            raise UsageError(f"agent {self.name} has no worked examples: omit --examples")
         if asked is not None:
             return asked
         return self.examples == "always" or (self.examples == "local" and is_local(model))
@@ -355,7 +352,7 @@ class Allowance:
             return None
         if transcript.cost is None:
             raise UsageError(
-                f"the price of {transcript.name} is unknown: no limit of cost can be kept"
+                f"the price of {transcript.name} is unknown: its cost cannot be limited"
             )
         return "cost" if transcript.cost >= limits.cost else None
 

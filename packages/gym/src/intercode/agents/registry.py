@@ -82,7 +82,7 @@ def get(name: str, **options: Any) -> AgentFactory:
         if unknown := sorted(options.keys() - signature.parameters.keys()):
             takers = ", ".join(list_agents_taking(unknown[0])) or "none"
             raise UsageError(
-                f"agent {name} takes no option {unknown[0]!r}; agents that take it: {takers}"
+                f"agent {name} takes no option {unknown[0]!r}; agents with this option: {takers}"
             ) from None
         raise UsageError(f"agent {name}: {error}") from error
     return make(**options)

@@ -353,7 +353,7 @@ class SearchStrategy(Strategy):
             UsageError: All proposals would be one and the same; or `choose` is given.
         """
         if "choose" in options:
-            raise UsageError(f"agent {self.name} takes no --choose: it tries all that it proposes")
+            raise UsageError(f"agent {self.name} takes no --choose: it tries every proposed action")
         options = {"samples": PROPOSALS, "search": Search(), "settings": Settings(), **options}
         return Strategy.__call__(self, model, **options)
 

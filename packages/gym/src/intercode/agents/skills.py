@@ -157,7 +157,7 @@ def _text(path: Path) -> str:
         if size > TEXT:
             raise UsageError(
                 f"skill {path}: it has {size:,} bytes, and at most {TEXT:,} go to a model: move "
-                "what is not always needed to references/, and link to it"
+                "optional parts to references/, and link to them"
             )
         with open_regular(path) as file:
             return file.read().decode().replace("\r\n", "\n")
@@ -217,7 +217,9 @@ def _check_links(body: str, home: Path) -> None:
             continue
         path = unquote(link.partition("#")[0].partition("?")[0])
         if PurePosixPath(path).is_absolute() or not _is_within(home / path, home):
-            raise ValueError(f"the link to {link!r} leaves the folder: no agent could follow it")
+            raise ValueError(
+                f"the link to {link!r} points out of the folder, where no agent can read"
+            )
         if not (home / path).exists():
             raise ValueError(f"the link to {link!r}: there is no such file")
 

@@ -56,10 +56,16 @@ class CleanupPart:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "--all", action="store_true", help="also images, databases and all that can be made again"
+        "--all",
+        action="store_true",
+        help="also remove images, databases and everything else that can be rebuilt",
     )
-    parser.add_argument("--yes", action="store_true", help="with --all: do not ask")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument(
+        "--yes", action="store_true", help="with --all: do not ask for confirmation"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be removed, and remove nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -87,7 +93,10 @@ def execute(args: argparse.Namespace) -> int:
 def _clean_all(args: argparse.Namespace) -> int:
     may_ask = sys.stdin.isatty() and not args.json
     if not (args.dry_run or args.yes or may_ask):
-        raise UsageError("clean --all asks on a terminal: add --yes, or --dry-run to see what goes")
+        raise UsageError(
+            "clean --all needs a confirmation on a terminal: add --yes, or --dry-run to list "
+            "what would be removed"
+        )
     plan = _remove_unused(dry_run=True)
     if not args.json:
         _print_parts(plan)

@@ -39,27 +39,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    add_action(actions, "list", "the datasets that have a name")
+    add_action(actions, "list", "list the named datasets")
 
-    info = add_action(actions, "info", "show one of them")
+    info = add_action(actions, "info", "show a dataset's licence, source and state")
     info.add_argument("name", metavar="NAME")
 
-    fetch = add_action(actions, "fetch", "download one from where its authors put it")
+    fetch = add_action(actions, "fetch", "download a dataset from its authors' address")
     fetch.add_argument("name", metavar="NAME")
     fetch.add_argument(
         "--from",
         dest="origin",
         default="",
         metavar="URL|PATH",
-        help="another place of the same archive, the archive as a file, or a folder to link to",
+        help="another URL of the same archive, the archive as a file, or a folder to link to",
     )
-    fetch.add_argument("--checksum", default="", metavar="HEX", help="its SHA-256")
-    fetch.add_argument("--force", action="store_true", help="fetch it again")
+    fetch.add_argument("--checksum", default="", metavar="HEX", help="SHA-256 of the archive")
+    fetch.add_argument("--force", action="store_true", help="fetch a dataset again that is present")
     fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
     checks = actions.add_parser(
         "validate",
-        help="check that gold solves every task, twice alike, and nothing else does",
+        help="check that gold solves every task, twice alike, and that no wrong answer does",
     )
     validate.configure(checks)
 

@@ -49,8 +49,8 @@ this seed, the agent fails once, then recovers."""
 LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
 """The proposed model if no environment variable has a key or a URL."""
 INTRODUCTION = (
-    "An agent is given a task in words, acts, sees what its actions really do, and\n"
-    "submits. Here is one episode, in a sandbox of its own:\n"
+    "An agent reads a task, acts, observes the real output of each action, and submits.\nHere is "
+    "one episode, in a fresh sandbox:\n"
 )
 AGENT_NOTE = (
     "'scripted' is not a language model: it knows gold, and makes random errors.\n"
@@ -76,12 +76,12 @@ def execute(args: argparse.Namespace) -> int:
         demo.interrupted = True
     if demo.interrupted:
         limit = f" --limit {args.limit}" if args.limit else ""
-        print(f"stopped; what was finished is in {output_folder}. The rest:", file=sys.stderr)
+        print(f"stopped; the finished episodes are in {output_folder}. To resume:", file=sys.stderr)
         print(f"{_program()} demo --out {shlex.quote(str(output_folder))}{limit}", file=sys.stderr)
         return INTERRUPT_EXIT_CODE
     if len(demo.skip_reasons) == len(ENVS):
         reasons = "; ".join(f"{env}: {reason}" for env, reason in demo.skip_reasons.items())
-        raise InterCodeError(f"nothing could be run: {reasons}")
+        raise InterCodeError(f"no environment could run: {reasons}")
     page = output_folder / "report.html"
     runs = _write(page, demo.folders)
     if args.json:
@@ -289,8 +289,8 @@ def _print(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
         if errors_text := results.errors(run.outcomes):
             print(f"{safe(str(run.folder))}: {errors_text}")
     for env, reason in skip_reasons.items():
-        print(f"{env} was left out: {safe(reason)}\n")
-    print("Success within so many turns, all environments together:\n")
+        print(f"{env} was skipped: {safe(reason)}\n")
+    print("Success by number of turns, all environments together:\n")
     print(results.for_terminal(_curves(runs)))
     print(AGENT_NOTE)
 
@@ -317,7 +317,7 @@ def suggest_model_command() -> tuple[str, str]:
     openai, anthropic = keys.find("OPENAI_API_KEY"), keys.find("ANTHROPIC_API_KEY")
     if url := keys.find("OPENAI_BASE_URL"):
         url = keys.check_url(url)
-        reason = "as OPENAI_BASE_URL is set (put the name that the server gives it for NAME)"
+        reason = "as OPENAI_BASE_URL is set (replace NAME by the server's name of the model)"
         if openai:
             return reason, _run_command("openai/NAME", "--max-tokens 1000000")
         options = f"--base-url {shlex.quote(url)} --max-tokens 1000000"

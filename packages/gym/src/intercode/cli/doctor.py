@@ -102,7 +102,7 @@ def _verdict(start_results: Mapping[str, bool], backends: Mapping[str, bool]) ->
         options_text = " or ".join(f"--sandbox {name}" for name, works in backends.items() if works)
         return f"Sandboxes can be used: {options_text}."
     if any(start_results.values()):
-        return "Sandboxes start, but not all that needs them works: see FAIL above."
+        return "Sandboxes start, but tasks fail: see FAIL above."
     return "Sandboxes cannot be used on this machine yet."
 
 
@@ -118,7 +118,7 @@ def _check_python() -> list[Check]:
 
 _PACKAGES = {
     "intercode-sandbox": "sandboxes",
-    INTEGRATIONS: "adapters, servers, gateway, agents of others",
+    INTEGRATIONS: "adapters, servers, gateway, external agents",
     PAPER: "protocol of 2023",
 }
 """Companion package → its content."""
@@ -158,7 +158,7 @@ def _check_environment(
     label = f"env {name}" if sandbox == "native" else f"env {name} on {sandbox}"
     missing_programs = [program for program in programs if not shutil.which(program)]
     if missing_programs:
-        detail = f"not tried without {' and '.join(missing_programs)}"
+        detail = f"not tested without {' and '.join(missing_programs)}"
         return [Check(label, None, detail, install_command(" ".join(missing_programs)))]
     return run_check(label, lambda: _play_task(label, name, action, expected_text, sandbox), False)
 
@@ -201,7 +201,7 @@ class _Program:
 _PROGRAMS = (
     _Program("bash", "tasks in the image 'host'", "no Bash, CTF or SWE tasks in the image 'host'"),
     _Program("git", "repositories of SWE tasks, images of them", "no SWE tasks"),
-    _Program("gcc", "a bundled puzzle in C", "the bundled CTF puzzle 'door' is left out"),
+    _Program("gcc", "a bundled puzzle in C", "the bundled CTF puzzle 'door' is excluded"),
     _Program("debootstrap", "images debian:SUITE", "no images debian:SUITE", root_only=True),
     _Program("skopeo", "images docker://NAME, pulled without Docker", "no images docker://NAME"),
 )
@@ -285,5 +285,5 @@ def _check_disk_space() -> Check:
     detail = f"{runs_path}: {free_bytes / 2**30:.1f} GiB free"
     if free_bytes >= _RUNS_BYTES:
         return Check("runs", True, detail)
-    fix = f"df -h {folder}  # and make room, or name another folder by --out"
+    fix = f"df -h {folder}  # and free some space, or name another folder by --out"
     return Check("runs", None, f"{detail}: a long run keeps every observation", fix)

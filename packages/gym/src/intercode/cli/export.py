@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.tokens and args.to != "parquet":
         raise UsageError(f"--tokens is for --to parquet, not --to {args.to}")
     if args.tokens and args.turns:
-        raise UsageError("--tokens has rows of its own: leave out --turns")
+        raise UsageError("--tokens writes rows of its own kind: omit --turns")
     redactor = Redactor(includes_dialogues=args.redact)  # an older record may hold secrets
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
@@ -85,13 +85,16 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
     from intercode.report.inspect import file_name
 
     if args.solved or args.epoch is not None:
-        raise UsageError("a log of Inspect's has the run's results: it takes all of its episodes")
+        raise UsageError(
+            "an Inspect log contains the results of the whole run: omit the options that select "
+            "episodes"
+        )
     if args.out is not None and args.out.is_dir():
         args.out /= file_name(manifest)
     if args.out is not None and args.out.suffix != ".json":
         raise UsageError(
-            f"Inspect knows its logs by their names: end {args.out} in .json "
-            "('inspect log convert' makes .eval of it)"
+            f"Inspect recognises logs by their suffix: end {args.out} in .json ('inspect log "
+            "convert' makes .eval of it)"
         )
 
 

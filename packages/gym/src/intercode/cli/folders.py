@@ -25,7 +25,9 @@ def execute(args: argparse.Namespace) -> int:
     skip_reasons: dict[str, str] = {}
     with closing(setting(export_plan, watcher).make()) as env:
         if not isinstance(env, InterCodeEnv):
-            raise UsageError(f"the tasks of {args.data!r} are tried elsewhere: export them there")
+            raise UsageError(
+                f"the tasks of {args.data!r} run in another framework: export them there"
+            )
         exporter = form(env, args.out, args.base)
         for task in export_plan.tasks:
             line.show(f"{len(exported_folders) + len(skip_reasons)} of {len(export_plan.tasks)}")

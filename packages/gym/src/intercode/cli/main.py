@@ -37,26 +37,26 @@ from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import describe_error, is_reference
 
 _DESCRIPTIONS = {
-    "demo": "see it work: three scripted agents on all bundled tasks",
-    "new": "write a benchmark of your own, to begin with",
+    "demo": "run three scripted agents on all bundled tasks",
+    "new": "create a small benchmark of your own in a new folder",
     "run": "run an agent over tasks",
-    "sweep": "run every agent with every model everywhere, and compare",
-    "resume": "resume a run that was stopped, or has errors",
+    "sweep": "run every agent with every model in every environment, and compare",
+    "resume": "resume a run that was interrupted or has errors",
     "rescore": "score a recorded run again, with another reward",
-    "score": "score predictions that were made elsewhere",
-    "mcp": "let a client of the Model Context Protocol solve tasks",
+    "score": "score a file of predictions from another program",
+    "mcp": "serve tasks to a client of the Model Context Protocol",
     "play": "try tasks yourself, in the terminal",
-    "report": "the summary of a finished run",
-    "show": "the episodes of a finished run, turn by turn",
-    "view": "runs in the browser, also while they go on",
-    "export": "a finished run in another form",
-    "validate": "check that the tasks of a benchmark work",
-    "serve": "serve environments to programs elsewhere, by OpenEnv's WebSocket",
-    "gateway": "put a recorded, limited gate in front of a model",
-    "replay": "repeat recorded runs of the 2023 paper, and compare",
-    "datasets": "list and fetch datasets, check that their tasks work",
+    "report": "print the results of runs, or compare runs",
+    "show": "print the episodes of a run, turn by turn",
+    "view": "view runs in the browser, even while they are running",
+    "export": "export a run in another format",
+    "validate": "check that the tasks of a benchmark can be solved and scored",
+    "serve": "serve environments over a network, by OpenEnv's WebSocket protocol",
+    "gateway": "proxy, record and limit calls to a model",
+    "replay": "repeat recorded runs of the 2023 paper, and compare the results",
+    "datasets": "list, fetch, validate and export datasets",
     "models": "list, fetch and remove models that run on this machine",
-    "agents": "install command-line agents of others, list and remove them",
+    "agents": "list, install and remove external command-line agents",
     "images": "list, build and remove sandbox images",
     "doctor": "check whether this machine can run sandboxes",
     "clean": "remove the remains of killed runs",
@@ -203,8 +203,8 @@ def _print_error(error: object) -> None:
 
 
 _BROKEN_PIPE_MESSAGE = (
-    "a sandbox or a server has closed its connection (broken pipe). 'intercode doctor' checks this "
-    "machine; --debug shows where it was"
+    "a sandbox or a server closed its connection (broken pipe). 'intercode doctor' checks this "
+    "machine; --debug shows the traceback"
 )
 
 
@@ -268,7 +268,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Interactive coding with execution feedback, in sandboxes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"{commands}\n\n"
-        "'intercode COMMAND --help' tells more. First steps:\n"
+        "'intercode COMMAND --help' describes a command. First steps:\n"
         "  intercode doctor\n"
         "  intercode demo\n"
         "  intercode run bash --limit 10\n"

@@ -27,15 +27,15 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 COMMON = "common"
 
 FILE_DESCRIPTIONS = {
-    "intercode.toml": "says that this folder is a benchmark, and with which options",
-    "tasks.jsonl": "the tasks, one a line: what is asked, and gold",
-    "Dockerfile": "what the agent finds",
-    ".dockerignore": "what the Dockerfile can not copy: gold, for instance",
-    "files": "what the Dockerfile copies",
-    "database.sql": "what the agent finds",
-    "repository": "the project whose issues the tasks are",
-    "reward.py": "how well an episode went",
-    "test_tasks.py": "a test, for pytest",
+    "intercode.toml": "marks this folder as a benchmark, and has its options",
+    "tasks.jsonl": "the tasks, one a line: query and reference solution (gold)",
+    "Dockerfile": "the image: files and programs for the agent",
+    ".dockerignore": "files that the Dockerfile must not copy, such as gold",
+    "files": "the files that the Dockerfile copies",
+    "database.sql": "the database of the tasks",
+    "repository": "the project with the tasks' issues",
+    "reward.py": "the reward function",
+    "test_tasks.py": "a test of the tasks, for pytest",
 }
 """File of a template → its description in the README."""
 
@@ -44,13 +44,15 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("name", metavar="NAME", help="of the new folder, in the current one")
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the new folder, below the working directory"
+    )
     parser.add_argument(
         "--env",
         default="bash",
         choices=kinds(),
         metavar="ENV",
-        help=f"what the tasks are for: one of {', '.join(kinds())} (default: bash)",
+        help=f"environment of the tasks: one of {', '.join(kinds())} (default: bash)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -87,7 +89,9 @@ def _check(folder: Path) -> None:
     if name in ENVS or name in DATASETS:
         raise UsageError(f"{name!r} is already the name of an environment or a dataset of ours")
     if folder.exists() or folder.is_symlink():
-        raise UsageError(f"there already is {folder.absolute()}: choose another name, or remove it")
+        raise UsageError(
+            f"folder {folder.absolute()} already exists: choose another name, or remove it"
+        )
 
 
 def _write(folder: Path, env: str) -> list[str]:

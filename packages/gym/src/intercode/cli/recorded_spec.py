@@ -48,14 +48,16 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="take code, paths and addresses from the run's record, too: they are printed first "
-        "(no key goes to a recorded address)",
+        help="use code, paths and addresses of the run's record, after printing them (API keys "
+        "are never sent to a recorded address)",
     )
 
 
 def add_recorded_options(parser: argparse.ArgumentParser, *, excluded_names: str = "") -> None:
     """Add ``--trust``, and the options that repeat the parts of a record with effects."""
-    group = parser.add_argument_group("what acts in the record, given again, or trusted")
+    group = parser.add_argument_group(
+        "recorded code, paths and addresses, to be repeated or trusted"
+    )
     group.add_argument("--env", metavar="ENV", help="the environment, or its folder")
     for part, names in _GROUPS:
         options = list_part_options(part)

@@ -39,10 +39,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.paper is not None:
         return _paper(args)
     if not args.run:
-        raise UsageError("which runs? Give their folders, or --paper DIR")
+        raise UsageError("name the folders of runs, or --paper DIR")
     args.run = run_folders(args.run)
     if args.hide_gold and not args.html:
-        raise UsageError("--hide-gold is for --html FILE: nothing else shows gold")
+        raise UsageError("--hide-gold needs --html FILE: no other output shows gold")
     shown_gold = [n for n, run in enumerate(args.run) if read_manifest(run).get("needs_gold")]
     episodes = Episodes(hide_gold=args.hide_gold, shown_gold=shown_gold)
     runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _paper(args: argparse.Namespace) -> int:
     if args.run or args.html or args.csv or args.plot:
-        raise UsageError("--paper goes with no runs, no --html, no --csv and no --plot")
+        raise UsageError("--paper excludes runs, --html, --csv and --plot")
     paper = TABLES.get("paper")
     skipped_files: list[Any] = []
     rates = paper.rates(args.paper, skipped_files.append)

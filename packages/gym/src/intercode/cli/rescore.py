@@ -117,8 +117,8 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
     """
     if "options" not in (manifest.get("sessions") or [{}])[-1]:
         raise UsageError(
-            f"{folder} was not made by 'intercode run': its record does not say how to make its "
-            "environment. From Python: intercode.evaluate.rescore"
+            f"{folder} was not written by 'intercode run': its record does not describe the "
+            "environment. In Python, use intercode.evaluate.rescore"
         )
     options = {**read_arguments(args), "locked": folder}
     relevant_manifest = _relevant_manifest(manifest, options.get("reward"))
@@ -173,7 +173,7 @@ _MAX_LISTED_CHANGES = 20
 """Maximum number of listed changes; ``--json`` lists all."""
 _WAYS = {
     "record": "from the record alone",
-    "again": "by doing the recorded actions again",
+    "again": "by executing the recorded actions again",
     "not reproducible": "not reproducible",
     "failed": "failed",
     "no result": "without a result, as recorded",
@@ -206,8 +206,8 @@ def _show(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) 
             print(f"\n{text}", end="")
     if recorded_manifest["env"].get("reward_every_turn"):
         print(
-            "\nnote: the agent was told the recorded reward of every turn; with this one it might "
-            "have acted otherwise"
+            "\nnote: the agent saw the recorded reward of every turn; with this reward it might "
+            "have acted differently"
         )
     if bill := results.bill(
         [replace(outcome, calls=0, tokens_in=None) for outcome in result.outcomes]

@@ -349,11 +349,10 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
     if kinds.keys() - {"solved", "not-solved"}:
         lines.append(f"Outcomes: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}.")
     if resubmission_count := sum(outcome.submissions > 1 for outcome in outcomes):
-        lines.append(f"Submitted several times, in forks of their own: {resubmission_count}.")
+        lines.append(f"Submitted several times, in separate forks: {resubmission_count}.")
     if statistics.restarts:
         lines.append(
-            "Begun again, as a sandbox was lost otherwise: "
-            f"{format_count(statistics.restarts, 'time')}."
+            f"Restarted after the loss of a sandbox: {format_count(statistics.restarts, 'time')}."
         )
     return lines
 
@@ -438,7 +437,7 @@ def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
     failed_outcomes = [
         outcome for outcome in outcomes if outcome.failed and outcome.error != known_error
     ]
-    lines = [f"Episodes without a result: {counts}. They count in no rate or mean."]
+    lines = [f"Episodes without a result: {counts}. Rates and means exclude them."]
     lines += [
         f"  {safe(o.task_id)}: {one_line(o.error or '', 200)}"
         for o in failed_outcomes[:MAX_LISTED_ERRORS]
@@ -487,5 +486,5 @@ def charts_by_environment(runs: Sequence[Run]) -> str:
             run.judge for run in runs if run.env_label == environment and run.judge
         )
         notes = "".join(f"successes judged by {safe(judge)} are among them\n" for judge in judges)
-        texts.append(f"{safe(environment)}: success within so many turns\n\n{chart_text}{notes}")
+        texts.append(f"{safe(environment)}: success by number of turns\n\n{chart_text}{notes}")
     return "\n".join(texts)

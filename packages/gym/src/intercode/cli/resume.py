@@ -25,9 +25,7 @@ def execute(args: argparse.Namespace) -> int:
     options = {**read_arguments(args), "out": folder, "locked": folder}
     spec = recorded_spec(folder, manifest, options, trust=args.trust, resumes=True)
     if spec.epochs < (recorded_epochs := session["options"].get("epochs", 1)):
-        raise UsageError(
-            f"{folder} was to have {recorded_epochs} epochs: --epochs {spec.epochs} is fewer"
-        )
+        raise UsageError(f"{folder} has {recorded_epochs} epochs: --epochs {spec.epochs} is fewer")
     watcher = run.make_watcher(spec)
     # Only `run --locked` writes "locked" into the first session of a run.
     is_strict = args.strict or "locked" in manifest["sessions"][0]
@@ -57,18 +55,18 @@ def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     if rescored := manifest.get("rescored"):
         recording, folder_argument = shlex.quote(str(rescored["run"])), shlex.quote(str(folder))
         raise UsageError(
-            f"{folder} is a run scored again: what is missing comes by 'intercode rescore "
-            f"{recording} --out {folder_argument}' and the reward that it was scored with"
+            f"{folder} is a rescored run: to add missing episodes, use 'intercode rescore "
+            f"{recording} --out {folder_argument}' with the same reward"
         )
     session: dict[str, Any] = (manifest.get("sessions") or [{}])[-1]
     if "options" not in session:
         raise UsageError(
-            f"{folder} was made in Python, so its record does not say how to make the same again: "
-            "call evaluate() again with what it was called with, and the same out"
+            f"{folder} was written by a Python program, so its record does not describe the run: "
+            "call evaluate() again with the same arguments and the same out"
         )
     if session["options"].get("agent") == "mcp":  # no agent that a command can name
         raise UsageError(
-            f"{folder} is played by an MCP client, which 'intercode resume' cannot start: repeat "
-            f"the 'intercode mcp' command that began it, with --out {shlex.quote(str(folder))}"
+            f"{folder} belongs to an MCP client, which 'intercode resume' cannot start: repeat "
+            f"the original 'intercode mcp' command with --out {shlex.quote(str(folder))}"
         )
     return session

@@ -60,7 +60,7 @@ def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
         folder = run_folder(options["locked"])
         return recorded_spec(folder, read_manifest(folder), options, trust=trust)
     if trust:
-        raise UsageError("--trust is for --locked RUN: nothing else is taken from a record")
+        raise UsageError("--trust needs --locked RUN: otherwise no record is used")
     return RunSpec.of(options)
 
 
@@ -90,25 +90,25 @@ def _run_gold(spec: RunSpec, command: str) -> int:
 
 
 _NO_AGENT_MESSAGE = """\
-{data}: nothing was run: no agent was named, and no task has gold, the
-solution that the agent 'oracle' runs otherwise. An agent solves the tasks: it reads a task and what
-came of its actions so far, and says the next action. Name one:
+{data}: nothing was run: no agent was named, and no task has a reference
+solution (gold), which the default agent 'oracle' runs. An agent solves the tasks: it reads a task
+and the observations so far, and chooses the next action. Name one:
 
   {command} --agent try-again --model openai/gpt-4o
       a language model; its key is in OPENAI_API_KEY. Also anthropic/NAME, and your own server:
       --model vllm/NAME --base-url http://localhost:8000/v1
   {command} --agent my_agent.py:make
-      a program of your own
+      your own agent
   {command} --agent random
-      one that acts at random
+      an agent that acts at random
   {play}
       you, in the terminal
 
 To see agents that solve tasks: intercode demo"""
 _GOLD_MESSAGE = """\
 
-No agent was named: 'oracle' ran gold, the tasks' own solutions. That checks tasks and machine, and
-says nothing of an agent. With a language model ('intercode run --help' lists all agents):
+No agent was named: 'oracle' ran the tasks' reference solutions (gold). This checks the tasks and the
+machine, and evaluates no agent. With a language model ('intercode run --help' lists all agents):
   {command} --agent try-again --model openai/gpt-4o"""
 
 

@@ -34,7 +34,6 @@ def execute(args: argparse.Namespace) -> int:
     if args.tasks is None and (shortfall := total - len(texts)) > 0:
         tell(
             f"intercode: warning: {shortfall} of {format_count(total, 'task')} have no "
-            "prediction: they "
-            "do not count in these rates"
+            "prediction, and are not counted in these rates"
         )
     return code

@@ -60,9 +60,9 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
     if model_agents and not args.models:
         raise UsageError(f"agent {model_agents[0]} needs --model PROVIDER/NAME")
     if args.models and not model_agents:
-        raise UsageError(f"of {', '.join(args.agents)} none is a language model: leave --model")
+        raise UsageError(f"of {', '.join(args.agents)} none is a language model: omit --model")
     if args.skills and not any(agent_provider(name).reads_skills for name in args.agents):
-        raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
+        raise UsageError(f"of {', '.join(args.agents)} none reads a skill: omit --skill")
     shared_options = read_arguments(args)
     no_model = dict.fromkeys(unused_model_options(RunSpec.of(shared_options)))
     for target in args.what:
@@ -118,7 +118,10 @@ def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
     folders = [str(spec.how.out) for spec in specs]
     for folder in folders:
         if folders.count(folder) > 1:
-            raise UsageError(f"two of these runs would be {Path(folder).name}: name each only once")
+            raise UsageError(
+                f"two of these runs would have the folder {Path(folder).name}: name each "
+                "combination once"
+            )
 
 
 def _check_agent(run_plan: Plan) -> None:
@@ -201,6 +204,8 @@ def _print(
         if result.stopped:
             print(f"{safe(agent_run.folder.name)} was stopped: {safe(result.stopped)}")
     if len(results) < planned_count or not all(result.complete for _, result in results):
-        print(f"not everything has a result: resume with the same command and --out {safe(folder)}")
+        print(
+            f"some episodes have no result: resume with the same command and --out {safe(folder)}"
+        )
     else:
         print(f"each episode: intercode report {safe(folder)}/* --html report.html")

@@ -36,9 +36,9 @@ from intercode_sandbox.user_code import is_reference
 _MAX_FINDINGS = 20
 _PROBLEM_TEXTS = {
     "gold": "gold does not solve {}",
-    "free": "{} solved for free",
-    "varies": "{} not always the same",
-    "clock": "the clock changes {}",
+    "free": "{} solved by a wrong answer",
+    "varies": "{} with varying results",
+    "clock": "{} dependent on the clock",
     "refused": "an alternative solution of {} is refused",
     "leak": "the fix of {} can be read",
     "tests": "tests of {} are not as listed",
@@ -70,7 +70,8 @@ class _ValidationProgress(Watcher):
     def result(self) -> str:
         """Return the counts so far, in place of a success rate."""
         return (
-            f"gold failed {len(self._unsolved_tasks)}  solved for free {len(self._guessed_tasks)}"
+            f"not solved by gold {len(self._unsolved_tasks)}  solved by a wrong answer "
+            f"{len(self._guessed_tasks)}"
         )
 
 
@@ -115,7 +116,7 @@ def make_spec(args: argparse.Namespace) -> RunSpec:
     """Return the spec; without an environment, detect the environment from the tasks."""
     if args.data_option is not None:
         if args.env not in (None, args.data):
-            raise UsageError(f"which environment: {args.data!r} or {args.env!r}?")
+            raise UsageError(f"two environments are given: {args.data!r} and {args.env!r}")
         args.env, args.data = args.data, args.data_option
     options, folder = read_arguments(args), None
     if loader_name(args.data) is None and Path(args.data).is_dir():
@@ -149,7 +150,7 @@ def _write(args: argparse.Namespace, dataset: Dataset, validation: Validation) -
     Exclusion.of(dataset, validation.reasons()).write(args.write_exclude)
     if not args.quiet:
         count = len(validation.reasons())
-        print(f"{args.write_exclude}: {format_count(count, 'task')} to leave out", file=sys.stderr)
+        print(f"{args.write_exclude}: {format_count(count, 'task')} to exclude", file=sys.stderr)
 
 
 def _report(name: str, dataset: Dataset, validation: Validation) -> dict[str, Any]:
@@ -222,12 +223,12 @@ def _print(validation: Validation, *, has_gold: bool) -> None:
     state = "" if validation.complete else ", but not all were tried"
     details_text = f": {', '.join(problem_texts)}" if problem_texts else ""
     valid_count = validation.tasks - len(validation.reasons())
-    verb_text = "task is as it" if validation.tasks == 1 else "tasks are as they"
+    verb_text = "task is" if validation.tasks == 1 else "tasks are"
     doubtful_count = len(
         {doubt.task_id for doubt in validation.doubts} - validation.reasons().keys()
     )
     doubts = f" ({doubtful_count} in doubt)" if doubtful_count else ""
-    print(f"{valid_count} of {validation.tasks} {verb_text} should be{doubts}{state}{details_text}")
+    print(f"{valid_count} of {validation.tasks} {verb_text} valid{doubts}{state}{details_text}")
 
 
 def _constants(validation: Validation) -> str:

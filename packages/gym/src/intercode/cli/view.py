@@ -28,14 +28,14 @@ from intercode.spec import port
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of such"
+        "run", type=Path, nargs="*", metavar="RUN", help="a run's folder, or a folder of runs"
     )
     parser.add_argument(
-        "--port", type=port, default=0, help="where it listens (default: any that is free)"
+        "--port", type=port, default=0, help="port of the server (default: any free one)"
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument(
-        "--hide-gold", action="store_true", help="leave out all that may quote gold"
+        "--hide-gold", action="store_true", help="omit everything that may quote gold"
     )
     parser.add_argument("--json", action="store_true", help="print the address as a line of JSON")
 
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
 
     folders = args.run or [Path("runs")]
     if not args.run and not folders[0].is_dir():
-        raise UsageError("there is no folder runs/ here: give the folders of runs")
+        raise UsageError("the working directory has no folder runs/: name the folders of runs")
     library = Library(folders, hide_gold=args.hide_gold)
     try:
         viewer = Viewer(library, args.port)

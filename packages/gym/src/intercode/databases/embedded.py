@@ -253,7 +253,7 @@ class EmbeddedSession:
         try:
             outcome, self._written, is_exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
-            raise DatabaseError(f"the database process answered nonsense: {error}") from error
+            raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
         if (
             is_exhausted
         ):  # the next statement would fail, or wait, for the memory that this one took
@@ -280,7 +280,7 @@ class EmbeddedSession:
         try:
             return {name: _table(*table_fields) for name, *table_fields in tables}
         except (TypeError, ValueError) as error:
-            raise DatabaseError(f"the database process answered nonsense: {error}") from error
+            raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
 
     def save(self, lossy: bool = False) -> SavedSession:
         """Save the database as it is; one that was only read is shared, which costs nothing."""
@@ -318,7 +318,7 @@ class EmbeddedSession:
         try:
             failure = script and session.execute(script, timeout=_SAVE_SECONDS, max_rows=0).failure
             if failure:
-                raise DatabaseError(f"the saved session cannot be begun: {failure.message}")
+                raise DatabaseError(f"the saved session cannot be restored: {failure.message}")
         except BaseException:
             session.close()
             raise
@@ -517,7 +517,7 @@ class EmbeddedWorker:
         operation, *arguments = message
         if self.has_pending_answer:
             self.interrupt()
-            raise WorkerEndedError("the answer to the last request was not awaited")
+            raise WorkerEndedError("the reply to the last request was not read")
         # Before the request, and not when its wait fails: an exception can strike at any place.
         self.has_pending_answer = True
         try:
@@ -546,7 +546,7 @@ class EmbeddedWorker:
         if isinstance(error, EOFError | OSError):
             return WorkerEndedError(self.obituary())
         self.interrupt()  # what it may still say would be taken for another answer
-        return DatabaseError(f"the database process answered nonsense: {error}")
+        return DatabaseError(f"the database process sent a malformed reply: {error}")
 
     def obituary(self) -> str:
         """Return why the process has ended."""
@@ -631,13 +631,15 @@ def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
     try:
         _seal(memfd)
     except OSError as error:
-        raise DatabaseError(f"the database process holds on to what it saved: {error}") from error
+        raise DatabaseError(
+            f"the database process could not discard a saved state: {error}"
+        ) from error
     size, total = os.fstat(memfd).st_size, sum(file.size for file in _saved_files)
     if size > max_bytes:
         raise ForkError(f"the database has {size:,} bytes, more than the limit of {max_bytes:,}")
     if total + size > _SAVED_BYTES:
         raise ForkError(
-            f"the databases of this process's snapshots would take {total + size:,} bytes, above "
+            f"the databases of this process's snapshots would need {total + size:,} bytes, above "
             f"{_SAVED_BYTES:,}: close snapshots that are no longer needed"
         )
     file = PristineFile(memfd)
@@ -695,7 +697,7 @@ class PristineFiles:
             try:
                 file = PristineFile.from_path(path)
             except OSError as error:
-                raise DatabaseError(f"{path} cannot be taken into memory: {error}") from error
+                raise DatabaseError(f"{path} cannot be loaded into memory: {error}") from error
             with self._lock:
                 self._files[key] = file
                 while len(self._files) > 1 and self._total() > self._size:

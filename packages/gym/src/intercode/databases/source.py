@@ -61,7 +61,7 @@ def find(place: str | Path, name: str | None = None) -> Source:
     place = Path(place)
     if place.is_dir():
         if name is None:
-            raise TaskError(f"{place}: say which of its databases (the task's field 'db')")
+            raise TaskError(f"{place}: name one of its databases in the task's field 'db'")
         for stem in (place / name, place / name / name):
             for suffix in _SUFFIXES:
                 if (path := stem.parent / f"{stem.name}{suffix}").is_file():
@@ -107,7 +107,7 @@ def _source_in_file(path: Path, name: str | None) -> Source:
         name = dump_names[0]
     if name is None:
         raise TaskError(
-            f"{path}: say which of its databases (the task's field 'db'): {', '.join(dump_names)}"
+            f"{path}: name one of its databases in the task's field 'db': {', '.join(dump_names)}"
         )
     if name not in dump_names:
         raise TaskError(f"{path}: no database {name!r}, but {', '.join(map(repr, dump_names))}")

@@ -59,7 +59,8 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
         loader, inline_options = DATASETS.resolve(name), _inline_options(data)
         if duplicates := sorted(inline_options.keys() & options.keys()):
             raise UsageError(
-                f"dataset {data!r}: {duplicates[0]!r} is given twice: beside and within it"
+                f"dataset {data!r}: {duplicates[0]!r} is given twice: as an argument and within "
+                "data"
             )
         try:
             inspect.signature(loader).bind(**inline_options, **options)

@@ -81,7 +81,7 @@ def fetch(
     if entry.bundled:
         raise UsageError(f"dataset {name!r} comes with InterCode; there is nothing to fetch")
     if not (entry.url or origin):
-        raise UsageError(f"dataset {name!r} has no place to fetch it from; {entry.advice}")
+        raise UsageError(f"dataset {name!r} has no address to fetch it from; {entry.advice}")
     place = home(name)
     tell = say or (lambda line: None)
     work = place.with_name(f".{name}.part")
@@ -89,7 +89,7 @@ def fetch(
         place.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
             place.with_name(f".{name}.lock"),
-            on_wait=lambda: tell("waiting for another process that fetches it"),
+            on_wait=lambda: tell("waiting for another process that is fetching it"),
         ):
             if force or not place.exists():
                 remove_tree(work)
@@ -101,7 +101,7 @@ def fetch(
     except OSError as error:
         if isinstance(error, FetchError):
             raise
-        raise FetchError(f"cannot keep datasets in {place.parent}: {error}") from error
+        raise FetchError(f"cannot store datasets in {place.parent}: {error}") from error
     return _load(name, place)
 
 
@@ -118,7 +118,9 @@ def _fetch(
     local = Path(origin).expanduser() if origin and "://" not in origin else None
     if local is not None and local.is_dir():
         if local.resolve() in (place.parent.resolve() / place.name).parents:
-            raise UsageError(f"{origin}: holds the cache itself; name a folder nearer to the data")
+            raise UsageError(
+                f"{origin}: contains InterCode's cache; name a folder that contains only the data"
+            )
         unpack_folder.symlink_to(local.resolve())
         archive = None
     elif local is not None:
@@ -137,7 +139,7 @@ def _fetch(
             unpack(archive, unpack_folder)
         dataset = _load(entry.name, unpack_folder)
     except (FetchError, TaskError) as error:
-        raise FetchError(f"what was fetched is not {entry.name!r}: {error}") from error
+        raise FetchError(f"the fetched file is not {entry.name!r}: {error}") from error
     if place.is_symlink() or place.exists():
         place.rename(work / "old")
     unpack_folder.rename(place)
@@ -208,7 +210,7 @@ class _Unpacker:
             raise FetchError(f"the archive has more than {_MOST_MEMBERS} members")
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise FetchError(f"the archive has a member {name!r}, which would lie elsewhere")
+            raise FetchError(f"the archive has a member {name!r}, which is outside of the archive")
         if "__MACOSX" in path.parts or path.name == ".DS_Store":
             return  # macOS adds them to archives
         place = folder.joinpath(*path.parts)

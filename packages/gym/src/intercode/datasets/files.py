@@ -342,8 +342,8 @@ def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
         return task
     if review.get("db", task.db) != task.db:
         raise TaskError(
-            f"task {task.task_id!r} is over {task.db!r}, but was over {review['db']!r} when it was "
-            f"reviewed: this is another version of the data"
+            f"task {task.task_id!r} uses the database {task.db!r}, but its review "
+            f"{review['db']!r}: this is another version of the data"
         )
     if CANNOT in review:
         return replace(task, metadata={**task.metadata, CANNOT: review[CANNOT]})

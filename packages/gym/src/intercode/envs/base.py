@@ -168,7 +168,9 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         """Makes the places in which tasks are tried."""
         if layers := getattr(options, "layers", ()):
             if not isinstance(stage, SandboxStage):
-                raise UsageError(f"nothing can be laid over the places of {self.name!r}: layers")
+                raise UsageError(
+                    f"no layers can be added to the workspaces of {self.name!r}: layers"
+                )
             stage.layers = tuple(layers)
         if isinstance(stage, SandboxStage):
             stage.programs = stage.programs or self.traits.programs
@@ -239,7 +241,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             with self._calls:
                 self._start_fork()
         if self._place is None:
-            raise EnvironmentStateError("there is no sandbox: call reset() first")
+            raise EnvironmentStateError("the environment has no sandbox: call reset() first")
         return self._place
 
     @property
@@ -466,8 +468,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if self.stage.changed(task, place):
             # A package was installed, with the image `host`: gold may have met other programs.
             raise SandboxError(
-                f"the content of {self.image(task)!r} changed while the episode ran: the "
-                "episode and its gold did not run on the same thing"
+                f"the content of {self.image(task)!r} changed during the episode: the episode and "
+                "gold ran in different images"
             )
         return replace(score, detail={**score.detail, **ending_detail}) if ending_detail else score
 
@@ -522,22 +524,25 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
     ) -> None:
         if output is not None and episode is not None:
-            raise UsageError("score takes an output or an episode, which has one, not both")
+            raise UsageError(
+                "score takes an output or an episode, not both: an episode has an output"
+            )
         if episode is not None and episode.task_id != task.task_id:
             raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
         if place is self._place and self.episode_state.is_running:
             raise EnvironmentStateError(
-                "this is the place of the running episode, which step('submit') ends and scores"
+                "this workspace belongs to the running episode: step('submit') ends and scores it"
             )
         if place in self._scored_places:
             raise EnvironmentStateError(
-                "this place was scored before, which may have changed it: start one from a "
-                "snapshot of it, and score that"
+                "this workspace was scored before, which may have changed it: start another "
+                "workspace from a snapshot, and score that"
             )
         if self.stage.changed(task, place):
             raise UsageError(
-                f"the place was not started from {self.image(task)!r} as it is now: open it by "
-                f"env.stage.open(task), so that it differs from the image by what the agent did"
+                f"the workspace was not started from {self.image(task)!r} in its current version: "
+                "open it by env.stage.open(task), so that its differences from the image are the "
+                "agent's changes"
             )
 
     def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
@@ -572,7 +577,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             turn = self._look(task, self.traits.overview)
         if not turn.ok:
             message = turn.observation.strip()[-500:]
-            raise TaskError(f"task {task.task_id!r}: what there is cannot be shown: {message}")
+            raise TaskError(f"task {task.task_id!r}: its contents cannot be listed: {message}")
         return turn.observation.rstrip("\n")
 
     def setting(self) -> str:
@@ -797,8 +802,8 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             EnvironmentStateError: Always.
         """
         raise EnvironmentStateError(
-            "an environment cannot be copied or pickled, as its sandbox is one: fork() branches an "
-            "episode, and another process makes an environment of its own"
+            "an environment cannot be copied or pickled, because its sandbox cannot: use fork() "
+            "to branch an episode, and make a new environment in another process"
         )
 
     @contextmanager
@@ -850,4 +855,6 @@ def _open_custom(interpreter: Callable[[Any], Interpreter], place: Any) -> Inter
 
 
 def _no_reward() -> NoReturn:
-    raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
+    raise UsageError(
+        "this environment needs a reward: reward=FUNCTION, or reward='reward.py:score'"
+    )

@@ -88,8 +88,7 @@ def _reward(
     for task in tasks:
         if not task.gold and task.verification is None:
             raise TaskError(
-                f"{tasks.where(task)} has neither 'gold' nor 'verification': nothing says when it "
-                "is solved"
+                f"{tasks.where(task)} has neither 'gold' nor 'verification', so it cannot be scored"
             )
     runner = GoldRunner(stage.open, BashInterpreter, stage.identify, cache)
     gold_reward = BashReward(runner, judge, ignore)

@@ -277,7 +277,7 @@ class CtfStage(SandboxStage):
         if looks and _text(task, "service") is not None:
             raise TaskError(
                 f"task {task.task_id!r}: with the capabilities {', '.join(looks)} the agent could "
-                "look into the processes or files of the task's service: leave them out"
+                "read the processes or files of the task's service: omit these capabilities"
             )
         return limits
 
@@ -338,7 +338,8 @@ class CtfStage(SandboxStage):
             result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         except PermissionError as error:
             raise TaskError(
-                f"task {task.task_id!r}: its service may not enter the task's folder: {error}"
+                f"task {task.task_id!r}: its service is not permitted to enter the task's folder: "
+                f"{error}"
             ) from error
         _require_success(task, "service", result)
         if service.health is not None:

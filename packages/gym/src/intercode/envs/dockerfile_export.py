@@ -139,8 +139,8 @@ class Writer:
         image_name = "base" if name == "host" else name
         if image_name not in _EXPORTABLE_IMAGES:
             raise UsageError(
-                f"the image {name!r} is in no registry: give it to your engine (intercode images "
-                "export, docker import), and name it there: recipe(task, base=NAME)"
+                f"the image {name!r} is in no registry: import it into your engine (intercode "
+                "images export, docker import), and pass its name there: recipe(task, base=NAME)"
             )
         self.carried[image_name] = image_name
         return image_name
@@ -175,7 +175,9 @@ class Writer:
                 if file == dockerfile or (file.is_dir() and not file.is_symlink()):
                     continue
                 if file.is_symlink() or not file.is_file():
-                    raise UsageError(f"{file} is not a regular file, and a recipe has only those")
+                    raise UsageError(
+                        f"{file} is not a regular file, and a recipe supports only regular files"
+                    )
                 path = file.relative_to(folder).as_posix()
                 self.files[path] = file.read_bytes()
                 if os.access(file, os.X_OK):

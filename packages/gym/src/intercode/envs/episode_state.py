@@ -430,7 +430,7 @@ def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, An
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")
     if invalid_names := [name for name in options or () if not isinstance(name, str)]:
-        raise UsageError(f"reset knows no option {invalid_names[0]!r}, only 'task_id' and 'index'")
+        raise UsageError(f"reset has no option {invalid_names[0]!r}, only 'task_id' and 'index'")
     arguments = {name: value for name, value in arguments.items() if value is not None}
     if duplicates := sorted(arguments.keys() & (options or {}).keys()):
         raise UsageError(f"give {duplicates[0]!r} to reset once, not in its options as well")

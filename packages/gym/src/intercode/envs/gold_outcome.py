@@ -72,7 +72,7 @@ def play_gold(env: Any, task: Task) -> GoldOutcome:
         RewardError: Gold ran into a limit, or ended its own place.
     """
     if not task.gold:
-        raise TaskError(f"task {task.task_id!r} has no 'gold': what it asks for is not known")
+        raise TaskError(f"task {task.task_id!r} has no 'gold', so its expected outcome is unknown")
     *actions, submission = env.solution(task)
     env.max_turns = len(actions) + 1
     env.reset()
@@ -135,7 +135,7 @@ def _describe_image_path(sandbox: SandboxBackend, path: str) -> Change:
     """Describe a path that is again as in the image, which `changes` leaves out."""
     result = sandbox.exec(["stat", "-c", "%f %u %g %s", "--", encode(path)])
     if not result.ok:
-        raise RewardError(f"{path} cannot be looked at: {decode(result.stderr).strip()}")
+        raise RewardError(f"{path} cannot be inspected: {decode(result.stderr).strip()}")
     mode, uid, gid, size = result.stdout.split()
     bits = int(mode, 16)
     kind = _TYPES.get(stat.S_IFMT(bits), "device")

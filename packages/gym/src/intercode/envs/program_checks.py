@@ -48,7 +48,7 @@ def try_programs(provider: Provider, image: str, programs: Sequence[str]) -> Non
             if reason := _flaw(sandbox, program):
                 raise ImageError(
                     f"the image {image!r} cannot run {program!r}, which its tasks need: {reason}. "
-                    "Put a program that runs into the image, or name another image"
+                    "Install a working program in the image, or name another image"
                 )
     _working_programs.add(key)
 
@@ -72,7 +72,7 @@ def _flaw(sandbox: SandboxBackend, program: str) -> str:
         return "the image has no such program"
     message = (result.stderr or result.stdout)[:_MAX_MESSAGE_BYTES].decode(errors="replace").strip()
     if any(words in message for words in _MACHINE_ERRORS):
-        raise SandboxError(f"{program!r} could not be tried in a sandbox: {message}")
+        raise SandboxError(f"{program!r} could not be tested in a sandbox: {message}")
     # The kernel's words for a file that is there; a shell has other words than process 1.
     if "Exec format error" in message:
         return f"{path} is for another architecture, or no program at all ({message})"

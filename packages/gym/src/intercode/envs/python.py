@@ -140,6 +140,6 @@ def _check_tests(tasks: Dataset) -> None:
         stdio_cases(task)
         if not has_tests(task) and task.verification is None:
             raise TaskError(
-                f"{tasks.where(task)} has neither 'tests' nor 'verification': nothing says when it "
-                "is solved"
+                f"{tasks.where(task)} has neither 'tests' nor 'verification', so it cannot be "
+                "scored"
             )

@@ -100,7 +100,7 @@ class Elsewhere(EpisodeEnv, ABC):
         if names:
             raise UsageError(
                 f"{self.name}: {', '.join(map(repr, names))} {'is' if names[1:] == [] else 'are'} "
-                "decided where the tasks are tried, and cannot be given here"
+                "decided by the framework of the tasks, and cannot be set here"
             )
 
     @abstractmethod
@@ -183,7 +183,9 @@ class Elsewhere(EpisodeEnv, ABC):
         self, reply: Reply, status: Status, turn: Turn | None = None
     ) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if reply.reward is None or not math.isfinite(reply.reward):
-            raise RewardError(f"{self.name}: the episode has ended there without a reward")
+            raise RewardError(
+                f"{self.name}: the other framework ended the episode without a reward"
+            )
         self.episode.status = status
         detail = {name: reply.info[name] for name in (ENDED,) if name in reply.info}
         self.episode.score = score = Score(float(reply.reward), dict(reply.parts), detail)
@@ -198,7 +200,7 @@ class Elsewhere(EpisodeEnv, ABC):
         Raises:
             ForkError: Always.
         """
-        raise ForkError(f"{self.name}: an episode that takes place elsewhere cannot be forked")
+        raise ForkError(f"{self.name}: an episode of another framework cannot be forked")
 
     fork = snapshot
 

@@ -79,8 +79,8 @@ class EpisodeSnapshot:
             EnvironmentStateError: Always.
         """
         raise EnvironmentStateError(
-            "a snapshot cannot be copied or pickled, as its state is held in this process: "
-            "restore() begins any number of forks from it here"
+            "a snapshot cannot be copied or pickled, because its state is in this process: "
+            "restore() starts any number of forks from it here"
         )
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class EpisodeSnapshot:
         except TaskNotFoundError as error:
             raise ForkError(f"the snapshot is of another dataset: {error}") from error
         if task != self._task:
-            raise ForkError(f"{tasks.where(task)} is another than the snapshot's of that id")
+            raise ForkError(f"{tasks.where(task)} is not the snapshot's task with this id")
         if (count := len(self._episode.turns)) >= max_turns:
             raise ForkError(f"the snapshot has {count} turns, and max_turns is {max_turns} here")
         return task

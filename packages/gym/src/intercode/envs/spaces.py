@@ -73,6 +73,6 @@ class Unicode(gymnasium.Space[str]):
 @create_shared_memory.register(Unicode)
 def _no_shared_memory(space: Unicode, n: int = 1, ctx: Any = None) -> Any:
     raise CustomSpaceError(
-        "texts of any length have no shared memory: gymnasium.make_vec(…, "
+        "a text of unlimited length needs a vector without shared memory: gymnasium.make_vec(…, "
         "vectorization_mode='async', vector_kwargs={'shared_memory': False})"
     )

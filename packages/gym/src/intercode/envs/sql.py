@@ -183,7 +183,7 @@ class DatabaseStage(NoRecipe):
         if task.files or task.verification or task.image or task.tests:
             fields = ("files", "verification", "image", "tests")
             field = next(field_name for field_name in fields if getattr(task, field_name))
-            raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
+            raise TaskError(f"task {task.task_id!r}, field {field!r}: SQL tasks have no such field")
         self.source(task)
 
     def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
@@ -221,13 +221,15 @@ def _place(dataset: Dataset, databases: str | Path | None) -> Path:
     if dataset.source is not None:
         source = Path(dataset.source)
         return source if source.is_dir() else source.parent
-    raise TaskError(f"dataset {dataset.name!r}: say where its databases are (databases=…)")
+    raise TaskError(f"dataset {dataset.name!r}: name the folder of its databases (databases=…)")
 
 
 def _provider_name(sandbox: object) -> str:
     """Refuse a provider itself: engines are shared by the name of what runs them."""
     if not isinstance(sandbox, str):
-        raise UsageError("for SQL sandbox= must be a name, as 'native': it runs the engine")
+        raise UsageError(
+            "for SQL, sandbox= must be a name such as 'native', because it runs the engine"
+        )
     return sandbox
 
 
@@ -245,7 +247,7 @@ def _reward(
     parameters = inspect.signature(type(env_reward)).parameters
     for name in ("permute_columns", "columns"):
         if parts[name] is not None and name not in parameters:
-            raise UsageError(f"reward {reward!r} has a rule of its own for columns: no {name}")
+            raise UsageError(f"reward {reward!r} has its own rule for columns: omit {name}")
     _check_gold(tasks)
     return env_reward
 
@@ -263,5 +265,5 @@ def _check_gold(tasks: Dataset) -> None:
     for task in tasks:
         if not task.gold:
             raise TaskError(
-                f"{tasks.where(task)}: field 'gold' is missing: nothing says when it is solved"
+                f"{tasks.where(task)}: field 'gold' is missing, so the task cannot be scored"
             )

@@ -124,8 +124,8 @@ class NoRecipe:
             UsageError: Always.
         """
         raise UsageError(
-            f"task {task.task_id!r}: no Dockerfile makes its place, which is more than files: "
-            "a session with a database, or a setting of 2023; open one by stage.open(task)"
+            f"task {task.task_id!r}: a Dockerfile cannot describe its workspace, which is a "
+            "database session or an environment of 2023: open a workspace by stage.open(task)"
         )
 
 
@@ -153,17 +153,15 @@ def resolve_limits(task: Task, limits: Limits | None) -> Limits:
             if name in overrides and missing_capabilities:
                 raise TaskError(
                     f"task {task.task_id!r}, field 'capabilities': "
-                    f"{', '.join(missing_capabilities)} are not among "
-                    f"those that were set: {', '.join(configured_value) or 'none'}; set them "
-                    "too, or none"
+                    f"{', '.join(missing_capabilities)} are not among the configured ones: "
+                    f"{', '.join(configured_value) or 'none'}; add them, or set none"
                 )
         elif name in overrides:
             requested_value = min(requested_value, configured_value)
         elif requested_value > CEILINGS[name]:
             raise TaskError(
-                f"task {task.task_id!r}, field {name!r}: {requested_value} is more than data may "
-                "ask for, "
-                f"{CEILINGS[name]}; if it is meant, set the limit (--{name})"
+                f"task {task.task_id!r}, field {name!r}: {requested_value} is above the limit of "
+                f"tasks from data, {CEILINGS[name]}; to allow it, set --{name}"
             )
         task_limits[name] = requested_value
     return replace(limits, **task_limits, overrides=limits.overrides)

@@ -206,8 +206,8 @@ class SweStage(SandboxStage):
             return self._resolve_repository(task, repository)
         if name is None or self._repositories is None:
             raise TaskError(
-                f"task {task.task_id!r} comes without its repository: give 'metadata.repository', "
-                f"or 'metadata.repo' and, with --repositories, where such repositories are"
+                f"task {task.task_id!r} has no repository: give 'metadata.repository', or "
+                "'metadata.repo' and the folder or URL of the repositories by --repositories"
             )
         if is_url(self._repositories):
             return f"{self._repositories.rstrip('/')}/{name}"
@@ -221,8 +221,9 @@ class SweStage(SandboxStage):
         if task.folder is None or (is_url(allowed_prefix) and source.startswith(allowed_prefix)):
             return source
         raise TaskError(
-            f"task {task.task_id!r}, field 'metadata.repository': data may not have this machine "
-            f"fetch {source!r}, with its keys: name what it begins with, by --repositories URL"
+            f"task {task.task_id!r}, field 'metadata.repository': data must not make this machine "
+            f"fetch {source!r} with this machine's keys: to allow it, pass a prefix of the URL by "
+            "--repositories URL"
         )
 
     def _find_in_mirror(self, task: Task, mirror: Path, name: str) -> str:

@@ -59,7 +59,7 @@ def encode_keys(keys: str) -> bytes:
     while position < len(keys):
         if (word := _WORD.match(keys, position)) is None:
             raise ActionError(
-                f"a quote is not closed, or text follows it at once: {keys[position:]}"
+                f"a quote is not closed, or text follows it without a space: {keys[position:]}"
             )
         double, single, name = word.groups()
         if double is not None:

@@ -187,7 +187,7 @@ def tools(env: Any) -> list[Tool] | Tools:
     if isinstance(env, Traits):
         warnings.warn(
             "intercode.tools(traits) is deprecated, and will be removed in 3.0: env.tools lists "
-            "tools with their schemas, intercode.tools(env) makes functions of them",
+            "tools with their schemas, intercode.tools(env) returns them as functions",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -310,8 +310,8 @@ def check_imported(name: str, protocol: str = "default", *, trust: bool = False)
         for registry in (ENVS, SOURCES):
             if not trust and entry in registry and not registry.is_trusted(entry):
                 raise TrustError(
-                    f"the record names the environment {entry!r}, whose module an installed "
-                    "package has: import it first, or trust the record (--trust; trust=True)"
+                    f"the record names the environment {entry!r} of an installed package: import "
+                    "the package first, or trust the record (--trust; trust=True)"
                 )
 
 

@@ -231,8 +231,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         with self._calls, self._interruptible():
             if not 1 <= at_least <= len(self._futures):
                 raise UsageError(
-                    f"{at_least} results were asked for, and {len(self._futures)} steps are "
-                    "running: send actions first"
+                    f"{at_least} results were requested, but only {len(self._futures)} steps are "
+                    "running: send more actions first"
                 )
             pending_futures = set(self._futures.values())
             while len(self._futures) - len(pending_futures) < at_least:
@@ -398,7 +398,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
     def _refuse_unknown(self, ids: Sequence[int]) -> None:
         if len(set(ids)) < len(ids) or not set(ids) <= set(range(self.num_envs)):
             raise UsageError(
-                f"environments must be different, and below {self.num_envs}, not {list(ids)}"
+                f"the indices of environments must be different and below {self.num_envs}, not "
+                f"{list(ids)}"
             )
 
     def _refuse_running(self, ids: Iterable[int]) -> None:

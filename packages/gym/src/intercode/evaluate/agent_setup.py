@@ -112,7 +112,7 @@ class AgentProvider:
             if recording is not None and "recording" not in parameters:
                 agent_names = ", ".join(registry.list_agents_taking("recording"))
                 raise UsageError(
-                    f"agent {name} takes no --recording; agents that take it: {agent_names}"
+                    f"agent {name} takes no --recording; agents with this option: {agent_names}"
                 )
         offered_skills = skills.read_all(spec.agent.skill)
         if unused_options := [
@@ -135,7 +135,7 @@ class AgentProvider:
             UsageError: A skill is invalid, or the environment is of 2023, which had no skills.
         """
         if spec.agent.skill and spec.env.protocol != "default":
-            raise UsageError("--skill goes with the default protocol only: in 2023 there were none")
+            raise UsageError("--skill needs the default protocol: that of 2023 has no skills")
         if not spec.agent.skill or not takes_layers(spec):
             return []
         offered_skills = skills.read_all(spec.agent.skill)

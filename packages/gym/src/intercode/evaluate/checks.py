@@ -234,7 +234,7 @@ def _shortfall(trial: Trial) -> str:
 def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that does not score 1.0."""
     if not task.gold:
-        yield Problem(task.task_id, "gold", "it has no gold: nothing shows that it can be solved")
+        yield Problem(task.task_id, "gold", "it has no gold, so no solution is known")
         return
     for number in (GOLD, GOLD_REPEAT):
         trial = trials.get(number)
@@ -256,9 +256,9 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].has_output:
                 text += (
-                    ": its verification lets everything pass"
+                    ": its verification accepts everything"
                     if task.verification
-                    else ": gold prints nothing, and changes nothing that counts"
+                    else ": gold prints nothing and changes nothing that is scored"
                 )
             yield Problem(task.task_id, "free", text, 1.0)
 
@@ -297,7 +297,9 @@ def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
 def _at_other_times(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that differs with a shifted clock."""
     for problem in _find_clock_effect(task, trials, TIMES):
-        text = f"{problem.problem}; if its words depend on the clock, mark it (metadata 'clock')"
+        text = (
+            f"{problem.problem}; if its text depends on the clock, mark the task (metadata 'clock')"
+        )
         yield replace(problem, problem=text)
 
 
@@ -342,7 +344,7 @@ def find_variation(
         zip_longest(first_trial.observations, second_trial.observations), 1
     ):
         if first_observation != second_observation:
-            text = f"what gold shows in turn {turn} differs {cause}"
+            text = f"gold's observation in turn {turn} differs {cause}"
             if first_observation and second_observation:
                 text += _difference(first_observation[1], second_observation[1])
             yield Problem(task.task_id, "varies", text, first_trial.reward)
@@ -381,7 +383,7 @@ def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
             test_names = [
                 test for test in tests if (test in noop_trial.failed) == (state == "fail")
             ]
-            text = f"{count} of {len(tests)} tests of {name} {state} before anything was done"
+            text = f"{count} of {len(tests)} tests of {name} {state} before any action"
             if len(test_names) == count:  # otherwise the record has only a part of the names
                 text += (
                     f": {', '.join(test_names[:_MAX_NAMES])}{', …' if count > _MAX_NAMES else ''}"
@@ -403,7 +405,7 @@ CHECKS: tuple[Check, ...] = (
 def _has_twins(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report tests of a repository that have no twin."""
     if GOLD in trials and (tests := trials[GOLD].without_twin):
-        text = f"a test has no twin, so that tampering with it does not show: {tests[0]}"
+        text = f"a test has no twin, so tampering with it is not detected: {tests[0]}"
         if len(tests) > 1:
             text += f", and {len(tests) - 1} more"
         yield Problem(task.task_id, "twin", text)
@@ -423,7 +425,10 @@ def _in_another_zone(task: Task, trials: Trials) -> Iterator[Problem]:
     if task.depends_on_clock or any(_does_not_vary(task, trials)):
         return
     if words := find_time_words(task, detect_environment([task])):
-        text = f"gold or its tests ask for the time ({words}), and the task is not marked"
+        text = (
+            f"gold or its tests read the clock ({words}), but the task is not marked (metadata "
+            "'clock')"
+        )
         yield Problem(task.task_id, "clock", text)
 
 
@@ -437,7 +442,9 @@ def _is_not_steered(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report an assert whose expected value a submission can change."""
     for test in task.tests:
         if text := find_steered_assert(test):
-            text = f"the submission can change what it is compared with: {text[:_MAX_TEXT]}"
+            text = (
+                f"the submission can change the data that it is compared with: {text[:_MAX_TEXT]}"
+            )
             yield Problem(task.task_id, "steered", text)
             return
 
@@ -447,7 +454,10 @@ def _ends_lines_with_a_line_feed(task: Task, trials: Trials) -> Iterator[Problem
     texts = {"gold": task.gold, "setup": (task.setup,), "verification": (task.verification,)}
     for name, parts in texts.items():
         if any("\r\n" in part for part in parts if part):
-            text = f"lines of its {name} end as on Windows, with a carriage return that counts"
+            text = (
+                f"lines of its {name} end with a carriage return, as on Windows, which is part of "
+                "the text"
+            )
             yield Problem(task.task_id, "windows", text)
 
 

@@ -231,7 +231,7 @@ def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: fl
         ValueError: The difference is 0.
     """
     if difference == 0:
-        raise ValueError("no number of tasks shows that there is no difference")
+        raise ValueError("no number of tasks can show that a difference is 0")
     return _find_minimum(lambda n: detectable_mean(n, spread, power, alpha) <= abs(difference))
 
 

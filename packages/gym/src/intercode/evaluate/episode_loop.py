@@ -408,9 +408,7 @@ def unserialisable_episode(episode: Episode) -> Episode:
     if not places or (json_error := not_json(replace(episode, score=None))):
         places.append(f"the episode{json_error}")
         episode = Episode(episode.task_id, episode.query, episode.env, epoch=episode.epoch)
-    return failed_episode(
-        TypeError(f"not JSON, so that it cannot be recorded: {places[0]}"), episode
-    )
+    return failed_episode(TypeError(f"not JSON, so it cannot be recorded: {places[0]}"), episode)
 
 
 def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:

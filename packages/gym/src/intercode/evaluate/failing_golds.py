@@ -95,9 +95,9 @@ def setup_failure(task: Task, stage: SandboxStage) -> str | None:
     lines = decode(result.stderr).splitlines()
     if result.exit_code == _FAILURE_CODE and lines:
         *earlier_lines, line = lines
-        return f"the setup goes on after a failure: {line}{_quote_line(earlier_lines[-1:])}"
+        return f"the setup continues after a failure: {line}{_quote_line(earlier_lines[-1:])}"
     if errors := [*_errors(lines)]:
-        return f"the setup goes on after an error{_quote_line(errors)}"
+        return f"the setup continues after an error{_quote_line(errors)}"
     return None
 
 

@@ -78,7 +78,7 @@ def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
     for name, data in _readable_texts(task, place, image):
         remaining_bytes -= len(data)
         if remaining_bytes < 0:
-            text = f"more than {LIMIT // MIB} MiB can be read: not all was searched"
+            text = f"more than {LIMIT // MIB} MiB are readable: only a part was searched"
             gold_leaks.append(Leak(task.task_id, name, text))
             break
         gold_form = find_gold_form(task.gold, data, flags=flags, short=name == "query")
@@ -89,7 +89,7 @@ def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
         ):
             location = name if is_file else f"the {name}"
             text = (
-                f"gold stands {gold_form} in {location}"
+                f"gold is readable {gold_form} in {location}"
                 if gold_form
                 else f"{location} is named like a write-up"
             )

@@ -73,7 +73,7 @@ def _check_context(spec: RunSpec) -> None:
     traits = find_traits(env.name, env.protocol)
     if context and (traits.is_remote or not traits.overview):
         raise UsageError(
-            f"--context {context}: nothing shows what there is in environment {env.name!r}, "
+            f"--context {context}: no commands list the contents of environment {env.name!r}, "
             f"{env.protocol} protocol"
         )
 

@@ -123,13 +123,16 @@ class Search:
         for path, pack in packs.items():
             yield from self._report_place(path, self._search_pack(pack))
         for place in self._find_compiled_code():
-            yield self.compiled_files[place][0], f"code of gold's is compiled in {place}"
+            yield self.compiled_files[place][0], f"compiled code of gold is in {place}"
         if self.remaining_bytes < 0:
-            yield "/", f"more than {MAX_TOTAL_SIZE // MIB} MiB can be read: not all was searched"
+            yield (
+                "/",
+                f"more than {MAX_TOTAL_SIZE // MIB} MiB are readable: only a part was searched",
+            )
 
     def _report_place(self, path: str, place: str) -> Iterator[tuple[str, str]]:
         if place:
-            yield path, f"the lines that gold adds stand in {place}"
+            yield path, f"the lines that gold adds are in {place}"
 
     def _drop_base_lines(self) -> None:
         """Remove the lines that tracked files already contain."""

@@ -35,7 +35,7 @@ class _NoSandbox:
 
     def __getattribute__(self, name: str) -> NoReturn:
         object.__getattribute__(self, "_on_access")()
-        raise NeedsSandboxError(f"the reward looks at the sandbox ({name}), which is not recorded")
+        raise NeedsSandboxError(f"the reward reads the sandbox ({name}), which is not recorded")
 
 
 def score_record(
@@ -72,7 +72,7 @@ def score_record(
     def score() -> Score:
         new_score = reward(task, episode, _NoSandbox(lambda: accesses.append(True)))
         if accesses:  # the reward has caught the exception
-            raise NeedsSandboxError("the reward looks at the sandbox, which is not recorded")
+            raise NeedsSandboxError("the reward reads the sandbox, which is not recorded")
         return new_score
 
     for turn in recorded_episode.turns:
@@ -157,13 +157,14 @@ class ReplayedEnv(WrappedEnv):
             )
         if is_over and (number != count or self.episode.status != reference.status):
             raise NotReproducibleError(
-                f"not reproducible: it ends after {format_count(number, 'turn')}, "
+                f"not reproducible: the episode ended after {format_count(number, 'turn')}, "
                 f"{self.episode.status}; recorded: after {count}, {reference.status}"
             )
         if not is_over and (
             number > count or (number == count and reference.status == "truncated")
         ):
             raise NotReproducibleError(
-                f"not reproducible: it goes on after turn {count}; recorded: {reference.status}"
+                f"not reproducible: the episode continued after turn {count}; recorded: "
+                f"{reference.status}"
             )
         return result

@@ -264,7 +264,8 @@ class _RescoreWork:
         )
         if unknown_keys := earlier_results.keys() - recorded_outcomes.keys():
             raise RecordError(
-                f"{folder} has episodes that {self._facts['run']} has not: {unknown_keys}"
+                f"{folder} has episodes that are missing in {self._facts['run']} has not: "
+                f"{unknown_keys}"
             )
         results = {
             key: Result(recorded_outcomes[key], *entry) for key, entry in earlier_results.items()
@@ -400,12 +401,12 @@ class _Setting:
         name, protocol = str(env.get("env")), str(env.get("protocol"))
         if not find_traits(name, protocol).separable:
             raise UsageError(
-                f"in environment {name!r}, protocol {protocol!r}, an episode finds what others "
-                "have left, so that none can be repeated by itself: only a reward that needs "
-                "nothing but the record can score it"
+                f"in environment {name!r}, protocol {protocol!r}, episodes share state, so a "
+                "single one cannot be repeated: only a reward that is computed from the record "
+                "can score it"
             )
         if self._make is None:
-            raise UsageError("this reward looks at the sandbox, and there is no env_factory")
+            raise UsageError("this reward reads the sandbox, so it needs env_factory")
         with self._lock:
             settings, self._settings = self._settings, None
             if settings is not None:
@@ -480,9 +481,11 @@ def _refuse_run(record: Record, target: Path | None) -> None:
     """
     folder = record.folder
     if target is not None and target.resolve() == folder.resolve():
-        raise UsageError(f"{folder} is not to be changed: choose another folder")
+        raise UsageError(
+            f"{folder} is the recorded run, which stays unchanged: choose another folder"
+        )
     if origin := record.manifest.get(FIELD):
-        raise UsageError(f"{folder} was itself scored again, from {origin['run']}: take that")
+        raise UsageError(f"{folder} is itself a rescored run, of {origin['run']}: rescore that run")
 
 
 def _session(record: Record, workers: int, max_retries: int) -> dict[str, Any]:

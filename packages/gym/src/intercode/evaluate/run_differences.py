@@ -271,7 +271,7 @@ def refuse_other_run(
         )
         raise RecordError(
             f"{folder} holds another run: {'; '.join(texts)}. Choose another folder (--out NEW), "
-            f"or the settings that it was made with{rescore_advice if has_other_rules else ''}"
+            f"or use the settings of that run{rescore_advice if has_other_rules else ''}"
         )
 
 

@@ -90,7 +90,7 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
         RecordError: The locked run cannot be read.
     """
     if spec.how.accept and not spec.how.locked:
-        raise UsageError("--accept says what may differ from --locked RUN: name that, too")
+        raise UsageError("--accept lists permitted differences from --locked RUN: add --locked RUN")
     locked_manifest = (
         None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
     )
@@ -123,7 +123,7 @@ def environment(spec: RunSpec) -> str:
     """
     name = spec.env.name
     if not name:
-        raise UsageError(f"name an environment: {', '.join(environments())}, as in 'bash'")
+        raise UsageError(f"name an environment, such as 'bash': {', '.join(environments())}")
     if (name not in ENVS or ":" in name) and name not in SOURCES:
         raise SOURCES.unknown(name) if name in SOURCES.homes else _unknown(name)
     return name
@@ -134,11 +134,11 @@ def _unknown(name: str) -> UsageError:
     path = Path(name)
     if path.is_file():
         return UsageError(
-            f"{name} is a file and no environment: name one, as intercode run bash --data {name}; "
-            f"or check its tasks: intercode validate {name}"
+            f"{name} is a file, not an environment: name one, such as intercode run bash --data "
+            f"{name}; or validate its tasks: intercode validate {name}"
         )
     if "/" in name or name in (".", "..") or path.suffix:
-        return UsageError(f"there is no folder and no file {name}")
+        return UsageError(f"there is no folder or file {name}")
     return ENVS.unknown(name, environments())
 
 
@@ -152,7 +152,9 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
     """
     data = spec.env.data or spec.env.name
     if spec.env.data is None and data in ENVS and data not in DATASETS:
-        raise UsageError(f"environment {data!r} comes without tasks: name them, as --data FILE")
+        raise UsageError(
+            f"environment {data!r} has no bundled tasks: name a file or dataset by --data"
+        )
     if spec.env.reviewed:
         if not datasets.accepts_option(data, "reviewed"):
             raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
@@ -179,7 +181,9 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
     """
     source = None if spec.env.benchmark else dataset.source
     if source is not None and (folder := find_benchmark(source)) is not None:
-        progress.warn(f"{source}: without what {folder / FILE} says: for that give the folder")
+        progress.warn(
+            f"{source}: the options of {folder / FILE} are not used: to use them, name the folder"
+        )
     read_fields = {*COMMON_METADATA, *find_traits(spec.env.name, spec.env.protocol).fields}
     if metadata_fields := [name for name in dataset.kept if name not in read_fields]:
         progress.warn(
@@ -187,11 +191,9 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
         )
     odd_tasks = tasks_with_odd_tests(dataset)
     for task_id, reason in [*odd_tasks.items()][:_MAX_NAMES]:
-        progress.warn(f"left out: {task_id}: {reason}")
+        progress.warn(f"excluded: {task_id}: {reason}")
     if len(odd_tasks) > _MAX_NAMES:
-        progress.warn(
-            f"left out: {len(odd_tasks) - _MAX_NAMES} more tasks whose tests have such names"
-        )
+        progress.warn(f"left out: {len(odd_tasks) - _MAX_NAMES} more tasks with such test names")
     kind = find_environment(spec.env.name)
     if not hasattr(kind, "narrowed"):
         return dataset

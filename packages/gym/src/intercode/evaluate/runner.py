@@ -193,10 +193,12 @@ def evaluate(
     _check_arguments(dataset, agent, env_factory, progress)
     if isinstance(dataset, RunSpec):
         if options or env_factory is not None:
-            raise UsageError("a RunSpec says everything: put the other arguments into it")
+            raise UsageError("a RunSpec describes the whole run: put the other arguments into it")
         return run(dataset, progress, executor=executor)
     if executor is not None:
-        raise UsageError("an executor needs a RunSpec, from which each machine makes the same")
+        raise UsageError(
+            "an executor needs a RunSpec, with which each machine creates the same environment"
+        )
     if env_factory is None:
         raise UsageError("evaluate() needs an env_factory, or a RunSpec instead of a dataset")
     names = ("workers", "max_connections", "max_sandboxes", "out", "limit", "tasks", "epochs")
@@ -224,20 +226,20 @@ def _check_arguments(dataset: object, agent: object, env_factory: object, progre
     """
     if not isinstance(dataset, (Dataset, RunSpec)):
         raise UsageError(
-            "evaluate() needs a Dataset or a RunSpec, as intercode.load_dataset('bash') returns "
-            f"one, not {dataset!r:.80}"
+            "evaluate() needs a Dataset, such as intercode.load_dataset('bash'), or a RunSpec, "
+            f"not {dataset!r:.80}"
         )
     if not isinstance(agent, str) and not callable(agent):
         raise UsageError(f"agent must be a name or a factory of agents, not {agent!r:.80}")
     if env_factory is not None and not callable(env_factory):
         raise UsageError(
-            "env_factory must be a function that makes an environment for each worker: "
-            f"lambda: intercode.make('bash', data=tasks), not {type(env_factory).__name__}"
+            "env_factory must be a function that creates an environment for each worker: lambda: "
+            f"intercode.make('bash', data=tasks), not {type(env_factory).__name__}"
         )
     if not isinstance(progress, Progress):
         raise UsageError(
-            "progress must be an object of a subclass of intercode.evaluate.progress.Progress, "
-            f"whose methods are told how the run goes, not {type(progress).__name__}"
+            "progress must be an instance of a subclass of intercode.evaluate.progress.Progress, "
+            f"not {type(progress).__name__}"
         )
 
 

@@ -57,7 +57,7 @@ class Exclusion:
         task_ids = {task.task_id for task in dataset}
         if unknown_ids := [task_id for task_id in self.tasks if task_id not in task_ids]:
             raise UsageError(
-                f"the exclusion list names tasks that {dataset.name} does not have: "
+                f"the exclusion list names tasks that are not in {dataset.name}: "
                 f"{format_names(unknown_ids, 5)}"
             )
         if self.digest and self.digest != dataset.digest:
@@ -138,7 +138,7 @@ def select_tasks(
     if not selected_tasks:
         reason = next(iter(exclude.values())) if isinstance(exclude, Mapping) else ""
         reason_text = f": {reason}" if reason and len(exclude) == 1 else ""
-        raise UsageError(f"all of the tasks that were asked for are excluded{reason_text}")
+        raise UsageError(f"all requested tasks are excluded{reason_text}")
     return selected_tasks[:limit]
 
 
@@ -148,7 +148,7 @@ def _from_json(path: Path, text: str) -> Exclusion:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     if data.get("format", FORMAT) != FORMAT:
-        raise UsageError(f"{path}: format {data['format']!r}, which this version does not know")
+        raise UsageError(f"{path}: format {data['format']!r}, which this version does not support")
     tasks = data.get("tasks")
     if not isinstance(tasks, dict) or not all(isinstance(reason, str) for reason in tasks.values()):
         raise UsageError(f"{path}: field 'tasks' must be an object, task id → reason")
@@ -165,6 +165,6 @@ def _from_lines(path: Path, text: str) -> Exclusion:
         if not parts or parts[0].startswith("#"):
             continue
         if parts[0] in tasks:
-            raise UsageError(f"{path}: line {number}: {parts[0]!r} stands there twice")
+            raise UsageError(f"{path}: line {number}: {parts[0]!r} is listed twice")
         tasks[parts[0]] = parts[1] if len(parts) > 1 else _NO_REASON
     return Exclusion(tasks)

@@ -158,7 +158,7 @@ class Worker:
                     if isinstance(error, Exception):
                         raise
                     raise UsageError(
-                        f"no environment can be made: {describe_error(error)}"
+                        f"the environment cannot be created: {describe_error(error)}"
                     ) from error
                 partial_episode = self._partial_episode(job)
                 self.close()

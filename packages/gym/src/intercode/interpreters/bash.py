@@ -202,7 +202,7 @@ class BashInterpreter:
         """Return the state of the shell, which runs on."""
         shell = self._shell
         if shell is None:
-            raise ForkError("there is no bash left in the sandbox")
+            raise ForkError("the sandbox has no bash any more")
         shell.wake()
         run = ActionRun(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
         answers = shell.ask(QUESTION)
@@ -214,13 +214,13 @@ class BashInterpreter:
             self._restart()
             if self._shell is not None:
                 self._shell.rest(self._pending_output)
-            raise ForkError("the shell does not tell its state")
+            raise ForkError("the shell does not report its state")
         pending_output = copy.deepcopy(self._pending_output)
         shell.rest(self._pending_output)
         lost_parts = obstacles(sandbox.programs(), shell.pid, unreported_state)
         if lost_parts and not lossy:
             raise ForkError(
-                f"the episode's state has what cannot be carried: {'; '.join(lost_parts)}"
+                f"the episode's state has parts that cannot be saved: {'; '.join(lost_parts)}"
             )
         previous_state = self._state
         state = replace(
@@ -380,8 +380,9 @@ class BashInterpreter:
 def image_start_error(sandbox: SandboxBackend, error: OSError) -> ImageError:
     """Return the error for an image in which the first shell is not executed."""
     return ImageError(
-        f"no bash starts in {sandbox.cwd!r}, the image's working directory: {error}. The image "
-        "needs both, and its user must be permitted to enter the one and to execute the other"
+        f"bash does not start in {sandbox.cwd!r}, the image's working directory: {error}. The "
+        "image needs bash and this folder, and its user needs permission to execute and to enter "
+        "them"
     )
 
 

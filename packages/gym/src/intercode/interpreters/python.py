@@ -94,7 +94,7 @@ class PythonInterpreter:
         self._process = start(sandbox, SESSION, python)
         if failure := self._run_prelude():
             self.close()
-            raise TaskError(f"the task's 'setup_code' fails: {failure}")
+            raise TaskError(f"the task's 'setup_code' failed: {failure}")
         self._collect_idle_output()
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
@@ -276,7 +276,7 @@ class PythonInterpreter:
         self._process.check_end(self.sandbox)
         if self._python is None and not (self._process.started or self._has_run):
             end_reason = self._process.obituary()
-            raise SandboxError(f"the Python worker {end_reason}, before any action ran in it")
+            raise SandboxError(f"the Python worker {end_reason} before its first action")
 
     def _restart(self, seconds: float) -> None:
         self._has_run |= self._process.started

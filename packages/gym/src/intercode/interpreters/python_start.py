@@ -277,8 +277,8 @@ def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
         worker = sandbox.worker(PRELOAD[0])
     except LookupError as error:
         raise UsageError(
-            "this sandbox cannot fork a Python: have its provider preload "
-            "intercode.interpreters.python_start.PRELOAD, or name a program of the image's"
+            "this sandbox cannot fork a Python: its provider must preload "
+            "intercode.interpreters.python_start.PRELOAD, or name a program of the image"
         ) from error
     with ExitStack() as on_failure, ExitStack() as worker_ends:
         on_failure.callback(worker.close)
@@ -318,7 +318,7 @@ def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess
     except OSError as error:
         if isinstance(error, SandboxError):
             raise
-        raise ImageError(f"the image has no program {python!r} to be its Python") from error
+        raise ImageError(f"the image has no Python {python!r}") from error
     sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _WORKER_MODULES[worker]]
     start_message = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     fds = process.fds

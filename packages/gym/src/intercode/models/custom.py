@@ -163,7 +163,7 @@ def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
         for test in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         for candidate in (function, call)
     ):
-        return f"{_name(function)} is async; write it without"
+        return f"{_name(function)} is async; write a plain function"
     try:
         signature.bind(*arguments, **options)
     except TypeError as error:

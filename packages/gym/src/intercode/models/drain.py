@@ -41,7 +41,7 @@ class Drain:
             ModelUnavailableError: A call has failed since the interrupt.
         """
         if self.failed:
-            error = ModelUnavailableError("not asked, as the run was interrupted")
+            error = ModelUnavailableError("not sent: the run was interrupted")
             error.unsent = True
             raise error
 

@@ -21,7 +21,7 @@ def find(name: str) -> str | None:
     """
     value = os.environ.get(name, "").strip() or dotenv().get(name) or None
     if value and not (value.isascii() and value.isprintable()):
-        raise UsageError(f"{name} has a character in it that is none of a key: a line's end?")
+        raise UsageError(f"{name} has a character that no key contains, such as a line end")
     return value
 
 

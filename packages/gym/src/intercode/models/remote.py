@@ -138,8 +138,8 @@ class Frame:
         if call_context.price is None:
             if call_context.budget.max_cost is not None:
                 raise UsageError(
-                    f"the price of {name} is not known, so its cost cannot be limited: give a "
-                    "file of prices, or limit the tokens"
+                    f"the price of {name} is unknown, so its cost cannot be limited: give a file "
+                    "of prices, or limit the tokens"
                 )
             log.warning("the price of %s is not known: its cost is not counted", name)
 
@@ -228,8 +228,8 @@ class Frame:
     def _unavailable_error(self, error: AttemptError, failures: int) -> ModelError:
         if error.unreachable and not self._reached:
             return ModelAccessError(
-                f"{self.name}: no server was reached at {self._endpoint}: {error}; start it, or "
-                "name another with --base-url"
+                f"{self.name}: cannot connect to a server at {self._endpoint}: {error}; start the "
+                "server, or name another one by --base-url"
             )
         wait_note = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
         return ModelUnavailableError(self._history(error, failures) + wait_note)
@@ -358,7 +358,7 @@ class RemoteModel:
     ) -> Reply:
         """Return the model's next message; see `Model`."""
         if not messages:
-            raise ModelError(f"{self.name}: there is no message to answer")
+            raise ModelError(f"{self.name}: the dialogue has no messages")
         clean_messages = tuple(
             replace(message, content=replace_surrogates(message.content)) for message in messages
         )

@@ -35,7 +35,8 @@ class Upstream:
     def __post_init__(self) -> None:
         if not (self.key.isascii() and self.key.isprintable()):
             raise UsageError(
-                f"the key of {self.name} has characters that no header can have: copy it again"
+                f"the key of {self.name} has characters that are not valid in a header: copy it "
+                "again"
             )
 
     @classmethod
@@ -52,9 +53,8 @@ class Upstream:
         """
         if is_reference(model):
             raise UsageError(
-                f"{model} is a client of your own, and an agent from outside sends requests to a "
-                "server: serve the model by OpenAI's protocol, and name it openai-compatible/NAME "
-                "with its base URL"
+                f"{model} is your own client, but an external agent needs a server: serve the "
+                "model by OpenAI's protocol, and name openai-compatible/NAME with its base URL"
             )
         provider, slash, name = model.partition("/")
         if not slash or not name:

@@ -124,7 +124,7 @@ class Errors(AbstractContextManager[None]):
     def _translate(self, error: BaseException | None) -> Exception | None:
         module = self._module
         if isinstance(error, UnicodeEncodeError):
-            return ModelError("the request cannot be sent as text: it has half a character in it")
+            return ModelError("the request cannot be encoded: it contains half a surrogate pair")
         if isinstance(error, module.APIConnectionError):
             lost = not _unsent(error)
             late = isinstance(error, module.APITimeoutError)

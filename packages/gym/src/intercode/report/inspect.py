@@ -83,9 +83,7 @@ def file_name(manifest: Mapping[str, Any]) -> str:
 def _id(manifest: Mapping[str, Any]) -> str:
     sessions = manifest.get("sessions") or [{}]
     if not sessions[0].get("started"):
-        raise RecordError(
-            "run.json does not say when the run was started: Inspect's log cannot be without it"
-        )
+        raise RecordError("run.json has no start time, which an Inspect log requires")
     parts = (manifest.get(key) for key in ("dataset", "env", "agent", "seed"))
     return digest(*parts, sessions[0])
 

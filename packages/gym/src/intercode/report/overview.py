@@ -40,7 +40,7 @@ _COLUMN_FILTERS: Mapping[str, Link] = {
     "turns": {"sort": "-turns"},
     **{name: {"sort": "-seconds"} for name in ("seconds", "in actions", "in replies")},
     **{name: {"sort": "-tokens"} for name in ("tokens in", "tokens out")},
-    **{name: {"sort": "-cost"} for name in ("dollars", "a success")},
+    **{name: {"sort": "-cost"} for name in ("dollars", "dollars per success")},
     "ended-by-agent": {"state": "ended-by-agent"},
     "restarts": {"kind": "restarted"},
     "not executed": {"kind": "no action"},

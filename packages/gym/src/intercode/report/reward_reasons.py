@@ -24,11 +24,11 @@ _LISTS = {
     "different": "changed, but not as gold changes them",
     "extra": "changed, though gold does not change them",
     "tampered": "to blame",
-    "as_before": "put back for the second try",
+    "as_before": "restored for the second try",
     "failed": "tests that do not pass",
-    "left_out": "changes that the tests' sandbox was not given",
+    "left_out": "changes that are not in the tests' sandbox",
     "suspect": "changes that look like an attempt at the tests",
-    "without_twin": "tests for which no counterpart that must fail was found",
+    "without_twin": "tests without a twin (a counterpart that must fail)",
     "differing": "databases of the suite on which the rows are not gold's",
 }
 """Key of a detail with a list → the sentence about its entries."""
@@ -37,7 +37,7 @@ _TEXTS = {
     "note": "note: {}",
     "columns": "the answer's columns are {}",
     "hard_coded": "the answer reads no table, though gold reads one",
-    ENDED: "the agent's code ended its sandbox: {}",
+    ENDED: "the agent's code killed its sandbox: {}",
 }
 """Key of a detail with a short value → the sentence."""
 _PARTS = {
@@ -54,7 +54,7 @@ def explain_reward(episode: Episode) -> list[Reason]:
     if score is None or episode.success:
         return []
     if episode.status == "skipped":
-        return [Reason("the agent gave up, which is worth 0")]
+        return [Reason("the agent gave up: the reward is 0")]
     detail = dict(score.detail)
     reasons = [
         Reason(text.format(detail[name])) for name, text in _TEXTS.items() if detail.get(name)
@@ -109,9 +109,9 @@ def _verification(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
             yield Reason(f"of the tests that {clause}, {100 * score.parts[name]:.0f} % pass")
     output = str(detail.pop("output", "") or "")
     if has_timeout:
-        yield Reason("the verification did not end within the time limit; it printed:", output)
+        yield Reason("the verification exceeded its time limit; its output:", output)
     elif code is not None:
-        yield Reason(f"the verification ended with exit code {code}; it printed:", output)
+        yield Reason(f"the verification ended with exit code {code}; its output:", output)
     elif output:
         yield Reason("the tests printed:", output)
 
@@ -124,7 +124,7 @@ def _outputs(detail: dict[str, Any], score: Score) -> Iterator[Reason]:
     if "output" not in score.parts:  # the reward did not compare outputs
         return
     if last_output is None:
-        yield Reason("there was no action whose output could be compared")
+        yield Reason("there is no action with an output to compare")
     else:
         yield Reason("the last output is" + (":" if last_output else " empty"), str(last_output))
     yield Reason("gold's output is" + (":" if gold_output else " empty"), gold_output)
@@ -161,9 +161,9 @@ def _judge(detail: dict[str, Any]) -> Iterator[Reason]:
     for gold_judgement in judgement.get("golds", ()):
         votes = gold_judgement.get("votes", [])
         if "not_asked" in gold_judgement:
-            yield Reason(f"the judge {model} was not asked: {gold_judgement['not_asked']}")
+            yield Reason(f"the judge {model} was not called: {gold_judgement['not_asked']}")
         elif "control" in gold_judgement and not gold_judgement.get("same"):
-            yield Reason(f"the judge {model} took a decoy for the output, and was not believed")
+            yield Reason(f"the judge {model} accepted a decoy as equal, so its votes do not count")
         else:
             agreement_count = votes.count(["same", "same"])
             yield Reason(

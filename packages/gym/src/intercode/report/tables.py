@@ -201,13 +201,13 @@ def run_tables(run: Run, tags: int | None = None) -> list[Table]:
     tables += judge_tables({run.judge or "": judge_counts})
     if levels := by_level(outcomes):
         level_table = group_table(
-            "By hardness", levels, "", rate, lambda name: {**run_link, "level": name}
+            "By difficulty", levels, "", rate, lambda name: {**run_link, "level": name}
         )
         tables.append(level_table)
     if statistics.clusters:
         note, places = _cluster_note(statistics), by_place(outcomes)
         place_table = group_table(
-            "By place", places, note, rate, lambda name: {**run_link, "place": name}
+            "By image or database", places, note, rate, lambda name: {**run_link, "place": name}
         )
         tables.append(place_table)
     tables += _attempts(run)
@@ -255,7 +255,7 @@ def _turns(run: Run) -> Table:
         ("95 % interval", "interval", lambda point: (point[1].low, point[1].high)),
     ]
     run_link = {"run": run.name, "sort": "turns"}
-    title, points = "Success within so many turns", enumerate(by_turn(run.outcomes), 1)
+    title, points = "Success by number of turns", enumerate(by_turn(run.outcomes), 1)
     return _table(title, points, columns, "", lambda item: run_link)
 
 
@@ -284,7 +284,7 @@ def _spending_table(run: Run) -> Table:
     totals_by_outcome = spending_by_outcome(run.outcomes)
     rows = tuple((name, *astuple(totals)) for name, totals in totals_by_outcome.items())
     links = tuple({"run": run.name, "state": name} for name in totals_by_outcome)
-    return Table("Where it went", columns, rows, "All are sums.", links)
+    return Table("Consumption by outcome", columns, rows, "All columns are sums.", links)
 
 
 _COVERAGE: Sequence[_Column] = (
@@ -331,15 +331,16 @@ def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table
     """Return a table with a line for each name with a judge; no table without judges."""
     names: dict[str, Kind] = {
         "": "text",
-        **dict.fromkeys(("asked about", "the same", "disagreed", "steered", "malformed"), "count"),
+        **dict.fromkeys(("judged", "judged equal", "disagreed", "steered", "malformed"), "count"),
         "by execution alone": "rate",
         **dict.fromkeys(("tokens in", "tokens out"), "count"),
         "dollars": "money",
     }
     note = (
-        "Asked where the files are as gold's and the output is not. Disagreed: its votes, or the "
-        "two orders of one. Steered: it called a decoy the same, and was not believed. Malformed: "
-        "replies that were none.\nIts tokens and dollars are in no other table."
+        "The judge is called if the files equal gold's and the output does not. Disagreed: its "
+        "votes differ, or the two orders of one vote. Steered: it accepted a decoy as equal, so "
+        "its votes do not count. Malformed: replies without a verdict.\nOther tables exclude its "
+        "tokens and dollars."
     )
     rows = tuple(
         (name, *astuple(counts)[1:])
@@ -421,7 +422,7 @@ def _levels(runs: Sequence[Run]) -> list[Table]:
         [None, *({"run": run.name, "level": level} for level in levels)] for run, _ in level_rows
     )
     head: tuple[tuple[str, Kind], ...] = (("run", "text"), *((level, "text") for level in levels))
-    return [Table("Success by hardness", head, rows, "", links)] if rows else []
+    return [Table("Success by difficulty", head, rows, "", links)] if rows else []
 
 
 def _share(statistics: Statistics) -> str:
@@ -445,7 +446,7 @@ def _overview(stats: _Summaries) -> Table:
     ]
     note = "\n".join([_MEANS, *remarks])
     if any(statistics.clusters for _, statistics in stats):
-        note += "\nThe clusters are the images or databases that the episodes took place in."
+        note += "\nClusters are the images or databases of the tasks."
     if any(statistics.few_clusters for _, statistics in stats):
         note += f" Intervals with fewer than {FEW_CLUSTERS} of them are likely to be too narrow."
     return _table("Runs", stats, columns, note, _run_link)
@@ -459,10 +460,10 @@ def _bill(stats: _Summaries) -> Table:
         ("tokens in", "count", lambda item: item[1].tokens_in),
         ("tokens out", "count", lambda item: item[1].tokens_out),
         ("dollars", "money", lambda item: item[1].cost),
-        ("a success", "money", lambda item: _price(item[1])),
+        ("dollars per success", "money", lambda item: _price(item[1])),
     ]
     note = "Totals include episodes that ended in an error."
-    return _table("What it took", stats, columns, note, _run_link)
+    return _table("Consumption", stats, columns, note, _run_link)
 
 
 def _failure_mode_tables(runs: Sequence[Run]) -> list[Table]:
@@ -497,15 +498,15 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
     columns: list[_Column] = [
         (f"against {baseline.label}", "text", lambda item: item[0].label),
         ("tasks", "count", lambda item: item[1].tasks),
-        ("first", "rate", lambda item: item[1].first),
-        ("this", "rate", lambda item: item[1].second),
+        ("baseline", "rate", lambda item: item[1].first),
+        ("this run", "rate", lambda item: item[1].second),
         ("difference", "points", lambda item: item[1].difference.value),
         ("95 % interval", "range", lambda item: _known_interval(item[1].difference)),
-        ("over places", "range", lambda item: _known_interval(item[1].drawn)),
+        ("clustered interval", "range", lambda item: _known_interval(item[1].drawn)),
         ("detectable difference", "size", lambda item: item[1].detectable),
         ("tasks needed", "count", lambda item: item[1].needed),
-        ("only first", "count", lambda item: item[1].test and item[1].test.only_first),
-        ("only this", "count", lambda item: item[1].test and item[1].test.only_second),
+        ("only baseline", "count", lambda item: item[1].test and item[1].test.only_first),
+        ("only this run", "count", lambda item: item[1].test and item[1].test.only_second),
         ("McNemar's p", "p", lambda item: item[1].test and item[1].test.p),
     ]
     if len(p_values) > 1:  # a single test needs no correction
@@ -513,9 +514,9 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
             ("Holm's p", "p", lambda item: next(corrected_values) if item[1].test else None)
         )
     note = (
-        "Differences are in points. Detectable difference: the smallest that so many tasks would "
-        f"detect ({100 * POWER:.0f} % power, level {ALPHA}). Tasks needed: to detect the one that "
-        "was observed."
+        "Differences are in points. Detectable difference: the smallest that this number of "
+        f"tasks would detect ({100 * POWER:.0f} % power, level {ALPHA}). Tasks needed: to detect "
+        "the observed difference."
     )
     if any(comparison.drawn and comparison.drawn.has_few_clusters for _, comparison in pairs):
         note += (
@@ -526,13 +527,13 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
 
     def link(item: tuple[Run, PairedComparison]) -> list[Link | None]:
         links_by_column: dict[str, Link] = {
-            name: {"run": item[0].name} for name in ("tasks", "this")
+            name: {"run": item[0].name} for name in ("tasks", "this run")
         }
-        links_by_column["first"] = {"run": baseline.name}
+        links_by_column["baseline"] = {"run": baseline.name}
         pair_link = {"first": baseline.name, "second": item[0].name}
         links_by_column |= {
-            "only first": {**pair_link, "only": "first"},
-            "only this": {**pair_link, "only": "second"},
+            "only baseline": {**pair_link, "only": "first"},
+            "only this run": {**pair_link, "only": "second"},
         }
         return [None, *(links_by_column.get(name, pair_link) for name in names[1:])]
 
@@ -573,15 +574,15 @@ def _consumption_tables(
                     " to ".join(format_value(end, change_kind) for end in ends) if ends else "-",
                 )
             )
-    names = ("first", "this", "difference", "95 % interval")
+    names = ("baseline", "this run", "difference", "95 % interval")
     columns: tuple[tuple[str, Kind], ...] = (
         (f"against {baseline.label}", "text"),
-        ("of a task", "words"),
+        ("measure", "words"),
         ("tasks", "count"),
         *((name, "text") for name in names),
     )
-    note = "Of the tasks that both have tried without an error; intervals are those of paired t."
-    title = f"What a task took: {baseline.env_label}"
+    note = "Tasks that both runs tried without an error; intervals of the paired t test."
+    title = f"Consumption per task: {baseline.env_label}"
     return [Table(title, columns, tuple(rows), note, tuple(links))] if rows else []
 
 
@@ -644,10 +645,10 @@ def error_tables(run: Run) -> list[Table]:
     columns: list[_Column] = [
         ("kind", "text", lambda item: item[0]),
         ("episodes", "count", lambda item: item[1]),
-        ("the first of them", "words", lambda item: " ".join(message_by_type[item[0]].split())),
+        ("first message", "words", lambda item: " ".join(message_by_type[item[0]].split())),
     ]
     counts = errors_by_type(run.outcomes).items()
-    note = "They count in no rate or mean."
+    note = "Rates and means exclude errors."
 
     def link(item: tuple[str, int]) -> Link:
         return {"run": run.name, "state": "error", "kind": item[0]}
@@ -658,7 +659,7 @@ def error_tables(run: Run) -> list[Table]:
 def settings_table(run: Run) -> Table:
     """Return the table of settings, versions and times in a run's record."""
     rows = tuple((name, text) for name, text in _facts(run) if text)
-    return Table("What was run", (("", "text"), ("", "words")), rows)
+    return Table("Settings", (("", "text"), ("", "words")), rows)
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -668,15 +669,15 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "environment", f"{env.get('env')}, protocol {env.get('protocol')}"
     yield "reward", str(env.get("reward", ""))
     yield "judge", _list_facts(env.get("judge", {}))
-    yield "turns at most", str(env.get("max_turns") or "the environment's default")
+    yield "maximum turns", str(env.get("max_turns") or "the environment's default")
     yield "limits", _list_facts(env.get("limits", {}))
     yield "dataset", f"{dataset.get('name')}, {format_count(dataset.get('tasks', 0), 'task')}"
-    yield "its digest", str(dataset.get("digest", ""))
+    yield "dataset digest", str(dataset.get("digest", ""))
     yield "history of repositories", str(env.get("history", ""))
     yield "images", _abbreviate_texts(list(env.get("images", {})))
     yield "excluded", _list_facts(manifest.get("excluded", {}))
     yield "agent", str(agent.get("name"))
-    yield "its options", _list_facts(agent.get("options", {}))
+    yield "agent options", _list_facts(agent.get("options", {}))
     for name, value in agent.get("language_model", {}).items():
         yield name, _list_facts(value) if isinstance(value, Mapping) else _format_setting(value)
     yield "seed", str(manifest.get("seed"))

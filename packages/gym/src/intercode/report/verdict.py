@@ -172,12 +172,12 @@ def describe_drift(comparison: BaselineComparison) -> list[str]:
                 )
             secret = recorded_options(comparison.first.manifest).get("secret")
             if secret is not None and any(d.what == "dataset.digest" for d in run_differences):
-                lines.append("  each run draws flags of its own, unless --secret names the same")
+                lines.append("  each run draws its own flags, unless --secret is the same")
             advice = dict.fromkeys(difference.advice for difference in version_differences)
             lines += [f"  not compared, as versions differ: {text}" for text in advice]
             folders_by_text.setdefault("\n".join(lines), []).append(folder)
     return [
-        f"{comparison.first.folder} and {', '.join(folders)} were not made of the same:\n{drift}"
+        f"{comparison.first.folder} and {', '.join(folders)} differ in their conditions:\n{drift}"
         for drift, folders in folders_by_text.items()
     ]
 
@@ -212,14 +212,16 @@ def _run_verdict(run: Run) -> Verdict:
     run_link = {"run": run.name}
     links: list[tuple[str, Link]] = [
         (
-            f"{format_count(stats.episodes - stats.successes, 'episode')} failed",
+            f"{format_count(stats.episodes - stats.successes, 'episode')} not solved",
             {**run_link, "state": _BAD},
         )
     ]
     if stats.errors:
         links.append((format_count(stats.errors, "error"), {**run_link, "state": "error"}))
     remarks = [f"95 % interval {ends}"]
-    remarks += ["the agent was shown gold: no measure"] if run.shown_gold else []
+    remarks += (
+        ["the agent was shown gold, so this is no measure of ability"] if run.shown_gold else []
+    )
     remarks += [f"{format_count(stats.errors, 'error')}, not counted"] if stats.errors else []
     if run.coverage.missing:
         remarks.append(f"{run.coverage.missing} of {run.coverage.planned} episodes are missing")
@@ -274,7 +276,9 @@ def _pair_verdict(
         if comparison.needed is not None:
             clauses.append(f"tasks needed for the observed one {comparison.needed:,}")
     if gold_labels := [candidate.label for candidate in (baseline, run) if candidate.shown_gold]:
-        clauses.append(f"{' and '.join(gold_labels)} was shown gold: no measure")
+        clauses.append(
+            f"{' and '.join(gold_labels)} was shown gold, so this is no measure of ability"
+        )
     pair_link = {"first": baseline.name, "second": run.name}
     texts = (
         ("first", comparison.better_first, baseline),

@@ -75,8 +75,9 @@ class Answer(Form):
             return cls._read(dict(fields), Question.parse(task.query))
         except (TypeError, ValueError, KeyError) as error:
             raise TaskError(
-                f"task {task.task_id!r}: 'metadata.answer': {error}; it is one of "
-                f"{', '.join(TYPES)}, or an object with that as 'type' (docs/reference/rewards.md)"
+                f"task {task.task_id!r}: 'metadata.answer': {error}; it must be one of "
+                f"{', '.join(TYPES)}, or an object with one of them as 'type' "
+                "(docs/reference/rewards.md)"
             ) from None
 
     @classmethod
@@ -89,9 +90,9 @@ class Answer(Form):
             {*answer.archives.values()} <= {*KINDS},
         )
         if not all(checks) or any(column.type not in _COLUMN_TYPES for column in columns):
-            raise ValueError("a word that is not known")
+            raise ValueError("an unknown type")
         if (answer.type == "table") != bool(columns):
-            raise ValueError("'columns' are what a table has")
+            raise ValueError("'columns' needs the type 'table'")
         object.__setattr__(answer, "question", question)
         return answer
 

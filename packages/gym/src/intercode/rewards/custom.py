@@ -132,7 +132,7 @@ def _check_signature(function: Function) -> set[str]:
         raise UsageError(f"a reward must be a function, not {function!r}") from None
     call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
-        raise UsageError(f"reward {_name(function)} is async; write it without")
+        raise UsageError(f"reward {_name(function)} is async; write a plain function")
     names = set(signature.parameters)
     extra_arguments = {"default": None} if "default" in names else {}
     try:

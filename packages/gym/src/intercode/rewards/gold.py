@@ -76,7 +76,7 @@ def blame_task(task: Task, part: str) -> Iterator[None]:
     try:
         yield
     except CausedInsideError as error:
-        raise RewardError(f"task {task.task_id!r}: by {part}: {error}") from error
+        raise RewardError(f"task {task.task_id!r}, {part}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

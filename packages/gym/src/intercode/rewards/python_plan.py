@@ -92,7 +92,9 @@ def make_plan(task: Task) -> PythonPlan:
     checkers = _Source(task, [case["checker"] for case in cases if "checker" in case])
     run = (setup_source, *tests, checkers, _Source(task, import_lines))
     if not has_tests(task):
-        raise TaskError(f"task {task.task_id!r} has neither 'tests' nor 'cases' to be graded by")
+        raise TaskError(
+            f"task {task.task_id!r} has neither 'tests' nor 'cases', so it cannot be scored"
+        )
     if cases and entry is None:
         raise TaskError(f"task {task.task_id!r}: 'cases' need an 'entry_point', a function's name")
     return PythonPlan(
@@ -309,7 +311,7 @@ def stdio_cases(task: Task) -> list[Mapping[str, str]]:
         if not texts or not all(isinstance(text, str) for text in texts):
             raise TaskError(f"{location}: case {index} must be an object with 'stdin' and 'stdout'")
     if cases and (task.tests or task.metadata.get("cases")):
-        raise TaskError(f"{location} cannot stand beside 'tests' or 'cases': choose one")
+        raise TaskError(f"{location} excludes 'tests' and 'cases': choose one")
     return cases
 
 

@@ -71,7 +71,7 @@ def _blame_tests(module: str) -> Iterator[None]:
     except CausedInsideError as error:
         if module == SUBMISSION:
             raise
-        raise RewardError(f"the tests have ended their own sandbox: {error}") from error
+        raise RewardError(f"the tests killed their own sandbox: {error}") from error
 
 
 class Bench:

@@ -86,8 +86,8 @@ def resolve_names(task: Task, plan: SwePlan, names: Sequence[str]) -> SwePlan:
         if not matches and not is_cut(name):
             return name
         raise TaskError(
-            f"task {task.task_id!r}: its test {name!r} was cut, and {len(matches)} tests begin so: "
-            "give its full name, or leave the task out"
+            f"task {task.task_id!r}: its test {name!r} is truncated, and {len(matches)} tests "
+            "have this prefix: give its full name, or exclude the task"
         )
 
     return replace(

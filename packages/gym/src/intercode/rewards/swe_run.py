@@ -114,8 +114,7 @@ def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
         raise TaskError(
             f"task {task.task_id!r}: its image cannot run {plan.runner} with {plan.python!r}: "
             f"{decode(result.stderr).strip()[-300:] or f'exit code {result.exit_code}'}; install "
-            "it "
-            f"in the image, or name another in 'metadata.python'"
+            "it in the image, or name another by 'metadata.python'"
         )
 
 
@@ -313,7 +312,7 @@ class _ReportReader:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise ValueError("its elements lie too deep in each other")
+            raise ValueError("its elements are nested too deeply")
         if tag == "testcase":
             self._begin()
         elif tag == "property" and attributes.get("name") == NODE:

@@ -40,7 +40,7 @@ def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
     """
     paths = sorted(source.path.parent.glob("*.sqlite"))
     if not paths:
-        raise UsageError(f"{source.path.parent}: holds no .sqlite files, hence no test suite")
+        raise UsageError(f"{source.path.parent}: has no .sqlite files, so it is not a test suite")
     return [find(path) for path in paths]
 
 

@@ -28,9 +28,9 @@ from intercode_sandbox.images.base import Progress
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    add_action(actions, "list", "the agents, and which are installed")
+    add_action(actions, "list", "list the agents and their state")
     install = add_action(actions, "install", "build the layers of agents")
-    install.add_argument("name", nargs="+", help="an agent's name: see list")
+    install.add_argument("name", nargs="+", help="an agent's name, from 'intercode agents list'")
     install.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     remove = add_action(actions, "remove", "remove the layers of agents")
     remove.add_argument("name", nargs="+", help="an agent's name")

@@ -1,8 +1,8 @@
 r"""Serve a model on this machine within limits, with every call recorded, and without its key.
 
 Clients of OpenAI's and Anthropic's APIs reach it at a port of 127.0.0.1 with a token; the key stays
-in this process. What is not on the gateway's list of fields is refused: tools that the provider
-carries out, URLs that it fetches, responses that it stores, unless you say otherwise.
+in this process. The gateway has an allowlist of request fields. Unless you permit it, it refuses
+tools that the provider executes, URLs that it fetches, and responses that it stores.
 
 Examples:
   intercode gateway --upstream openai/gpt-5 --port 8080 --record calls.jsonl --max-cost 5
@@ -10,10 +10,10 @@ Examples:
   intercode gateway --upstream openai-compatible/mine --base-url http://localhost:8000/v1 \
       --token-file token.txt --allow-model fast=mine
 
-With a command after '--' it serves that command alone, tells it the address by OPENAI_BASE_URL and
-ANTHROPIC_BASE_URL and the token by OPENAI_API_KEY and ANTHROPIC_API_KEY, and ends with it.
-Otherwise SIGTERM or Ctrl-C lets the calls under way end; a second one ends them. Then it says what
-was spent.
+With a command after '--', the gateway serves only that command, and ends with it. It sets
+OPENAI_BASE_URL, ANTHROPIC_BASE_URL, OPENAI_API_KEY and ANTHROPIC_API_KEY for the command. Without a
+command, SIGTERM or Ctrl-C lets running calls end, and a second one cancels them. At the end the
+gateway prints its spending.
 """
 
 from __future__ import annotations
@@ -67,71 +67,92 @@ _SHORTEST_TOKEN = 16
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     model = list_part_options(ModelSpec)
-    for name, unit in (("max_cost", ""), ("max_tokens", "tokens that ")):
-        end = "may take" if unit else "may cost"
-        text = f"{unit or 'what '}all calls together {end}"
+    for name, noun in (("max_cost", "cost"), ("max_tokens", "tokens")):
+        text = f"maximum {noun} of all calls together"
         model = {**model, name: msgspec.structs.replace(model[name], help=text)}
     parser.add_argument(
-        "command", nargs="*", metavar="COMMAND", help="after '--': serve it alone, end with it"
+        "command",
+        nargs="*",
+        metavar="COMMAND",
+        help="a command after '--': serve only its processes, and end with it",
     )
     parser.add_argument(
-        "--upstream", required=True, metavar="NAME", help="PROVIDER/NAME, for instance openai/gpt-5"
+        "--upstream",
+        required=True,
+        metavar="NAME",
+        help="the model: PROVIDER/NAME, such as openai/gpt-5",
     )
     add_options(parser, model, "base_url")
     parser.add_argument(
-        "--port", type=port, default=0, metavar="N", help="of 127.0.0.1 (default: any free one)"
+        "--port",
+        type=port,
+        default=0,
+        metavar="N",
+        help="port of the gateway at 127.0.0.1 (default: any free one)",
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="has the token that clients bring; made, for you alone, if it is not there "
-        "(default: a token that is printed)",
+        help="file with the token that clients send; a missing file is created, readable only by "
+        "you (default: a new token, which is printed)",
     )
     parser.add_argument(
-        "--record", metavar="FILE", help="append each call to it, as a line of JSON, without keys"
+        "--record",
+        metavar="FILE",
+        help="append each call to this file, as a line of JSON, without keys",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the addresses, and what was spent, as JSON lines"
+        "--json", action="store_true", help="print the addresses and the spending as JSON lines"
     )
     _add_limits(parser.add_argument_group("limits"), model)
-    _add_permissions(parser.add_argument_group("what clients may ask for"))
+    _add_permissions(parser.add_argument_group("permissions of clients"))
     cache = parser.add_argument_group("cache")
     add_options(cache, model, "cache")
     cache.add_argument(
         "--cache-sampled",
         action="store_true",
-        help="also replies at a temperature above 0 without a seed: equal requests get equal ones",
+        help="also reuse replies at a temperature above 0 without a seed: equal requests get equal "
+        "replies",
     )
 
 
 def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) -> None:
     """Add the limits of all calls together, of a call, and of the record."""
     add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
-    limits.add_argument("--max-calls", type=positive, metavar="N", help="calls that are answered")
-    limits.add_argument("--rate", type=positive, metavar="N", help="calls a minute; others wait")
+    limits.add_argument("--max-calls", type=positive, metavar="N", help="maximum number of calls")
     limits.add_argument(
-        "--token-rate", type=positive, metavar="N", help="tokens a minute; other calls wait"
+        "--rate", type=positive, metavar="N", help="maximum calls a minute; further calls wait"
     )
     limits.add_argument(
-        "--at-once", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
+        "--token-rate",
+        type=positive,
+        metavar="N",
+        help="maximum tokens a minute; further calls wait",
+    )
+    limits.add_argument(
+        "--at-once",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="maximum parallel calls (default: 64)",
     )
     add_options(limits, list_part_options(How), "model_timeout")
     limits.add_argument(
-        "--max-context", type=size, metavar="SIZE", help="of a dialogue with its tools"
+        "--max-context", type=size, metavar="SIZE", help="maximum size of a dialogue with its tools"
     )
     limits.add_argument(
         "--record-limit",
         type=size,
         default="16G",
         metavar="SIZE",
-        help="of the file of --record, after which calls are refused (default: 16G)",
+        help="maximum size of the file of --record; at this size, calls are refused (default: 16G)",
     )
     limits.add_argument(
         "--drain",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
-        help="for calls under way, once the gateway is to end (default: 30)",
+        help="at shutdown, time for running calls to end (default: 30)",
     )
 
 
@@ -141,19 +162,23 @@ def _add_permissions(group: argparse._ArgumentGroup) -> None:
         "--allow-model",
         action="append",
         metavar="NAME[=MODEL]",
-        help="a model that they may name, and the provider's own name of it; may be given several "
-        "times (default: every name means the model of --upstream)",
+        help="a model name that clients may use, and the provider's name for it; may be given "
+        "several times (default: every name means the model of --upstream)",
     )
     group.add_argument(
         "--hosted",
         choices=("refuse", "drop", "pass"),
         default="refuse",
-        help="requests for tools that the provider carries out, as web search (default: refuse)",
+        help="policy for tools that the provider executes, such as web search (default: refuse)",
     )
     group.add_argument(
-        "--remote", action="store_true", help="URLs that the provider fetches, files that it keeps"
+        "--remote",
+        action="store_true",
+        help="allow URLs that the provider fetches, and files that it stores",
     )
-    group.add_argument("--stored", action="store_true", help="responses that the provider stores")
+    group.add_argument(
+        "--stored", action="store_true", help="allow responses that the provider stores"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -263,11 +288,13 @@ def _token(file: str | None) -> str:
     except FileExistsError:
         pass
     except OSError as error:
-        raise UsageError(f"--token-file {file}: cannot be made: {error.strerror}") from None
+        raise UsageError(f"--token-file {file}: cannot be created: {error.strerror}") from None
     try:
         with Path(file).open(encoding="ascii") as input_file:
             if os.fstat(input_file.fileno()).st_mode & 0o077:
-                raise UsageError(f"--token-file {file}: others can read it: chmod 600 {file}")
+                raise UsageError(
+                    f"--token-file {file}: other users can read the file: chmod 600 {file}"
+                )
             token = input_file.read().strip()
     except (OSError, UnicodeError) as error:
         raise UsageError(f"--token-file {file}: cannot be read: {error}") from None
@@ -301,7 +328,7 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
     try:
         forward = Forward(listener, port, serve, connections)
     except InterCodeError as error:
-        raise UsageError(f"port {port} of {LOOPBACK} cannot be had: {error.__cause__}") from None
+        raise UsageError(f"port {port} of {LOOPBACK} is not available: {error.__cause__}") from None
     with closing(forward):
         yield listener.getsockname()[1]
     if forward.error is not None:

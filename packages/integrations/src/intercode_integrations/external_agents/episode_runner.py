@@ -103,9 +103,7 @@ class ExternalAgents:
     def within(self, env: Surroundings, task: Task) -> ExternalAgent:
         """Make the agent of one episode in this environment."""
         if env.traits.language != "bash":
-            raise UsageError(
-                f"agent {self.name} acts in a shell by itself: it cannot play {env.name}"
-            )
+            raise UsageError(f"agent {self.name} needs a shell: it cannot play {env.name}")
         return ExternalAgent(self)
 
 
@@ -229,11 +227,11 @@ class ExternalAgent:
         model_calls = [c for c in session.calls if not c.is_count and not (is_limited and c.unpaid)]
         if not model_calls and not session.pending_count:
             raise AgentStartError(
-                f"agent {name} has not asked its model: {self._describe_end(session)}"
+                f"agent {name} did not call its model: {self._describe_end(session)}"
             )
         calls = [call for call in model_calls if not call.is_cut]
         if not calls and self._exit_status.limit is None:
-            raise ModelError(f"agent {name} ended before its model had answered")
+            raise ModelError(f"agent {name} ended before its model replied")
         if not calls:
             return
         last_call = calls[-1]
@@ -242,9 +240,9 @@ class ExternalAgent:
         if session.failure is not None:
             raise session.failure
         if last_call.unpaid:
-            raise BudgetError(f"agent {name} was refused a call: {last_call.error}")
+            raise BudgetError(f"agent {name} had a call refused: {last_call.error}")
         if not any(call.is_answered for call in calls):
-            raise ModelError(f"agent {name}: no call of its model was answered: {last_call.error}")
+            raise ModelError(f"agent {name}: its model replied to no call: {last_call.error}")
 
     def _describe_end(self, session: GatewaySession | None) -> str:
         """Tell how a program ended that has not begun to work."""
@@ -322,7 +320,9 @@ class EpisodeBudget(Budget):
         for name, (amount, maximum) in usage.items():
             if maximum is not None and amount >= maximum:
                 self._refuse(name)
-                raise BudgetError(f"this episode has used up its {name}: {amount:g} of {maximum:g}")
+                raise BudgetError(
+                    f"this episode has exceeded its {name}: {amount:g} of {maximum:g}"
+                )
         return super().reserve(tokens, cost)
 
     def count(self, call: Call) -> None:

@@ -261,8 +261,8 @@ def _check_reached(index: str) -> None:
     except OSError as error:
         raise FetchError(
             f"the package index {host}:{port} cannot be reached: {error.strerror or error}; "
-            "connect this machine, name an index that it reaches (PIP_INDEX_URL, "
-            f"{_REGISTRY}), or copy {cache_root() / 'agents'} from a machine that is connected"
+            "connect this machine to a network, name an index within reach (PIP_INDEX_URL, "
+            f"{_REGISTRY}), or copy {cache_root() / 'agents'} from a connected machine"
         ) from None
 
 
@@ -408,14 +408,14 @@ def _npm(
         for path, package in installed_lock["packages"].items()
     }
     if unverified_names := [name for name, checksum in checksums.items() if not checksum]:
-        raise ImageError(f"the index tells no checksum of {', '.join(unverified_names)}")
+        raise ImageError(f"the index has no checksum of {', '.join(unverified_names)}")
     # Without a word, npm leaves out an optional package that it cannot have, or that is another.
     lock_packages = msgspec.json.decode(lock)["packages"]
     required_paths = {path for path, package in lock_packages.items() if path and _fits(package)}
     if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):
         raise ImageError(
-            f"npm did not install {', '.join(absent_paths)}: the index does not have it, or not as "
-            "its checksum says"
+            f"npm did not install {', '.join(absent_paths)}: the index lacks it, or its checksum "
+            "differs"
         )
     main = requirements[0].rpartition("@")[0]
     text = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
@@ -483,7 +483,7 @@ def _pypi(
         checksum = entry["download_info"]["archive_info"].get("hashes", {}).get("sha256")
         name = f"{entry['metadata']['name']}=={entry['metadata']['version']}"
         if not checksum:
-            raise ImageError(f"the index tells no SHA-256 of {name}")
+            raise ImageError(f"the index has no SHA-256 of {name}")
         checksums[name] = f"sha256:{checksum}"
         lines.append(f"{name} --hash={checksums[name]}\n")
     return "".join(sorted(lines)), checksums
@@ -519,4 +519,6 @@ def _check_members(archive_path: Path, name: str) -> None:
         for member in archive:
             parts = member.name.split("/")
             if ".." in parts or "/".join(parts[:3]) != agent_root:
-                raise ImageError(f"the layer of {name} has a file elsewhere: {member.name!r}")
+                raise ImageError(
+                    f"the layer of {name} has a file outside of its folder: {member.name!r}"
+                )

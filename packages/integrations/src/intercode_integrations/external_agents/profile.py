@@ -220,7 +220,7 @@ def read_profile(path: Path) -> Profile:
         except re.error as error:
             raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
         if not groups:
-            raise UsageError(f"agent {path}: record.{name} has no group that says what is meant")
+            raise UsageError(f"agent {path}: record.{name} has no group for the matched text")
     _check_placeholders(str(path), profile.run)
     return profile
 

@@ -65,7 +65,7 @@ class ExternalAgentProvider(AgentProvider):
             option for option in AGENT_OPTIONS if option in options and option not in _OPTIONS
         ]:
             raise UsageError(
-                f"agent {name} decides that by itself: it takes no {AGENT_OPTIONS[surplus[0]].flag}"
+                f"agent {name} controls this itself: omit {AGENT_OPTIONS[surplus[0]].flag}"
             )
         if spec.model.name is None or (profile.needs_model and not has_model):
             alternative = "" if profile.needs_model else f", or --model {NO_MODEL}"
@@ -115,10 +115,10 @@ def _check_environment(spec: RunSpec) -> None:
     env, agent = spec.env, spec.agent.name
     if "ignore" not in list_constructor_options(environment(env.name, env.protocol)):
         raise UsageError(
-            f"agent {agent} acts by itself in a sandbox with a shell: environment {env.name!r}, "
-            f"protocol {env.protocol!r}, has none; take bash or swe"
+            f"agent {agent} needs a sandbox with a shell: environment {env.name!r}, protocol "
+            f"{env.protocol!r}, has none; choose bash or swe"
         )
     if (sandbox := env.options.get("sandbox", "native")) != "native":
-        raise UsageError(f"agent {agent} reaches its model by --sandbox native, not {sandbox}")
+        raise UsageError(f"agent {agent} needs --sandbox native to reach its model, not {sandbox}")
     if env.options.get("network"):
-        raise UsageError(f"agent {agent} reaches its model without --network, and nothing else")
+        raise UsageError(f"agent {agent} has no network except its model: omit --network")

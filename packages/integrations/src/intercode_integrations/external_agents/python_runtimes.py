@@ -71,8 +71,7 @@ def find_python(release: str, agent: str) -> Python:
         if python.release == release and python.kind == "cpython" and is_complete:
             return python
     raise UsageError(
-        f"{agent} brings its own Python {release}, a copy of one of this machine, which has none: "
-        f"uv python install {release}"
+        f"{agent} needs Python {release}, which this machine lacks: uv python install {release}"
     )
 
 

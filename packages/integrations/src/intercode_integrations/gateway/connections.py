@@ -139,7 +139,7 @@ class ConnectionPool:
             connection, socket.socket.close, "CONNECT", target, self._proxy_headers(target)
         )
         if answer.status // 100 != 2:
-            raise OSError(f"the proxy answers with status {answer.status}")
+            raise OSError(f"the proxy replied with status {answer.status}")
 
     def _proxy_headers(self, host: str) -> dict[str, str]:
         """Return the headers that name a host, and the user to the proxy, if it is asked."""
@@ -200,7 +200,7 @@ class UpstreamResponse:
         while data := self.read_available():
             content += data
             if len(content) > max_bytes:
-                raise AttemptError("the answer is too long", charged=True)
+                raise AttemptError("the response is too long", charged=True)
         return bytes(content)
 
     def read_available(self) -> bytes:
@@ -218,7 +218,7 @@ class UpstreamResponse:
                     break
         except (OSError, h11.RemoteProtocolError) as error:
             raise AttemptError(
-                f"the answer broke off: {_error_text(error)}", charged=True
+                f"the response was cut off: {_error_text(error)}", charged=True
             ) from None
         return b"".join(chunks)
 
@@ -243,7 +243,7 @@ class UpstreamResponse:
         while (event := self._http.next_event()) is h11.NEED_DATA and wait:
             data = self._socket.recv(CHUNK)
             if not data and not self.status:
-                raise ConnectionError("it was ended without an answer")
+                raise ConnectionError("the call was cancelled without a response")
             self._http.receive_data(data)
         return event
 

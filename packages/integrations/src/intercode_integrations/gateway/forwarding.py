@@ -264,7 +264,7 @@ class ForwardedCall:
                     forwarded_bytes += output
                     client.send_data(output)
                 if len(forwarded_bytes) > MAX_ANSWER_BYTES:
-                    raise ValueError("the answer is too long")
+                    raise ValueError("the response is too long")
             if not assembly.is_complete and not assembly.error:
                 raise ValueError("the stream ended before its last event")
         except (AttemptError, ValueError) as error:
@@ -303,7 +303,7 @@ class ForwardedCall:
         is_lost = is_failed or (
             self._broken and self._error not in {CLIENT_DISCONNECTED, EPISODE_ENDED}
         )
-        failure = f"{self._gateway.upstream.name}: the answer broke off: {self._error}"
+        failure = f"{self._gateway.upstream.name}: the response was cut off: {self._error}"
         self._session.failure = ModelUnavailableError(failure) if is_lost else None
         self._session.note(
             replace(

@@ -135,7 +135,7 @@ class Gateway(UpstreamBackend):
         """
         if budget is not None and budget.max_cost is not None and not self.is_priced:
             raise UsageError(
-                f"the price of {self.upstream.name} is not known, so its cost cannot be limited: "
+                f"the price of {self.upstream.name} is unknown, so its cost cannot be limited: "
                 "give a file of prices, or limit the tokens"
             )
         session = GatewaySession(

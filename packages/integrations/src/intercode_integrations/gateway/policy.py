@@ -57,7 +57,7 @@ class GatewayPolicy:
 
     def __post_init__(self) -> None:
         if self.hosted not in {"refuse", "drop", "pass"}:
-            raise UsageError(f"hosted is refuse, drop or pass, not {self.hosted!r}")
+            raise UsageError(f"hosted must be refuse, drop or pass, not {self.hosted!r}")
         for name in ("max_calls", "max_body", "max_context", "reply_tokens", "at_once"):
             if (limit := getattr(self, name)) is not None and limit < 1:
                 raise UsageError(f"{name} must be at least 1, not {limit}")

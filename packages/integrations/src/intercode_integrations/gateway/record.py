@@ -50,8 +50,8 @@ class Journal:
         if self.is_full:
             self.close()
             raise UsageError(
-                f"--record {path}: has {self._size} bytes, and may have {limit}: name another "
-                "file, or raise --record-limit"
+                f"--record {path}: the file has {self._size} bytes, above the limit of {limit}: "
+                "name another file, or raise --record-limit"
             )
 
     @property

@@ -85,7 +85,7 @@ class StreamAssembly:
         try:
             _HANDLERS[self.name](self, data)
         except (TypeError, KeyError, IndexError, AttributeError) as error:
-            raise ValueError(f"an event of the stream makes no sense: {error!r}") from None
+            raise ValueError(f"an event of the stream is malformed: {error!r}") from None
 
 
 def _parse_event(raw_bytes: bytes) -> Event:

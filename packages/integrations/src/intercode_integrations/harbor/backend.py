@@ -98,8 +98,8 @@ class InterCodeEnvironment(BaseEnvironment):
         )
         if not self.task_env_config.docker_image and not self._dockerfile.exists():
             raise UsageError(
-                f"{self.environment_dir} has only a compose file: a sandbox is one machine, which "
-                "a Dockerfile or a docker_image makes"
+                f"{self.environment_dir} has only a compose file: a sandbox is a single machine, "
+                "and needs a Dockerfile or a docker_image"
             )
 
     @property
@@ -235,7 +235,7 @@ class InterCodeEnvironment(BaseEnvironment):
             RewardError: It cannot be scored.
         """
         if self._source_task is None:
-            raise UsageError("name the tasks that the folders were exported from: --ek tasks=NAME")
+            raise UsageError("name the exported tasks: --ek tasks=NAME")
         score = await self._source_task.score(self.box, self._created_folders)
         await self.ensure_dirs([f"/logs/{name}" for name in _LOGS])
         return score
@@ -252,7 +252,7 @@ class InterCodeVerifier(BaseVerifier):
         """
         if not isinstance(self.environment, InterCodeEnvironment):
             raise UsageError(
-                "InterCodeVerifier scores sandboxes of ours: harbor run -e "
+                "InterCodeVerifier scores only InterCode's sandboxes: harbor run -e "
                 "intercode_integrations.harbor:InterCodeEnvironment --ek tasks=NAME"
             )
         score = await self.environment.score()

@@ -59,8 +59,8 @@ class Exporter:
         """
         if task.depends_on_clock:
             raise TaskError(
-                f"task {task.task_id!r} depends on the clock: its gold runs at each score, and a "
-                "folder carries the result of one run"
+                f"task {task.task_id!r} depends on the clock: its gold must run at each score, "
+                "but a folder contains the result of a single run"
             )
         folder = self._output_folder / folder_name(task)
         recipe = self._recipe(task)
@@ -83,8 +83,8 @@ class Exporter:
             return self._files.make_checks(task)
         if name not in _CHECK_MAKERS:
             raise TaskError(
-                f"task {task.task_id!r} is judged by a reward of its environment's own: give it a "
-                "'verification', which a folder can carry"
+                f"task {task.task_id!r} is scored by its environment's own reward: give it a "
+                "'verification', which a folder can contain"
             )
         return _CHECK_MAKERS[name](self._env, task, recipe)
 
@@ -180,7 +180,7 @@ def _database(env: InterCodeEnv[Any], task: Task) -> bytes:
     if stage.engine.name != "sqlite":
         raise UsageError(f"only databases of SQLite are exported, not of {stage.engine.name}")
     if task.setup is not None:
-        raise TaskError(f"task {task.task_id!r}: its 'setup' runs in a session of its own")
+        raise TaskError(f"task {task.task_id!r}: its 'setup' runs in a separate session")
     return as_sqlite(stage.source(task)).read_bytes()
 
 

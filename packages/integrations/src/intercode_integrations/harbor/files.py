@@ -166,7 +166,9 @@ def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
     if change.kind == "deleted":
         return []
     if change.type not in _TYPES or "\n" in change.path or "\\" in change.path:
-        raise TaskError(f"task {task.task_id!r}: {change.path!r} ({change.type}) has no such line")
+        raise TaskError(
+            f"task {task.task_id!r}: {change.path!r} ({change.type}) cannot be written as a line"
+        )
     mode = _TYPES[change.type] | change.mode
     lines = [f"{mode:x} {change.uid} {change.gid} {change.path}"]
     if change.type == "file":

@@ -155,7 +155,7 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             if not path.resolve().is_relative_to(folder.resolve()):
-                raise TaskError(f"{path}: a link that leads out of {folder}")
+                raise TaskError(f"{path}: a symbolic link that points out of {folder}")
             yield path.relative_to(folder).as_posix(), path
 
 
@@ -171,8 +171,8 @@ def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> d
         resolved_value = value if match is None else variables.get(match[1], match[2])
         if resolved_value is None:
             raise TaskError(
-                f"the variable {name!r} is to be {value}, which is not set here, or not named: a "
-                f"task has no variable of this machine's that the command does not give it "
+                f"the variable {name!r} needs {value}, which is not set here, or not "
+                "permitted: a task gets only the environment variables that the command names "
                 f"(variables: {match[1]!r})"
             )
         values[name] = resolved_value

@@ -102,7 +102,7 @@ class HarborStage(SandboxStage):
             ImageError: Its image's name means nothing, or names a file that is not there.
         """
         if (reason := task.metadata.get(CANNOT)) is not None:
-            raise TaskError(f"task {task.task_id!r} cannot be tried here: {reason}")
+            raise TaskError(f"task {task.task_id!r} cannot run here: {reason}")
         self.variables(task, self.config(task).verifier.env)
         super().check(task)
 

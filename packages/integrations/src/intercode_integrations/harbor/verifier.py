@@ -146,7 +146,7 @@ class HarborReward:
                 merge_stderr=True,
             )
             if result.timed_out:
-                raise NoRewardError(f"they ran into their time limit of {seconds:g} s")
+                raise NoRewardError(f"the tests exceeded their time limit of {seconds:g} s")
             parts = _rewards(workspace)
         except CausedInsideError as error:  # no agent's program runs here: the tests did it
             raise NoRewardError(str(error)) from error

@@ -65,10 +65,12 @@ def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
     """
     origin = metadata.get(_ORGANISATION)
     if not isinstance(origin, Mapping) or not {"environment", "task_id"} <= origin.keys():
-        raise UsageError(f"{file} does not name a task of InterCode's: export it with 'intercode "
-                         "datasets export', or leave out --ek tasks=…")  # fmt: skip
+        raise UsageError(
+            f"{file} does not name an InterCode task: export it with 'intercode datasets export', "
+            "or omit --ek tasks=…"
+        )
     if not re.fullmatch(r"[\w-]+", name := str(origin["environment"])):  # a file, or a folder
-        raise UsageError(f"{file} names no environment, but {name!r}")
+        raise UsageError(f"{file} must name an environment, not {name!r}")
     return name, str(origin["task_id"])
 
 
@@ -81,8 +83,8 @@ def write(folder: Path, environment: str, task: Task, recipe: Recipe, checks: Ta
     """
     if recipe.service is not None:
         raise TaskError(
-            f"task {task.task_id!r} has a program that runs beside the agent and keeps a secret "
-            "from it: a folder of Harbor's with a Dockerfile cannot carry it"
+            f"task {task.task_id!r} has a service with a secret beside the agent: a Harbor folder "
+            "with a Dockerfile cannot contain it"
         )
     if folder.exists():
         raise UsageError(f"{folder} exists already: export to another folder, or remove it")

@@ -89,11 +89,9 @@ def _load_task(address: str) -> InspectTask:
     except (OSError, PrerequisiteError) as error:
         raise UsageError(f"inspect:{address}: there is no such task: {error}") from None
     if len(tasks) != 1:
-        raise UsageError(
-            f"inspect:{address}: {len(tasks)} tasks are found there: name one, FILE@TASK"
-        )
+        raise UsageError(f"inspect:{address}: {len(tasks)} tasks match: name one, FILE@TASK")
     if not tasks[0].scorer:
-        raise UsageError(f"inspect:{address}: the task has no scorer, which would give the reward")
+        raise UsageError(f"inspect:{address}: the task has no scorer, so it has no reward")
     return tasks[0]
 
 
@@ -102,7 +100,8 @@ def _task(address: str, inspect_task: InspectTask, index: int) -> Task:
     task_id = str(index + 1 if sample.id is None else sample.id)
     if sample.choices:
         raise TaskError(
-            f"inspect:{address}: sample {task_id!r}: choices are for a solver of its own"
+            f"inspect:{address}: sample {task_id!r}: multiple choice needs the task's own solver, "
+            "which is not supported"
         )
     sources = resolve_sample_files(sample.files or {})
     files = {path: _content(text) for path, text in sources.items()}
@@ -139,7 +138,7 @@ def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
         return SandboxConfig.of(config).image
     if isinstance(config, str) and Path(config).name.endswith("Dockerfile"):
         return str(Path(config).absolute())
-    raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is understood")
+    raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is supported")
 
 
 def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:

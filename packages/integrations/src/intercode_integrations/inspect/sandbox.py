@@ -268,7 +268,9 @@ class InterCodeSandbox(SandboxEnvironment):
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         call = getattr(self.box, method, None)
         if call is None:
-            raise SandboxUnavailableError("there are no commands here, only a database: see `sql`")
+            raise SandboxUnavailableError(
+                "this sandbox has no commands, only a database: use `sql`"
+            )
         try:  # a sandbox answers requests in turn, but runs programs at the same time
             return await run_in_thread(partial(call, *arguments, **options), abandon=True)
         except OutputLimitError:

@@ -59,7 +59,7 @@ def _environment(config: TaskConfig) -> InterCodeEnv[Any]:
     env_options: dict[str, Any] = {"observations": "utf-8", "errors": "value", **config.options}
     environment: Any = intercode.make(config.env, split=config.split, **env_options).unwrapped
     if not isinstance(environment, intercode.InterCodeEnv):
-        raise UsageError(f"{config.env!r}: its tasks are tried elsewhere, and not by Inspect")
+        raise UsageError(f"{config.env!r}: its tasks run in another framework, not in Inspect")
     return environment
 
 

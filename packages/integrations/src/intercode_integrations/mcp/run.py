@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
             sessions.leave_event.wait()  # it may look at its tools once more
     if result.complete and not result.ran:
         raise UsageError(
-            f"{output_folder} has a result for every episode: choose another folder (--out)"
+            f"{output_folder} already has a result for every episode: choose another folder (--out)"
         )
     if not result.outcomes and fresh:
         shutil.rmtree(output_folder)  # the client has only asked which tools there are
@@ -94,7 +94,7 @@ def _only_session(run_plan: Plan, sessions: EpisodeSessions) -> EpisodeSession:
     """
     if len(run_plan.tasks) * run_plan.spec.epochs != 1:
         raise UsageError(
-            "over stdio a client plays one episode: name one task (--task ID), or use --http"
+            "over stdio, a client plays a single episode: name one task (--task ID), or use --http"
         )
     return sessions.session(run_plan.tasks[0].task_id)
 

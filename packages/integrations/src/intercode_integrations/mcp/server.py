@@ -159,7 +159,7 @@ class Http(threading.Thread):
     ) -> None:
         super().__init__(name="intercode-mcp", daemon=True)
         if not token and not is_loopback(host):
-            raise UsageError(f"other machines reach {host}: name a --token-file")
+            raise UsageError(f"other machines can reach {host}: a --token-file is required")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, port), family=family)

@@ -28,8 +28,8 @@ def refuse_passwords(options: Mapping[str, Any]) -> None:
         if portable(value) != value:
             flag = name.replace("_", "-")
             raise UsageError(
-                f"--{flag} has a password, which would travel to the nodes: leave it out of the "
-                "URL; each node takes an engine's from its own PGPASSWORD or MYSQL_PWD"
+                f"--{flag} has a password, which would be sent to the nodes: omit it from the "
+                "URL; each node reads it from its own PGPASSWORD or MYSQL_PWD"
             )
 
 
@@ -76,8 +76,8 @@ def connect(address: str | None = None) -> None:
         _connect_with_retries(lambda: ray.init(address, **options))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"no Ray cluster answers at {target}: {error} (one that uses tokens needs "
-            "RAY_AUTH_MODE=token and the token here, too)"
+            f"no Ray cluster responds at {target}: {error} (with tokens, it needs "
+            "RAY_AUTH_MODE=token and the token on this machine, too)"
         ) from error
 
 

@@ -169,8 +169,8 @@ def _answer(call: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         raise SandboxClosedError(
-            f"the environment's process on the cluster was lost, and with it the episode; the next "
-            f"reset begins another one elsewhere ({type(error).__name__})"
+            "the environment's process on the cluster was lost, and with it the episode; the "
+            f"next reset starts a new one in another process ({type(error).__name__})"
         ) from error
     if isinstance(answer, _Error):
         raise rebuild_error(answer.name, answer.message)
@@ -202,7 +202,9 @@ class EnvironmentActors:
         while not self._actors:
             process_counts = allocate_nodes(self._count, excluded_nodes=self._excluded_nodes)
             if not process_counts:
-                raise error or SandboxUnavailableError("no node of the cluster has a processor")
+                raise error or SandboxUnavailableError(
+                    "no node of the cluster has a free processor"
+                )
             started_actors = [(self._start(node), node) for node in process_counts.elements()]
             checks = [(actor, node, actor.check.remote()) for actor, node in started_actors]
             calls = [check for *_, check in checks]
@@ -395,7 +397,9 @@ class ClusterEnv(StandIn):
         Raises:
             EnvironmentStateError: Always.
         """
-        raise EnvironmentStateError("fork by the vector's fork(), into one of its environments")
+        raise EnvironmentStateError(
+            "use the vector's fork(), which forks into one of its environments"
+        )
 
 
 def make(

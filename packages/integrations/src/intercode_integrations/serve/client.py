@@ -72,12 +72,14 @@ class RemoteServer:
         parts = urlsplit(url)
         scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
         if scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url!r} cannot be a server: write http://HOST:PORT/ENVIRONMENT")
+            raise UsageError(
+                f"{url!r} is not the URL of a server: write http://HOST:PORT/ENVIRONMENT"
+            )
         path_prefix, _, name = parts.path.rstrip("/").rpartition("/")
         self.url = url
         token = (token or os.environ.get(TOKEN) or "").strip()  # a file's ends with a line's end
         if not token.isascii() or not token.isprintable():
-            raise UsageError(f"{url}: the token has characters that no header can have")
+            raise UsageError(f"{url}: the token has characters that are not valid in a header")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._is_near = is_loopback(parts.hostname)
         proxies = [urllib.request.ProxyHandler({})] if self._is_near else []
@@ -257,7 +259,7 @@ class ClientSession:
     def _loss_error(self, reason: str) -> SandboxClosedError:
         return SandboxClosedError(
             f"{self.server.url}: the session with the server was lost, and with it the episode "
-            f"({reason}); the next reset begins another one"
+            f"({reason}); the next reset starts a new one"
         )
 
     def close(self) -> None:
@@ -324,7 +326,7 @@ class RemoteEnv(Elsewhere):
         env_facts = server.metadata.get("intercode")
         if env_facts is None:
             raise UsageError(
-                f"{server.url} is not our kind of server: try intercode.make('openenv:URL')"
+                f"{server.url} is not an InterCode server: try intercode.make('openenv:URL')"
             )
         super().__init__(tasks(server, split) if data is None else data, **changes)
         self.max_turns = env_facts["max_turns"]
@@ -441,7 +443,7 @@ def connect_vec(
     servers = [RemoteServer(url, token) for url in ([urls] if isinstance(urls, str) else urls)]
     count = len(servers) if num_envs is None else num_envs
     if count < 1 or not servers:
-        raise UsageError(f"there must be an address and an environment, not {count}")
+        raise UsageError(f"the URL must have an address and an environment, not {count}")
     data = {server.url: tasks(server, split) for server in servers[:count]}
     assigned_servers = [servers[number % len(servers)] for number in range(count)]
     envs = [RemoteEnv(server, split, data[server.url], **options) for server in assigned_servers]

@@ -68,7 +68,7 @@ class SessionEnd(Exception):  # noqa: N818 - mostly it is not an error
 
 
 def _draining_end() -> SessionEnd:
-    error = CapacityError("the server is ending: connect to another one, or later")
+    error = CapacityError("the server is shutting down: connect to another server, or later")
     return SessionEnd("draining", 1001, error, "CAPACITY_REACHED")
 
 
@@ -172,7 +172,7 @@ class ServerSession:
         if not isinstance(error, ConnectionClosed):
             log("error", session=self.id, error=repr(error))
             return SessionEnd(
-                "failed", 1011, InterCodeError("the server has failed: its log says why")
+                "failed", 1011, InterCodeError("the server has failed: its log has the reason")
             )
         return SessionEnd("gone", 1001)
 
@@ -250,7 +250,7 @@ class ServerSession:
             raise
         except Exception as error:  # noqa: BLE001 - the server goes on, and its log has it
             log("error", session=self.id, error=repr(error), traceback=traceback.format_exc())
-            failure = InterCodeError("the server has failed: its log says why")
+            failure = InterCodeError("the server has failed: its log has the reason")
             raise SessionEnd("failed", 1011, failure) from None
 
     def _error_reply(self, code: str, error: InterCodeError) -> bytes:

@@ -156,7 +156,7 @@ def _supervise(
                 is_ending = failed = True
                 _end(workers_by_pid, listeners)
     if failed:
-        raise InterCodeError("a worker ended before it had served: it says why, above")
+        raise InterCodeError("a worker ended before it was ready: its error is above")
     return None
 
 

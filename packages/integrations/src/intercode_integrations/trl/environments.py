@@ -131,8 +131,8 @@ class _Environment:
         """
         if task_id is None and index is None:
             raise UsageError(
-                "a row has neither 'task_id' nor 'index', so that the attempts of a group would "
-                "have different tasks: train_dataset=environments.dataset()"
+                "a row has neither 'task_id' nor 'index', so the episodes of a group would have "
+                "different tasks: train_dataset=environments.dataset()"
             )
         self._env.reset(task_id=task_id, index=index if task_id is None else None)
         return break_tokens(str(self._env.messages("tools")[-1]["content"]), self._tokenizer)

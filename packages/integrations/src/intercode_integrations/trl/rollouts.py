@@ -89,7 +89,7 @@ class Rollouts:
         """Play an attempt for each prompt; equal tasks that follow each other are a group."""
         tasks = [prompt[-1].get("task_id") for prompt in prompts]
         if None in tasks:
-            raise UsageError("a prompt names no task: train_dataset=rollouts.dataset()")
+            raise UsageError("a prompt does not name its task: train_dataset=rollouts.dataset()")
         prompt_ids, *_ = trainer._tokenize_prompts(prompts)
         attempts = [
             Attempt(number, task, list(prompt))

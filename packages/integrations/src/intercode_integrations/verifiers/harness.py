@@ -44,7 +44,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         """Begin the episode: within the limit of the setup's time, not the agent's."""
         data = trace.task.data
         if not isinstance(data, InterCodeData):
-            raise intercode.UsageError("InterCode's harness plays InterCode's tasks only")
+            raise intercode.UsageError("InterCode's harness plays only InterCode's tasks")
         with failures():
             trace.state.env = AsyncEnv(await asyncio.to_thread(data.make))
             await trace.state.env.reset(task_id=data.id)

@@ -68,10 +68,10 @@ class InterCodeTask(vf.Task[InterCodeData, InterCodeState]):
         env = trace.state.env
         if env is None:
             raise intercode.UsageError(
-                "only InterCode's own harness plays its tasks: leave --env.agent.harness.id away"
+                "only InterCode's own harness plays its tasks: omit --env.agent.harness.id"
             )
         if not trace.state.has_begun:  # verifiers scores what has run out of time, too
-            raise vf.SandboxError("the sandbox did not start within the time of the setup")
+            raise vf.SandboxError("the sandbox did not start within the time limit of the setup")
         with failures(), suppress(intercode.EnvironmentStateError):  # it has ended
             await env.step("submit")
         if trace.state.score is None:

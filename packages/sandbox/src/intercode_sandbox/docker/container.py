@@ -373,7 +373,7 @@ def _explain_error(error: SandboxError, engine: Engine) -> SandboxError:
     text = str(error)
     if "bind source path does not exist" in text or "bind mount source" in text:
         return SandboxUnavailableError(
-            f"the engine at {engine.url} does not see this machine's files, which it must: it is "
+            f"the engine at {engine.url} cannot see this machine's files, but needs to: it runs "
             f"on another machine, or in a container ({text})",
             DOCKER_HOST_COMMAND,
         )

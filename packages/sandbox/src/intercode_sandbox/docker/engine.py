@@ -95,8 +95,8 @@ class Engine:
             info: dict[str, Any] = api.info()
         if "BuildahVersion" in info:
             raise SandboxUnavailableError(
-                f"the engine at {self.url} is Podman's, which names images in another way and does "
-                "not know all of our mounts (--sandbox native needs no engine)",
+                f"the engine at {self.url} is Podman's, which names images differently and does "
+                "not support all mounts (--sandbox native needs no engine)",
                 DOCKER_HOST_COMMAND,
             )
         return info

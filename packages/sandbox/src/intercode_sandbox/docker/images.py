@@ -138,7 +138,7 @@ class Images:
         with self._engine.errors("looking for an image") as api:
             image_ids = api.images(name, quiet=True)
         if not image_ids:
-            raise SandboxError(f"the engine did not take the image {image.name}")
+            raise SandboxError(f"the engine did not accept the image {image.name}")
         return str(image_ids[0])
 
     def _find_daemon_image(self, spec: Spec) -> EngineImage:
@@ -213,8 +213,7 @@ def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple
     for addition in additions:
         if addition.is_script:
             raise ImageError(
-                f"{addition.text} cannot be run over an image of the engine's own: have its "
-                "Dockerfile run it"
+                f"{addition.text} cannot run over an image of the engine: run it in the Dockerfile"
             )
         parts.append(_archive_digest(addition.path))
     digest = joint_digest(*parts)
@@ -252,8 +251,8 @@ def _check_free(engine: Engine, container: str, addition: Addition) -> None:
         except MissingObjectError:
             continue
         raise ImageError(
-            f"the image has /{name}, which an engine cannot hide: have its Dockerfile remove it, "
-            "name another 'metadata.directory', or take --sandbox native"
+            f"the image has /{name}, which an engine cannot hide: remove it in the Dockerfile, "
+            "name another 'metadata.directory', or use --sandbox native"
         )
 
 

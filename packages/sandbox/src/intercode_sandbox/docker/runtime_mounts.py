@@ -167,8 +167,8 @@ def check_users(info: dict[str, Any], url: str) -> None:
     """
     if not has_own_users(info) and os.environ.get(SHARED_ROOT) != "1":
         raise SandboxUnavailableError(
-            f"user 0 of the containers of the engine at {url} is this machine's root, {ROOT_RISK}. "
-            f"Let it {REMAP_ADVICE}; or accept that for this engine",
+            f"user 0 of the containers of the engine at {url} is this machine's root, "
+            f"{ROOT_RISK}. To prevent it, {REMAP_ADVICE}; or accept the risk for this engine",
             f"export {SHARED_ROOT}=1",
         )
 
@@ -238,7 +238,7 @@ def _copy(program: Path, python_folder: Path, owner: int) -> None:
         is_loader = path.name.startswith("ld-")
         shutil.copy2(path, python_folder / (LOADER if is_loader else f"so/{path.name}"))
     if not (python_folder / LOADER).exists():
-        raise OSError("it has no dynamic loader")
+        raise OSError("the Python has no dynamic loader")
     if os.geteuid() == 0:
         os.chown(python_folder, owner, owner)
         python_folder.chmod(0o700)

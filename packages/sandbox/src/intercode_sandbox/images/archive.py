@@ -241,8 +241,8 @@ class Unpacker:
         target = self._layer.joinpath(*parent, *parts[-1:])
         if not _is_plain(target):
             raise ImageError(
-                f"{member.name!r} is a hard link to {member.linkname!r}, "
-                "which is not a file that comes before it in the archive"
+                f"{member.name!r} is a hard link to {member.linkname!r}, which is not an earlier "
+                "file of the archive"
             )
         os.link(target, path, follow_symlinks=False)
 
@@ -273,10 +273,10 @@ def split_name(name: str) -> Parts:
         ImageError: It leads elsewhere.
     """
     if name.startswith("/"):
-        raise ImageError(f"{name!r} is an absolute name")
+        raise ImageError(f"{name!r} is an absolute path")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in parts:
-        raise ImageError(f"{name!r} leads out of the archive")
+        raise ImageError(f"{name!r} points out of the archive")
     if "\0" in name:
         raise ImageError(f"{name!r} holds a NUL")
     return parts

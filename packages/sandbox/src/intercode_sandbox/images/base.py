@@ -204,7 +204,7 @@ def parse(text: str, folder: Path | None = None) -> Spec:
         ImageError: It does not fit the grammar.
     """
     if "\0" in text or not text.strip():
-        raise ImageError(f"{text!r} names no image.\n{GRAMMAR}")
+        raise ImageError(f"{text!r} is not an image.\n{GRAMMAR}")
     starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
     base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
     additions = tuple(_addition(part, text, folder) for part in addition_texts)
@@ -228,14 +228,14 @@ def parse(text: str, folder: Path | None = None) -> Spec:
 def _addition(part: str, text: str, folder: Path | None) -> Addition:
     if not part.endswith(ARCHIVES + SCRIPTS):
         endings = ", ".join(ARCHIVES + SCRIPTS)
-        raise ImageError(f"what is laid over an image must end in one of {endings}: {part!r}")
+        raise ImageError(f"a layer over an image must end in one of {endings}: {part!r}")
     prefix = next((prefix for prefix in FOLDERS if part.startswith(prefix)), None)
     if prefix is None:
         path = _absolute(part, folder)
         return Addition(str(path), path)
     name = Path(part.removeprefix(prefix))
     if name.is_absolute() or ".." in name.parts:
-        raise ImageError(f"{part!r} in the image {text!r} is not a file that comes with InterCode")
+        raise ImageError(f"{part!r} in the image {text!r} is not a bundled file of InterCode")
     return Addition(f"{prefix}{name}", FOLDERS[prefix] / name)
 
 
@@ -243,7 +243,7 @@ def _absolute(text: str, folder: Path | None) -> Path:
     try:
         path = Path(folder or "", Path(text).expanduser())
     except RuntimeError:
-        raise ImageError(f"no such user's home directory: {text!r}") from None
+        raise ImageError(f"the home directory of this user is unknown: {text!r}") from None
     # Not resolve(): that asks the file system, and a link may point elsewhere tomorrow.
     return path if path.is_absolute() and ".." not in path.parts else _normal(path)
 

@@ -65,8 +65,8 @@ class ImageCache:
                     raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         except OSError as error:
             raise ImageError(
-                f"cannot keep images in {root}: {error.strerror}; "
-                "set INTERCODE_CACHE to a folder that you may write"
+                f"cannot store images in {root}: {error.strerror}; set INTERCODE_CACHE to a "
+                "folder that you may write"
             ) from None
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
@@ -156,7 +156,7 @@ class ImageCache:
             remove_tree(temporary)
         built_image = self.lookup(digest)
         if built_image is None:
-            raise ImageError(f"{template.name} was removed as soon as it was built")
+            raise ImageError(f"{template.name} was removed immediately after it was built")
         progress(f"built {template.name} in {time.monotonic() - start_time:.1f} s")
         return built_image
 

@@ -71,7 +71,7 @@ def make(argument: str, context: Context) -> Image:
     packages = sorted({name.strip() for name in (match["packages"] or "").split(",")} - {""})
     for name in packages:
         if not _PACKAGE.fullmatch(name):
-            raise ImageError(f"{name!r} is not a name of a Debian package")
+            raise ImageError(f"{name!r} is not the name of a Debian package")
     system = System(match["suite"], packages=tuple(packages))
     package_list = f"[{','.join(packages)}]" if packages else ""
     return make_system(f"debian:{system.suite}{package_list}", system, context)
@@ -102,11 +102,11 @@ def _check_machine(name: str, system: System) -> None:
         folder = f"/var/tmp/{system.suite}"
         file = f"{system.suite}.tar.gz"
         raise ImageError(
-            f"the image {name!r} can only be built by root: unpacking Debian gives files to its "
-            "system users. Either run this as root, or make a tarball with these two commands and "
-            f"name the image 'scratch+./{file}':\n"
-            f"  sudo debootstrap --variant=minbase{include} {system.suite} {folder}\n"
-            f"  sudo tar -C {folder} --exclude='./dev/*' -czf {file} ."
+            f"the image {name!r} can only be built by root, because Debian's files belong to its "
+            "system users. Run this command as root, or create a tarball with these two commands "
+            f"and name the image 'scratch+./{file}':\n  sudo debootstrap "
+            f"--variant=minbase{include} {system.suite} {folder}\n  sudo tar -C {folder} "
+            f"--exclude='./dev/*' -czf {file} ."
         )
     names = [] if shutil.which("debootstrap", path=SEARCH_PATH) else ["debootstrap"]
     if not KEYRING.exists():  # without it debootstrap only warns, and verifies nothing

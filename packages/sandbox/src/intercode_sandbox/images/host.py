@@ -163,8 +163,9 @@ def _private_places(cache: str) -> tuple[Path, ...]:
     places = [*packaged_places, *_private_paths(local_folder)]
     if len(places) > _MAX_PRIVATE_PLACES:
         raise ImageError(
-            f"the image {SPEC!r} cannot hide {len(places)} files and folders below /usr that are "
-            f"not for other users ({places[0]} …): move them elsewhere, or use the image 'base'"
+            f"the image {SPEC!r} cannot hide {len(places)} files and folders below /usr without "
+            f"permissions for other users ({places[0]} …): move them elsewhere, or use the image "
+            "'base'"
         )
     return tuple(map(Path, places))
 
@@ -258,7 +259,7 @@ def _check_programs() -> None:
     }
     if missing_programs:
         raise ImageError(
-            f"the image 'host' needs {', '.join(missing_programs)}, which this machine has not; "
+            f"the image 'host' needs {', '.join(missing_programs)}, which this machine lacks; "
             f"apt-get install {' '.join(sorted(set(missing_programs.values())))}"
         )
 

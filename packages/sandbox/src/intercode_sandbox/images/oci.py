@@ -101,8 +101,8 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
     account = resolve_image_account(image.layers, user)
     if has_single_user() and account.uid:
         raise ImageError(
-            f"{image.name} is for the user {user!r}, and in an ordinary user's sandboxes there is "
-            "no user but root: run as root, or build it without USER"
+            f"{image.name} is for the user {user!r}, but an ordinary user's sandboxes have only "
+            "the user root: run as root, or build it without USER"
         )
     home = {"HOME": account.home, "USER": account.name} if user else {}
     return replace(
@@ -124,7 +124,7 @@ def find(store: Store, name: str) -> Manifest:
         manifest = _find(store, name)
         _check(manifest.settings)
     except (AttributeError, KeyError, TypeError) as error:  # what should be a list is none, …
-        raise ImageError(f"its description is not well formed: {error!r}") from error
+        raise ImageError(f"its description is malformed: {error!r}") from error
     return manifest
 
 
@@ -133,14 +133,14 @@ def _find(store: Store, name: str) -> Manifest:
         return _find_in_layout(store, name)
     if store.has_file("manifest.json"):
         return _find_in_docker_archive(store, name)
-    raise ImageError("it is neither what docker save writes nor an OCI layout")
+    raise ImageError("it is neither an archive of docker save nor an OCI layout")
 
 
 def _check(settings: Mapping[str, Any]) -> None:
     env = settings.get("Env") or []
     texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
     if not isinstance(env, list) or any(not isinstance(t, str) or "\0" in t for t in texts):
-        raise ImageError("its Env, User or WorkingDir is not well formed")
+        raise ImageError("its Env, User or WorkingDir is malformed")
     if not texts[-1].startswith("/"):
         raise ImageError(f"its WorkingDir {texts[-1]!r} is not absolute")
 
@@ -221,11 +221,12 @@ def pull(argument: str, context: Context) -> Image:
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
-            f"docker:{argument} is not a name of an image: docker://{argument} is pulled from its "
-            f"registry; docker-daemon:{argument}, with --sandbox docker, is what an engine has"
+            f"docker:{argument} is not the name of an image: docker://{argument} names an image "
+            f"of a registry; docker-daemon:{argument}, with --sandbox docker, an image of an "
+            "engine"
         )
     if not _REFERENCE.fullmatch(reference):
-        raise ImageError(f"{reference!r} is not a name of an image in a registry")
+        raise ImageError(f"{reference!r} is not the name of an image in a registry")
     place = context.cache.root / "references" / f"{joint_digest(reference)}.json"
     manifest = None if context.refresh else _read_reference(place)
     if manifest is None:
@@ -289,7 +290,7 @@ def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ImageError(f"skopeo was not done within {_SECONDS:.0f} s") from None
+        raise ImageError(f"skopeo did not finish within {_SECONDS:.0f} s") from None
     if result.returncode:
         raise ImageError(_pull_problem(reference, result.stderr.decode(errors="replace").strip()))
     return result.stdout
@@ -371,7 +372,7 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
             while source.read(1 << 20):
                 pass
             if source.digest() != digest:
-                raise ImageError(f"the layer {name!r} is not what its digest says")
+                raise ImageError(f"the layer {name!r} does not match its digest")
     unpacker.finish()
 
 
@@ -521,7 +522,7 @@ class Store:
         with self.open(name) as file:
             data = file.read(_MAX_JSON_BYTES + 1)
         if digest and digest != f"sha256:{sha256(data)}":
-            raise ImageError(f"{name!r} is not what its digest says")
+            raise ImageError(f"{name!r} does not match its digest")
         try:
             return json.loads(data)
         except ValueError:
@@ -535,7 +536,7 @@ class Store:
             ImageError: It is none.
         """
         if not _DIGEST.fullmatch(digest):
-            raise ImageError(f"{digest!r} is no SHA-256 digest")
+            raise ImageError(f"{digest!r} is not a SHA-256 digest")
         return f"blobs/sha256/{digest.removeprefix('sha256:')}"
 
 

@@ -76,10 +76,10 @@ def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
             return
     failure_text = "".join(f"  {url}: {failure}\n" for url, failure in failures.items())
     raise ImageError(
-        f"cannot get the package {package.name} {package.version}:\n{failure_text}"
-        "Name a mirror that has it in INTERCODE_DEBIAN_MIRROR, or a copy of the snapshot archive "
-        "in INTERCODE_DEBIAN_SNAPSHOT; or take the image from a machine that has it: "
-        "'intercode images export base FILE' there, 'intercode images import FILE' here"
+        f"cannot get the package {package.name} {package.version}:\n{failure_text}Set "
+        "INTERCODE_DEBIAN_MIRROR to a mirror with this package, or INTERCODE_DEBIAN_SNAPSHOT to "
+        "a copy of the snapshot archive; or import the image from another machine: 'intercode "
+        "images export base FILE' there, 'intercode images import FILE' here"
     )
 
 
@@ -118,7 +118,7 @@ def open_package(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
         with tarfile.open(fileobj=io.BytesIO(control)) as archive:
             member = archive.extractfile("./control")
             if member is None:
-                raise ValueError("its control file is none")
+                raise ValueError("its control file is malformed")
             text = member.read().decode("utf-8")
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             yield text, archive
@@ -127,7 +127,7 @@ def open_package(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
 def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
     """Yield the members of an ``ar`` archive: a header of 60 bytes, content, an even length."""
     if file.read(8) != b"!<arch>\n":
-        raise ValueError("it is not a package of Debian's")
+        raise ValueError("it is not a Debian package")
     while header := file.read(60):
         size = int(header[48:58])
         yield header[:16].decode("ascii").strip().rstrip("/"), file.read(size)

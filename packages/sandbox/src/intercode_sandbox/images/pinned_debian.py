@@ -142,7 +142,7 @@ def make(argument: str, context: Context) -> Image:
             sorted(path.stem.removeprefix("base-") for path in _FOLDER.glob("*.lock"))
         )
         raise ImageError(
-            f"the image 'base' has packages for {platforms}, and this machine is {machine}; take "
+            f"the image 'base' has packages for {platforms}, and this machine is {machine}; use "
             "debian:bookworm[PACKAGE,PACKAGE], which follows Debian's archive"
         )
     return make_locked(parse_lock(file.read_text(encoding="ascii")), context)
@@ -175,9 +175,10 @@ def make_locked(lock: Lock, context: Context) -> Image:
         tree = content_digest((*packages_image.layers, layer))
         if lock.tree not in ("", tree):
             raise ImageError(
-                f"the image 'base' would not be as it is on other machines: its tree is {tree}, "
-                f"and the lock's {lock.tree}. 'intercode images import FILE' takes one that was "
-                "built elsewhere; please report this with what 'intercode doctor' says"
+                f"the image 'base' differs from that of other machines: its tree is {tree}, but "
+                f"that of the lock is {lock.tree}. 'intercode images import FILE' imports an "
+                "image from another machine; please report this with the output of 'intercode "
+                "doctor'"
             )
         return {"release": lock.release, "tree": tree}
 

@@ -225,7 +225,7 @@ def _repository(
 def _fetch_commit(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
     """Fetch a commit from elsewhere into ``scratch/source``; its full name."""
     if commit is None:
-        raise ImageError(f"which commit of {url}? Name it in 'base_commit'")
+        raise ImageError(f"the commit of {url} is missing: name it in 'base_commit'")
     folder = scratch / "source"
     if not folder.exists():
         object_name = commit
@@ -249,7 +249,7 @@ def _git_folder(folder: Path) -> Path:
 
 def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
     if commit is None:
-        raise ImageError(f"which commit of {path}? Name it in 'base_commit'")
+        raise ImageError(f"the commit of {path} is missing: name it in 'base_commit'")
     try:
         return git("--git-dir", folder, "rev-parse", "--verify", "--end-of-options",
                    f"{commit}^{{commit}}")  # fmt: skip
@@ -291,7 +291,9 @@ def refuse_links(path: Path) -> None:
 def _refuse_links(folder: Path, path: Path) -> None:
     for name in ("commondir", "objects/info/alternates"):
         if os.path.lexists(folder / name):
-            raise ImageError(f"refused the repository in {path}: its {name} leads out of it")
+            raise ImageError(
+                f"refused the repository in {path}: its {name} points out of the repository"
+            )
     if folder.is_symlink() or not folder.is_dir():
         raise ImageError(f"refused the repository in {path}: its .git is not a folder")
     for entry in folder.rglob("*"):
@@ -423,7 +425,7 @@ class Git:
         except FileNotFoundError:
             raise ImageError("there is no git on this machine: apt-get install git") from None
         except subprocess.TimeoutExpired:
-            raise ImageError(f"git was not done within {_SECONDS:.0f} s") from None
+            raise ImageError(f"git did not finish within {_SECONDS:.0f} s") from None
         if result.returncode:
             message = result.stderr.decode(errors="replace").strip()
             raise ImageError(f"git failed: {message or f'exit code {result.returncode}'}")

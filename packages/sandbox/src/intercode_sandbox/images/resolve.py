@@ -197,7 +197,7 @@ def _find_maker(scheme: str) -> MakeBase:
 
 
 def _refuse_script(image: Image, script: object, layer: object) -> None:
-    raise ImageError(f"what is run over {image.name} needs a sandbox to run in")
+    raise ImageError(f"a script over {image.name} needs a sandbox")
 
 
 def make_folder(argument: str, context: Context) -> Image:
@@ -210,20 +210,21 @@ def make_folder(argument: str, context: Context) -> Image:
         if (folder / "Dockerfile").is_file():
             return _find_maker("dockerfile")(argument, context)
         raise ImageError(
-            f"the folder {argument} is not a root file system: it has no /usr and no /bin; nor is "
-            "there a Dockerfile in it"
+            f"the folder {argument} is not a root file system: it has no /usr and no /bin, and no "
+            "Dockerfile"
         )
     cache = context.cache.root.resolve()
     if any(folder.samefile(ancestor) for ancestor in (cache, *cache.parents)):
         raise ImageError(
-            f"the folder {argument} cannot be an image: InterCode's cache is in it ({cache}). This "
-            "machine's programs are the image 'host'; for more of its files, copy them to a folder"
+            f"the folder {argument} cannot be an image, because it contains InterCode's cache "
+            f"({cache}). For this machine's programs, use the image 'host'; for other files, copy "
+            "them to a folder"
         )
     owner = sandboxes_user() or os.geteuid()
     if owner and folder.stat().st_uid != owner:
         raise ImageError(
-            f"the folder {argument} belongs to another user, and a sandbox of yours could not "
-            f"write over its files; copy it: cp -r {argument} COPY"
+            f"the folder {argument} belongs to another user, and your sandboxes could not "
+            f"overwrite its files; copy it: cp -r {argument} COPY"
         )
     context.progress(f"reading {argument}")
     return Image(name=folder.name or "/", digest=_folder_digest(folder), layers=(folder,))
@@ -282,8 +283,8 @@ def refuse_daemon(argument: str, context: Context) -> NoReturn:
         ImageError: Always.
     """
     raise ImageError(
-        f"docker-daemon:{argument} is an image of the engine's own, for --sandbox docker; for the "
-        f"native sandbox save it (docker save -o image.tar {argument}) and name it oci:image.tar"
+        f"docker-daemon:{argument} is an image of the engine, for --sandbox docker; for the "
+        f"native sandbox, save it (docker save -o image.tar {argument}) and name it oci:image.tar"
     )
 
 

@@ -76,8 +76,8 @@ def export_image(image: Image, spec: str, file: Path) -> None:
         raise ImageError(f"{file} must end in one of {', '.join(ARCHIVES)}")
     if image.host:
         raise ImageError(
-            f"the image {spec!r} is this machine's own /usr, which cannot be carried: take one "
-            "that is based on base, debian:SUITE or a tarball"
+            f"the image {spec!r} contains this machine's own /usr, which cannot be exported: use "
+            "an image that is based on base, debian:SUITE or a tarball"
         )
     facts = _Facts(
         spec=spec,
@@ -116,8 +116,8 @@ def import_image(
         raise ImageError(f"{file} is for {facts.machine}, and this machine is {platform.machine()}")
     if has_single_user() and facts.user:
         raise ImageError(
-            f"{file} is for the user {facts.user}, and in an ordinary user's sandboxes there is "
-            "no user but root: run as root"
+            f"{file} is for the user {facts.user}, but an ordinary user's sandboxes have only the "
+            "user root: run as root"
         )
     template = facts.image()
 
@@ -128,9 +128,7 @@ def import_image(
         if tree_digest != facts.tree or (
             facts.digest in pinned_digests and tree_digest != facts.digest
         ):
-            raise ImageError(
-                f"{file} has not the files that it should: their digest is {tree_digest}"
-            )
+            raise ImageError(f"{file} has other files than recorded: their digest is {tree_digest}")
         return {"imported": str(file), "tree": tree_digest}
 
     return facts.spec, cache.build(template, facts.spec, fill, progress)
@@ -143,8 +141,9 @@ def _read(file: Path) -> _Facts:
             return msgspec.json.decode(archive.pax_headers[_HEADER], type=_Facts)
     except (*DAMAGE, KeyError, msgspec.MsgspecError) as error:
         raise ImageError(
-            f"cannot read {file} as an image: {error}. It must be a file that 'intercode images "
-            "export' made; another root file system in a tarball is the image scratch+./FILE"
+            f"cannot read {file} as an image: {error}. It must be a file of 'intercode images "
+            "export'; to use another tarball with a root file system, name the image "
+            "scratch+./FILE"
         ) from error
 
 

@@ -243,7 +243,7 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
     except LookupError as error:
         raise ImageError(str(error)) from None
     if (number := max(account.uid, account.gid)) > _HIGHEST_ID:
-        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, and not {number}")
+        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, not {number}")
     return account
 
 

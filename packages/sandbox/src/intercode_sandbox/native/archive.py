@@ -99,14 +99,14 @@ class Reader:
             if count == 0:
                 return
             if offset < end or count > BLOCK or offset + count > entry.size:
-                raise StreamError(f"{entry.path!r} has a piece where none can be")
+                raise StreamError(f"{entry.path!r} has a data block at an invalid position")
             end = offset + count
             yield offset, self._read_exactly(count)
 
     def _read_exactly(self, count: int) -> bytes:
         data = self._file.read(count)
         if len(data) < count:
-            raise StreamError("the stream breaks off")
+            raise StreamError("the stream is cut off")
         return data
 
 
@@ -134,7 +134,7 @@ def make(reader: Reader, entry: Entry, path: Path) -> None:
                 os.pwrite(target.fileno(), block, offset)
             target.truncate(entry.size)
     else:
-        raise StreamError(f"{entry.path!r} is of a kind that no sandbox makes: {entry.kind!r}")
+        raise StreamError(f"{entry.path!r} has a type that no sandbox creates: {entry.kind!r}")
 
 
 def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
@@ -202,7 +202,7 @@ class _LayerWriter:
     def set(self, target: Path, entry: Entry) -> None:
         """Give it its owner, mode and times."""
         if not 0 <= entry.uid < ID_COUNT or not 0 <= entry.gid < ID_COUNT:
-            raise StreamError(f"{entry.path!r} has an owner whose id no sandbox can have")
+            raise StreamError(f"{entry.path!r} has an owner id that no sandbox has")
         if self.owner:
             os.chown(target, entry.uid, entry.gid, follow_symlinks=False)
         if entry.kind not in ("symlink", "deleted"):

@@ -314,7 +314,7 @@ def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> l
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-    raise OSError(errno.EBUSY, "it has processes that are not ours, or too many", folder)
+    raise OSError(errno.EBUSY, "it has foreign processes, or too many", folder)
 
 
 def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:

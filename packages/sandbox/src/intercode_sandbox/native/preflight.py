@@ -45,17 +45,17 @@ def load_error(reply: dict[str, Any]) -> UsageError:
         reply: What `intercode_sandbox.native.worker.preload` has told.
     """
     return UsageError(
-        f"preload: the worker's module {reply['unloaded']!r} cannot be imported: {reply['error']}. "
-        "It has Python's standard library, and what is in the folders of path=\n"
-        f"{reply['traceback'].rstrip()}"
+        f"preload: the worker's module {reply['unloaded']!r} cannot be imported: "
+        f"{reply['error']}. Workers can import Python's standard library and the folders of "
+        f"path=\n{reply['traceback'].rstrip()}"
     )
 
 
 def missing_program_error() -> SandboxUnavailableError:
     """Return the error for an installation without the static process 1."""
     return SandboxUnavailableError(
-        "intercode was installed without the program of sandboxes, which there is for Linux on "
-        f"x86-64 and aarch64: {PROGRAM}",
+        "intercode was installed without the sandbox program, which exists for Linux on x86-64 "
+        f"and aarch64: {PROGRAM}",
         "pip install --force-reinstall --no-deps intercode-sandbox  # or -e packages/sandbox",
     )
 
@@ -63,8 +63,8 @@ def missing_program_error() -> SandboxUnavailableError:
 def missing_folder_error(path: str) -> ImageError:
     """Return the error for an image that has no folder where a sandbox's own is mounted."""
     return ImageError(
-        f"the image has no folder {path}, but something else in its place, as a symbolic link, or "
-        "nothing. A sandbox's own is mounted there: make it an empty folder in the image"
+        f"the image has no folder {path}, but a symbolic link, another file, or nothing. A "
+        "sandbox mounts its own folder there: create an empty folder in the image"
     )
 
 

@@ -109,7 +109,7 @@ class NativeProvider:
         """Start a place for a sandbox; `alone`: without a program ahead of requests."""
         spawner = self._running()
         if any(layer.owner != spawner.name for layer in files.frozen_layers):
-            raise SandboxError("these files were frozen in memory of a spawner that has ended")
+            raise SandboxError("these files were frozen in the memory of a spawner that has ended")
         return spawner.launch(
             {
                 "layers": files.layers,

@@ -281,7 +281,9 @@ class NativeSandbox:
     def worker(self, module: str) -> NativeWorker:
         """Start a preloaded module of ours in it."""
         if module not in self._slot.workers:
-            raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
+            raise LookupError(
+                f"the worker {module!r} was not preloaded: pass it to the provider as preload="
+            )
         caller_socket, worker_socket = socket.socketpair()
         errors, error_write = error_pipe()
         exit_read, exit_write = exit_pipe()
@@ -577,7 +579,7 @@ class NativeSandbox:
             finally:
                 if not answered and self._end is None:
                     # Also after Ctrl-C: the next question must not get this one's answer.
-                    self._end = SandboxClosedError("the sandbox's last answer was not awaited")
+                    self._end = SandboxClosedError("the sandbox's last reply was not read")
         if "errno" in reply:
             raise _error(reply, message["op"])
         return reply, descriptors
@@ -592,7 +594,11 @@ class NativeSandbox:
             mute = isinstance(cause, SandboxTimeoutError)
             is_inside = was_caused_inside(self._evidence(mute))
             if self._end is None:  # else it was closed meanwhile, which is why
-                self._end = SandboxEndedError(f"{cause}, by what ran in it") if is_inside else cause
+                self._end = (
+                    SandboxEndedError(f"{cause}, caused by its own processes")
+                    if is_inside
+                    else cause
+                )
         assert self._end is not None
         return type(self._end)(*self._end.args)
 
@@ -637,7 +643,7 @@ class NativeSandbox:
     def disown(self) -> None:
         """See `ownership.Owned`."""
         self._end = SandboxClosedError(
-            "this sandbox is of the process that this one was forked from: start one here"
+            "this sandbox belongs to the parent of this forked process: start another one here"
         )
         self._lock = threading.Lock()
         self._control.close()
@@ -698,7 +704,7 @@ def _error(reply: dict[str, Any], op: str) -> Exception:
 def _check_arguments(argv: Sequence[str | bytes]) -> list[str]:
     arguments = [os.fsdecode(a) for a in argv]
     if not arguments or not arguments[0]:
-        raise ActionError("there is no program to run: argv is empty")
+        raise ActionError("argv is empty: name a program")
     if any("\0" in a for a in arguments):
-        raise ActionError("an argument holds a NUL, which no program can be given")
+        raise ActionError("an argument contains a NUL")
     return arguments

@@ -228,7 +228,9 @@ def fill(
     if failure:
         error = failure[0]
         if isinstance(error, OSError) and error.errno == errno.EMLINK:
-            raise OutputLimitError("a file has more names than it can have on a disk") from error
+            raise OutputLimitError(
+                "a file has more hard links than the disk's file system permits"
+            ) from error
         raise SandboxError(f"the snapshot could not be saved: {error}") from error
     return special
 

@@ -37,9 +37,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="an environment, on its bundled tasks or on a file or dataset; or a folder that "
         "'intercode new' made",
     )
-    agent_group = parser.add_argument_group("who")
+    agent_group = parser.add_argument_group("agents")
     agent_group.add_argument(
-        "--agent", nargs="+", required=True, metavar="NAME", dest="agents", help="as for 'run'"
+        "--agent",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        dest="agents",
+        help="agents, as for 'intercode run'",
     )
     add_options(
         agent_group, list_part_options(AgentSpec), excluded_names="agent recording preset skill"
@@ -50,9 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FOLDER",
         dest="skills",
-        help="a skill that they are offered, or 'none'; several are compared with the first",
+        help="a skill for the agents, or 'none'; with several, the first is the baseline",
     )
-    model_group = parser.add_argument_group("the language model")
+    model_group = parser.add_argument_group("language models")
     model_group.add_argument(
         "--model", nargs="+", default=[], metavar="NAME", dest="models", help="PROVIDER/NAME"
     )

@@ -108,7 +108,7 @@ def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
                 _make(path, make)
     except OSError as error:
         raise TaskError(
-            f"cannot keep databases in {folder}: {error}; set INTERCODE_CACHE to a folder that "
+            f"cannot store databases in {folder}: {error}; set INTERCODE_CACHE to a folder that "
             "you may write, on a disk with room"
         ) from error
     return path
@@ -209,11 +209,13 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
         if time.monotonic() > end:
             raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
         if spill.is_spent() or "is full" in str(error):
-            raise TaskError(f"{source.path}: takes more than half of the disk's room") from error
+            raise TaskError(
+                f"{source.path}: needs more than half of the free disk space"
+            ) from error
         if _FOREIGN_DUMP.search(data):
             raise TaskError(
-                f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or MariaDB "
-                "must say its database: make it with --databases"
+                f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or "
+                "MariaDB must name its databases: write the dump with --databases"
             ) from error
         if isinstance(error, UnicodeDecodeError):
             raise TaskError(f"{source.path}: not UTF-8 at byte {error.start}") from error

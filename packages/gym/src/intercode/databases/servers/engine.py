@@ -116,7 +116,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             with self._lock:
                 self._sessions.add(session)
             return session
-        raise DatabaseError(f"{self.name}: its connections are lost as soon as they are made")
+        raise DatabaseError(f"{self.name}: connections are lost immediately after they open")
 
     def facts(self) -> Mapping[str, Any]:
         """Return product and version; see `intercode.databases.base.Engine.facts`."""

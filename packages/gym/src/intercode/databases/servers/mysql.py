@@ -226,8 +226,8 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         connect_args, parts = parse_url(url, "MySQL", 3306, "root", "MYSQL_PWD", _FLAGS + _FILES)
         if parts.path.strip("/"):
             raise UsageError(
-                f"leave {parts.path!r} off the URL: every episode has a database of its own on the "
-                "MySQL server, so the URL ends with its host and port, as …@host:3306"
+                f"leave {parts.path!r} from the URL: every episode has a separate database on the "
+                "MySQL server, so the URL ends with host and port, such as …@host:3306"
             )
         for flag in connect_args.keys() & _FLAGS:
             connect_args[flag] = connect_args[flag].lower() in ("1", "true", "yes")

@@ -190,8 +190,8 @@ class PrivateServer:
                     os.chown(Path(parent, name), uid, gid, follow_symlinks=False)
         except OSError as error:  # in a user namespace root may be the only user that there is
             raise DatabaseError(
-                f"cannot give {self.folder} to user {uid}, as whom {self.product} is to run: "
-                f"{error.strerror}; name a server that runs: --engine URL"
+                f"cannot give {self.folder} to user {uid}, who runs {self.product}: "
+                f"{error.strerror}; name a running server: --engine URL"
             ) from error
 
     def _run(self, command: Sequence[str]) -> None:
@@ -212,7 +212,9 @@ class PrivateServer:
             output_text = (result.stdout + result.stderr).decode(errors="replace")[
                 -_LOG_TAIL_BYTES:
             ]
-            raise DatabaseError(f"{self.product}: its data folder cannot be made:\n{output_text}")
+            raise DatabaseError(
+                f"{self.product}: its data folder cannot be created:\n{output_text}"
+            )
 
     def _start(self) -> None:
         uid, gid = _user(self._recipe)

@@ -52,7 +52,7 @@ def parse_port(name: str, base_url: str | None) -> int:
         or parts.path.strip("/") not in ("", "v1")
     ):
         raise UsageError(
-            f"local/{name} is served on this machine: a base URL can only choose the port, as "
+            f"local/{name} is served on this machine: its base URL only selects the port, such as "
             "http://127.0.0.1:8080"
         )
     return parts.port

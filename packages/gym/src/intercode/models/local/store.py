@@ -113,7 +113,7 @@ def fetch(
         place.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
             folder() / f".{entry.name}.lock",
-            on_wait=lambda: tell(f"waiting for another process that fetches {entry.name}"),
+            on_wait=lambda: tell(f"waiting for another process that is fetching {entry.name}"),
         ):
             if not place.exists():
                 if origin and "://" not in str(origin):
@@ -126,7 +126,7 @@ def fetch(
     except OSError as error:
         if isinstance(error, FetchError):
             raise
-        raise FetchError(f"cannot keep models in {folder()}: {error}") from error
+        raise FetchError(f"cannot store models in {folder()}: {error}") from error
     finally:
         with suppress(OSError):  # not there, or not empty
             place.parent.rmdir()
@@ -175,6 +175,5 @@ def _copy(entry: ModelEntry, origin: Path, place: Path) -> None:
         if (file_digest := sha256(part)) != entry.sha256:
             raise FetchError(
                 f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {file_digest}, "
-                "not "
-                f"{entry.sha256}; a file of your own is run as local/{origin}"
+                f"not {entry.sha256}; to run your own file, name local/{origin}"
             )

@@ -260,7 +260,7 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
                 resolve_data_path(folder, path)
             except ValueError as error:
                 raise ImageError(
-                    f"{error}; build it by itself, and take it by `digest:…` (intercode images)"
+                    f"{error}; build it separately, and name it by `digest:…` (intercode images)"
                 ) from None
     path = Path(spec.argument)
     is_nested = (
@@ -297,7 +297,7 @@ def base_name(name: str, folder: Path) -> str:
     if shutil.which("skopeo"):
         return f"docker://{name}"
     raise ImageError(
-        f"there is no image {name!r} here. Take host, debian:bookworm (or another suite), a folder "
-        "or a tarball by its path, or the archive that `docker save` makes of it: FROM "
-        "./image.tar. With skopeo (apt-get install skopeo) it is pulled from its registry"
+        f"there is no image {name!r} here. Take host, debian:bookworm (or another suite), a "
+        "folder or a tarball by its path, or its archive by `docker save`: FROM ./image.tar. "
+        "With skopeo (apt-get install skopeo), InterCode pulls images from a registry"
     )

@@ -37,7 +37,7 @@ def find(tree: Tree, source: str) -> list[Item]:
     """
     path = posixpath.normpath(f"/{source}").lstrip("/")
     if ".." in source.split("/") and posixpath.normpath(source).startswith(".."):
-        raise ValueError(f"{source!r} is outside of the folder that is built from")
+        raise ValueError(f"{source!r} is outside of the build context")
     parts = tree.resolve(path)
     if parts is not None:
         return [Item(posixpath.basename(path), tree, parts)]
@@ -47,7 +47,7 @@ def find(tree: Tree, source: str) -> list[Item]:
     for place in _matches(tree, path):
         target_parts = tree.resolve(place)
         if target_parts is None:
-            raise LookupError(f"the link {place!r} leads nowhere{_location_text(tree)}")
+            raise LookupError(f"the link {place!r} points to no file{_location_text(tree)}")
         items.append(Item(posixpath.basename(place), tree, target_parts))
     if not items:
         raise LookupError(f"nothing matches {source!r}{_location_text(tree)}")

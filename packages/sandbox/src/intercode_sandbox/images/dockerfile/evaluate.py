@@ -160,7 +160,7 @@ class State:
         if words[-1].endswith(("/", "/.")) or words[-1] == ".":
             destination = f"{destination.rstrip('/')}/"
         if len(items) + len(inline_items) > 1 and not destination.endswith("/"):
-            raise ValueError(f"several files are copied: write {words[-1]}/")
+            raise ValueError(f"several files need a folder as destination: write {words[-1]}/")
         digest = copy_digest(tree, items, inline_items, image.digest if image else "")
         mode = self._word(instruction.flag("chmod"))
         yield Copy(

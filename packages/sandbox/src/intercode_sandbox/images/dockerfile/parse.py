@@ -52,7 +52,7 @@ def read(path: Path) -> Source:
     except OSError as error:
         raise ImageError(f"cannot read the Dockerfile {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise DockerfileError(f"the Dockerfile {path} is no UTF-8 text") from None
+        raise DockerfileError(f"the Dockerfile {path} is not UTF-8 text") from None
     escape = directives(text, name).get("escape", "\\")
     return Source(name, path, escape, tuple(instructions(text, escape, name)))
 
@@ -409,7 +409,7 @@ class _WordReader:
         if operation[0] == "}":
             return value or ""
         if not operation[0]:
-            raise ValueError(f"'${{{match[0]}' is followed by what is not supported: {self.text}")
+            raise ValueError(f"'${{{match[0]}' is followed by an unsupported operator: {self.text}")
         word = self.read("}")
         if self.position >= len(self.text):
             raise ValueError(f"'${{{match[0]}' is not closed: {self.text}")
