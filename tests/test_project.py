@@ -179,7 +179,7 @@ def test_an_environment_without_a_name_of_its_own_is_refused(tmp_path: Path) -> 
     for name in ("bash", "Maze 1"):
         source = MAZE.replace('"maze"', repr(name))
         folder = write(tmp_path, 'env = "maze.py:Maze"', **{"maze.py": source})
-        with pytest.raises(UsageError, match="needs a 'name' of its own"):
+        with pytest.raises(UsageError, match="needs its own 'name'"):
             read(folder)
     assert ENVS.get("bash").__module__ == "intercode.envs.bash"
 

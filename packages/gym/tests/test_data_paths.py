@@ -100,7 +100,7 @@ def test_images_are_made_from_the_data_s_folder(home: Path, env: str, image: str
     (data / "linked" / "Dockerfile").symlink_to("../../private/Dockerfile")
     more = {"tests": ["assert True"]} if env == "python" else {}
     path = task_file(home, image=image.format(home=home), **more)
-    assert "data may name nothing outside it" in refuses(env, path)
+    assert "data must not name files outside of it" in refuses(env, path)
 
 
 def test_an_image_of_the_data_s_own_is_found_from_any_folder(
@@ -149,7 +149,7 @@ def test_no_protocol_stage_or_part_of_a_dataset_lets_an_image_in(home: Path) -> 
 
 def refuses_the_image(part: Dataset, way: Callable[[Dataset], Any]) -> None:
     with (
-        pytest.raises(TaskError, match="data may name nothing outside it"),
+        pytest.raises(TaskError, match="data must not name files outside of it"),
         closing(way(part)) as env,
     ):
         env.unwrapped.check(env.unwrapped.dataset["one"])
@@ -257,7 +257,7 @@ def test_repositories_lie_in_the_data_s_folder(
         given(home / "data", home / "private")
         given = "./link"
     why = refuses("swe", swe_file(home, repository=given.format(home=home), base_commit=commit))
-    assert re.search("data may name nothing|data may not have|refused the repository", why), why
+    assert re.search("data must not name files|data must not make|refused the repository", why), why
 
 
 def test_a_repository_s_address_may_begin_as_the_command_says(home: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_folder_lies_below_all_layers(tmp_path: Path) -> None:
 
 
 def test_two_environments() -> None:
-    with pytest.raises(UsageError, match="which environment"):
+    with pytest.raises(UsageError, match="two environments are given"):
         read_arguments(parsed("bash", "--env", "sql"))
 
 
@@ -139,7 +139,7 @@ def test_a_spec_is_run(tmp_path: Path) -> None:
     record = read_manifest(tmp_path / "run")
     assert record["sessions"][0]["options"] == spec.recorded()
     assert record["env"]["max_turns"] == 3
-    with pytest.raises(UsageError, match="says everything"):
+    with pytest.raises(UsageError, match="describes the whole run"):
         evaluate(spec, workers=2)
 
 

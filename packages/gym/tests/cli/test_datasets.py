@@ -75,7 +75,7 @@ def test_fetch_that_fails(cli: Run, env: dict[str, str]) -> None:
         assert "404 Not Found" in done.stderr
         wanted = ["--from", place.url, "--checksum", "00" * 32]
         done = cli("datasets", "fetch", "bird", *wanted, code=1, env=env)
-    assert "is not what it was" in done.stderr
+    assert "has changed" in done.stderr
     assert cli("datasets", "fetch", "sql", code=2, env=env).stdout == ""
     assert "known: " in cli("datasets", "info", "no_such", code=2, env=env).stderr
 

@@ -158,14 +158,14 @@ def test_every_command_is_in_one_group(cli: Run) -> None:
         (["run", "nope.jsonl"], "there is no folder and no file nope.jsonl"),
         (
             ["run", __file__],
-            f"is a file and no environment: name one, as intercode run bash --data {__file__}",
+            f"is a file, not an environment: name one, such as intercode run bash --data {__file__}",
         ),
         (["run", "sql", "--agent", "ReAct", "--model", "openai/x"], "did you mean 'react'?"),
         (
             ["run", "sql", "--agent", "plan_solve", "--model", "openai/x"],
             "did you mean 'plan-solve'?",
         ),
-        (["run", "bash", "--env", "sql"], "which environment"),
+        (["run", "bash", "--env", "sql"], "two environments are given"),
         (["run", "bash", "--workers", "0"], "--workers"),
         (["run", "bash", "--memory", "lots"], "--memory"),
         (["run", "bash", "--data", "none.json"], "none.json"),

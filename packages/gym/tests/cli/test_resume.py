@@ -164,8 +164,8 @@ def with_a_password(manifest: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("how", "code", "told"),
     [
-        (without_options, 2, "was made in Python"),
-        (lambda manifest: manifest.update(sessions=[]), 2, "was made in Python"),
+        (without_options, 2, "was written by a Python program"),
+        (lambda manifest: manifest.update(sessions=[]), 2, "was written by a Python program"),
         (lambda manifest: manifest.update(format=0), 2, "another version of intercode"),
         (with_a_password, 2, "give --engine again"),
     ],

@@ -204,7 +204,7 @@ def test_nothing_of_a_record_acts(
     foreign = {"unknown": "-o of_tomorrow=1", "limits": "-o 'limits=", "options": "-o 'options="}
     assert (
         f"  {foreign.get(option, f'--{option}')}" in told
-        and "nothing of it was run, read or sent" in told
+        and "name. None of them was run, read or contacted" in told
     )
     assert "--trust" in told and "Traceback" not in told
     assert trap.is_untouched
@@ -272,7 +272,7 @@ def test_trust_tells_first_and_goes_on(run: Path, trap: Trap, capsys: Tell) -> N
     assert f"\n  --data {trap.tasks}\n    reads these tasks" in seen.err
     assert "it runs" in seen.out and not trap.is_untouched
     assert main(["run", "bash", "--trust", "--out", "x"]) == 2
-    assert "--trust is for --locked" in capsys.readouterr().err
+    assert "--trust needs --locked" in capsys.readouterr().err
 
 
 def test_ones_own_ordinary_run_needs_no_trust(run: Path, capsys: Tell) -> None:
@@ -305,7 +305,7 @@ def test_a_folder_that_has_moved_is_named_with_its_option(
     capsys.readouterr()
     assert main([*again, "--trust"]) == 2
     said = capsys.readouterr().err
-    assert f"names {trap.folder}" in said and "is not there any more. Say where it is now" in said
+    assert f"names {trap.folder}" in said and "no longer exists. Give its new path" in said
     assert "--env PATH" in said
     assert main([*again, "--env", str(trap.folder.with_name("elsewhere"))]) == 0
 
@@ -654,7 +654,7 @@ def test_nothing_is_written_through_a_link(run: Path, kind: str) -> None:
     finally:
         writer.close()
     put(run / EPISODES, "file", secret.absolute())
-    with pytest.raises(RecordError, match="is a link"):
+    with pytest.raises(RecordError, match="is a symbolic link, which is refused in"):
         RecordWriter(run)
     assert secret.read_text() == "mine"
 
@@ -671,7 +671,7 @@ def test_the_viewer_follows_no_link(run: Path, tmp_path: Path) -> None:
     library = Library([runs])
     library.refresh()
     assert len(library.runs()) == 1 and library.rows == []
-    assert "is a link" in library.overview()[1]
+    assert "is a symbolic link, which is refused in" in library.overview()[1]
     (real / EPISODES).unlink()
     (runs / "same").symlink_to("real")
     (real / EPISODES).write_bytes((outside / EPISODES).read_bytes())

@@ -91,7 +91,7 @@ def test_a_script_fills_no_disk(
     rows = f"{more} CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(1000000));"
     double = "INSERT INTO t SELECT a FROM t;"
     source = find(script(tmp_path, rows + 6 * double))
-    with pytest.raises(TaskError, match="more than half of the disk's room"):
+    with pytest.raises(TaskError, match="more than half of the free disk space"):
         as_sqlite(source)
     assert not [path for path in cache.iterdir() if path.suffix != ".lock"]
 

@@ -67,7 +67,7 @@ class Saving(Memory):
     def save(self, lossy: bool = False) -> SavedState:
         lost = ("1 background process: job",) if "job" in self.done else ()
         if lost and not lossy:
-            raise ForkError(f"cannot be carried: {lost[0]}")
+            raise ForkError(f"cannot be saved: {lost[0]}")
         done = tuple(action for action in self.done if action != "job")
         source, freed = Saving(done, self.made), self.freed
 
@@ -204,7 +204,7 @@ def test_a_snapshot_of_something_else_is_refused_and_the_episode_goes_on() -> No
     short.name = "short"  # type: ignore[misc]
     for env, said in (
         (few, "of another dataset: many: no task has the id '1'"),
-        (other, "another than the snapshot's"),
+        (other, "not the snapshot's"),
         (short, "of 'intercode' cannot be restored in 'short'"),
     ):
         with pytest.raises(ForkError, match=said):

@@ -193,7 +193,7 @@ def test_an_option_by_another_name_is_told(options: dict[str, str], text: str) -
 def test_an_environment_is_not_copied() -> None:
     with closing(intercode.make("bash")) as env:
         for copies in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(EnvironmentStateError, match=r"fork\(\) branches an episode"):
+            with pytest.raises(EnvironmentStateError, match=r"fork\(\) to branch an episode"):
                 copies(env)
         with pytest.raises(UsageError, match="the options of reset are a dict, not int"):
             env.reset(options=5)  # type: ignore[arg-type]

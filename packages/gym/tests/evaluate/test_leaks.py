@@ -109,7 +109,7 @@ def test_places(fields: dict[str, object], places: list[str]) -> None:
         found = leaks(task, env.unwrapped.place, "host", flags=True)
     assert [leak.place for leak in found] == places
     for leak in found:
-        assert leak.task_id == "one" and leak.text.startswith("gold stands ")
+        assert leak.task_id == "one" and leak.text.startswith("gold is readable ")
 
 
 def test_what_is_laid_over_an_image(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_who_looks_is_found_out(made: Path) -> None:
         return 1.0 - default(task, episode, sandbox).value
 
     for looks in (sly, built):
-        with pytest.raises(UsageError, match="looks at the sandbox"):
+        with pytest.raises(UsageError, match="reads the sandbox"):
             rescore(made, BASH, looks)
     result = rescore(made, BASH, sometimes, bash(sometimes))
     assert result.ways == {"record": 16, "again": 2, "no result": 2}
@@ -253,13 +253,13 @@ def test_what_is_refused_leaves_nothing_behind(made: Path, tmp_path: Path) -> No
     with pytest.raises(DriftError, match=r"env\.max_turns: recorded 4, now 5") as caught:
         rescore(made, BASH, files, bash(files), out=out, settings=lambda: settings)
     assert len(caught.value.differences) == 1  # the reward is meant to be another
-    with pytest.raises(UsageError, match="not to be changed"):
+    with pytest.raises(UsageError, match="the recorded run, which stays unchanged"):
         rescore(made, BASH, brief, out=made)
     with pytest.raises(UsageError, match="there is no"):
         rescore(made, BASH, "nowhere.py:score", out=out)
     assert not out.exists()
     rescore(made, BASH, brief, out=out)
-    with pytest.raises(UsageError, match="was itself scored again"):
+    with pytest.raises(UsageError, match="is itself a rescored run, of"):
         rescore(out, BASH, brief, out=tmp_path / "third")
 
 

@@ -309,7 +309,7 @@ def test_the_command(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
     nothing = subprocess.run(command, cwd=tmp_path / "runs", capture_output=True)
-    assert nothing.returncode == 2 and b"give the folders of runs" in nothing.stderr
+    assert nothing.returncode == 2 and b"runs/: name the folders of runs" in nothing.stderr
 
 
 @pytest.mark.defends("lateral")

@@ -93,7 +93,7 @@ def reasons(
         (
             {"verification": 0.0},
             {"exit_code": -9, "timed_out": True, "output": ""},
-            "the verification did not end within the time limit",
+            "the verification exceeded its time limit",
         ),
         (
             {"verification": 0.0},

@@ -299,7 +299,7 @@ def test_a_table_that_differs(agent: Table) -> None:
     found = compared_states(gold, {"t": agent})
     assert not found.equal
     assert found.overlap < 1.0
-    assert found.reason == "t is not as it should be"
+    assert found.reason == "t differs from gold's"
 
 
 def test_the_overlap_is_that_of_the_changes() -> None:

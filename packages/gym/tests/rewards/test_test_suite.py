@@ -134,5 +134,5 @@ def test_order_counts_where_gold_orders(sqlite_engine: Engine, folder: Path) -> 
 
 
 def test_without_a_suite_it_says_so(store: Store) -> None:
-    with pytest.raises(UsageError, match="no test suite"):
+    with pytest.raises(UsageError, match="so it is not a test suite"):
         store.score("SELECT 1", "SELECT 1", reward=SuiteReward(store.databases))

@@ -192,7 +192,7 @@ def test_what_a_prediction_is_depends_on_the_environment() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "holds no prediction"),
+        ("", "contains no predictions"),
         ("{", "p.jsonl:1: not JSON"),
         ("[]", "expected an object"),
         ('{"task_id": "a"}', "field 'prediction' is missing"),

@@ -154,7 +154,7 @@ UNASKED = [
     ("bash -c 'echo oh no >&2; exit 3'", (), "exit code 3; the end of its output:\noh no"),
     ("no-such-program", (), "cannot be started"),
     ("sleep 1000", ("--episode-seconds", "0.5"), "it was killed (ended by: seconds)"),
-    ("bash -c 'kill -9 -1; sleep 1000'", ("--episode-seconds", "5"), "has not asked its model"),
+    ("bash -c 'kill -9 -1; sleep 1000'", ("--episode-seconds", "5"), "did not call its model"),
     ("curl -s -d {{}} {url_v1}/nothing", (), "refused with 401"),
     ("curl -s -H 'x-api-key: {token}' -d {{}} {url_v1}/nothing", (), "refused with 404"),
 ]
@@ -467,9 +467,9 @@ def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["sql", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
-        (["ctf", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
-        (["python", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
+        (["sql", "--agent", AGENT, "--model", "openai/x"], "choose bash or swe"),
+        (["ctf", "--agent", AGENT, "--model", "openai/x"], "choose bash or swe"),
+        (["python", "--agent", AGENT, "--model", "openai/x"], "choose bash or swe"),
         (["bash", "--agent", AGENT], "needs --model PROVIDER/NAME, or --model none"),
         (["bash", "--agent", "aider", "--model", NO_MODEL], "aider needs --model PROVIDER/NAME\n"),
         (
@@ -479,7 +479,7 @@ def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
         (["bash", "--agent", "cli:a", "--model", NO_MODEL, "--max-tokens", "9"], "no --max-tokens"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--temperature", "1"], "takes no"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--skill", "/no"], "no such folder"),
-        (["bash", "--agent", AGENT, "--model", "openai/x", "--network"], "without --network"),
+        (["bash", "--agent", AGENT, "--model", "openai/x", "--network"], "model: omit --network"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--sandbox", "docker"], "native"),
         (["bash", "--agent", "cli:", "--model", "openai/x"], "needs a command"),
         (["bash", "--agent", "cli:echo '", "--model", "openai/x"], "quotation"),

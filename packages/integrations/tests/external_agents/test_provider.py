@@ -22,5 +22,5 @@ def test_a_command_needs_a_model_or_none() -> None:
 
 def test_a_program_that_acts_by_itself_needs_a_shell() -> None:
     spec = RunSpec.of({"env": "sql", "agent": "cli:true", "model": "none"})
-    with pytest.raises(UsageError, match="has none; take bash or swe"):
+    with pytest.raises(UsageError, match="has none; choose bash or swe"):
         actors(spec)

@@ -212,7 +212,7 @@ def test_a_file_of_a_token_that_others_can_read_is_refused(
     file = tmp_path / "token.txt"
     file.write_text("a" * 40)
     file.chmod(0o644)
-    assert "others can read it: chmod 600" in refused("--token-file", file)
+    assert "other users can read the file: chmod 600" in refused("--token-file", file)
     file.write_text("short")
     file.chmod(0o600)
     assert "at least 16 characters" in refused("--token-file", file)

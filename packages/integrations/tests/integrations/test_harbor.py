@@ -385,7 +385,7 @@ def test_what_is_missing(folder: Folder, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("A_KEY", "7")
         with (
             closing(opened(path, variables=["OTHER"])) as other,
-            pytest.raises(intercode.TaskError, match=r"does not give it .*A_KEY"),
+            pytest.raises(intercode.TaskError, match=r"the command names .*A_KEY"),
         ):
             other.check(other.dataset[0])
         env.check(env.dataset[0])

@@ -451,7 +451,7 @@ def test_a_task_names_no_code(cli: Commands, tmp_path: Path, image: str) -> None
 @pytest.mark.parametrize("name", ["own.py:Maze", "./own", "/own", "own/maze", "bash:paper"])
 def test_a_folder_of_harbors_names_no_code(name: str) -> None:
     metadata = {"intercode": {"environment": name, "task_id": "a"}}
-    with pytest.raises(UsageError, match="names no environment"):
+    with pytest.raises(UsageError, match="must name an environment"):
         task_id(metadata, Path("task.toml"))
     metadata["intercode"]["environment"] = "bash"
     assert task_id(metadata, Path("task.toml")) == ("bash", "a")
@@ -473,5 +473,5 @@ def test_a_client_of_ones_own_is_refused_where_a_program_sends_the_requests(
         cli, "run", "bash", "--agent", "cli:true", "--model", model, "--out", "never", code=2
     )
     assert used == []
-    assert f"{model} is a client of your own" in err and "openai-compatible/NAME" in err
+    assert f"{model} is your own client, but" in err and "openai-compatible/NAME" in err
     assert not (cli.folder / "never").exists()

@@ -31,7 +31,7 @@ def test_a_token_may_come_with_the_end_of_its_line(guarded: Served) -> None:
 def test_a_token_that_no_header_can_have_is_refused_and_not_told(
     guarded: Served, token: str
 ) -> None:
-    with pytest.raises(UsageError, match="characters that no header can have") as refused:
+    with pytest.raises(UsageError, match="characters that are not valid in a header") as refused:
         intercode.connect(guarded.url, token=token)
     assert token not in str(refused.value)
 

@@ -90,7 +90,7 @@ def test_the_token_is_from_the_environment() -> None:
     [
         (["bash", "--host", "0.0.0.0"], "need a token"),
         (["bash", "--token", " "], "the token is empty"),
-        (["bash", "--token", "a\nb"], "has characters that no header can have"),
+        (["bash", "--token", "a\nb"], "has characters that are not valid in a header"),
         (["bash", "--token-file", "/nowhere"], "cannot be read"),
         (["bash", "bash"], "two of the environments"),
         (["bsah"], "did you mean 'bash'"),

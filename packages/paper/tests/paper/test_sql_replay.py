@@ -195,7 +195,7 @@ def test_results_of_other_data(recorded, databases):
     ("options", "words"),
     [
         (["--data", "d.json", "--image", "x"], "--image is for bash"),
-        (["--upstream", "u", "--data", "d.json"], "either --data"),
+        (["--upstream", "u", "--data", "d.json"], "--data"),
         (["--upstream", "u", "--suite", "nl2bash_fs_1"], "nl2bash_fs_1"),
     ],
 )

@@ -158,7 +158,7 @@ class DiskBudget:
         return free_space(self._folder)[0] < self._min_free_bytes
 
 
-_LARGE = "it needs a larger disk, or holds what no data set needs"
+_LARGE = "it needs a larger disk, or contains more than any dataset needs"
 
 
 def free_space(folder: Path) -> tuple[int, int]:

@@ -167,7 +167,7 @@ def test_what_the_engine_lacks(engine: PrivateEngine, provider: DockerProvider) 
 def test_an_engine_that_does_not_see_our_files(engine: PrivateEngine) -> None:
     with closing(DockerProvider()) as provider:
         provider._prepare_runtime().mounts["code"] = Path("/only/here")
-        with pytest.raises(SandboxUnavailableError, match="does not see this machine's files"):
+        with pytest.raises(SandboxUnavailableError, match="cannot see this machine's files"):
             provider.start("host")
 
 

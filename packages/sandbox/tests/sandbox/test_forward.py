@@ -232,7 +232,7 @@ def test_a_port_that_is_in_use(sandbox: SandboxBackend, sh: Run) -> None:
         (0, "127.0.0.1:80", "from 1 to 65535, not 0"),
         (True, "127.0.0.1:80", "not True"),
         (70_000, "127.0.0.1:80", "not 70000"),
-        (4000, "localhost", "not an address, as 127.0.0.1:8000"),
+        (4000, "localhost", "not an address such as 127.0.0.1:8000"),
         (4000, "::1:80", "not an address"),
         (4000, "localhost:http", "not an address"),
         (4000, "localhost:0", "from 1 to 65535, not 0"),

@@ -70,7 +70,7 @@ def test_from_a_registry(tmp_path: Path, system: Path, registry: str) -> None:
             r"^cannot pull 127.0.0.1:1/some:2: its registry cannot be reached from here; "
             r"`docker save` it .* \(connection refused\)$",
         ),
-        ("docker://-x", "is not a name of an image in a registry"),
+        ("docker://-x", "is not the name of an image in a registry"),
         ("docker:x", "docker://x is pulled"),
     ],
 )

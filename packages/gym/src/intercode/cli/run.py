@@ -107,7 +107,7 @@ and the observations so far, and chooses the next action. Name one:
 To see agents that solve tasks: intercode demo"""
 _GOLD_MESSAGE = """\
 
-No agent was named: 'oracle' ran the tasks' reference solutions (gold). This checks the tasks and the
+No agent was named: 'oracle' ran the tasks' reference solutions (gold). This checks tasks and
 machine, and evaluates no agent. With a language model ('intercode run --help' lists all agents):
   {command} --agent try-again --model openai/gpt-4o"""
 

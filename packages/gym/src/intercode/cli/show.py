@@ -32,7 +32,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json([episode.to_dict() for episode in episodes])
         return 0
     if not episodes:
-        tell(f"{args.run} has no {'unsolved or failed episode' if args.failed else 'episode yet'}")
+        tell(f"{args.run} has no {'episode without success' if args.failed else 'episode yet'}")
     for episode in episodes:
         lines = None if args.full else args.lines
         print(render(episode, lines, reasons=True, messages=args.messages))

@@ -193,7 +193,7 @@ def _state_differences(session: Session, agent_session: Session) -> dict[str, st
     except OutputLimitError as error:
         return {name: str(error) for name in gold_state}
     return {
-        name: f"{name} is not as it should be on a copy of the database"
+        name: f"{name} differs from gold's on a copy of the database"
         for name, table in gold_state.items()
         # An agent's program may also have removed the table.
         if name not in agent_state

@@ -257,5 +257,5 @@ def _difference_reason(wrong_names: Sequence[str], states: Sequence[Mapping[str,
         elif pristine_state.get(name) == agent[name]:
             parts.append(f"{name} is unchanged")
         else:
-            parts.append(f"{name} is not as it should be")
+            parts.append(f"{name} differs from gold's")
     return ", ".join(parts)

@@ -99,7 +99,7 @@ def test_after_an_interrupt_no_call_is_repeated(
         assert main(["run", "bash", *MODEL, *run, *asked]) == 130
     assert requests == [0]
     said = capsys.readouterr().out
-    assert "as the run was interrupted" in said
+    assert "sent: the run was interrupted" in said
     assert "resume with: intercode resume" in said
 
 

@@ -241,7 +241,7 @@ def test_what_is_no_text_on_either_side(name: str) -> None:
         assert "half: \ufffd" in str(server.exchanges[0].body)
         broken = ToolCall("c", "bash", {"code": "\ud800"})
         if name == ANTHROPIC:
-            with pytest.raises(ModelError, match="half a character"):
+            with pytest.raises(ModelError, match="half a surrogate pair"):
                 model.complete([*HELLO, Message("assistant", "", (broken,)), *HELLO])
 
 

@@ -29,7 +29,7 @@ def test_debian_suite_is_checked(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["-o", "A", "x;y", "../x", "a b", "x"])
 def test_debian_packages_are_checked(name: str) -> None:
-    with pytest.raises(ImageError, match="not a name of a Debian package"):
+    with pytest.raises(ImageError, match="not the name of a Debian package"):
         resolve(f"debian:bookworm[{name}]")
 
 

@@ -124,7 +124,7 @@ def test_private_places_are_looked_for_again_when_programs_change(
         (machine / "bin/jq").touch(0o755)
         assert machine / "etc/secret" in places()
         monkeypatch.setattr(host, "_MAX_PRIVATE_PLACES", 0)
-        with pytest.raises(ImageError, match="not for other users"):
+        with pytest.raises(ImageError, match="without permissions for other users"):
             places()
     finally:
         host._private_places.cache_clear()

@@ -79,7 +79,7 @@ _OTHER_MOUNTS = {
 }
 _REASONS = {
     "ONBUILD": "write the instruction where it is to take effect",
-    "--security": "no build has more rights than others",
+    "--security": "no build has more privileges than others",
     "--checksum": "it is for addresses, which are not fetched",
     "--keep-git-dir": "it is for repositories, which are not fetched",
     "--exclude": "use .dockerignore",
