@@ -103,7 +103,9 @@ def test_validate_finds_what_is_wrong(cli: Run, tmp_path: Path) -> None:
     assert "broken: gold cannot be scored:" in done.stdout
     assert "constants solve 1 of 5 tasks: true 1, echo 0 1, echo 1 1" in done.stdout
     assert "2 of 5 tasks are valid" in done.stdout
-    assert "gold failed 2  solved for free 1" in done.stderr, "and it says how it goes"
+    assert "not solved by gold 2  solved by a wrong answer 1" in done.stderr, (
+        "and it says how it goes"
+    )
     assert "broken.json: 3 tasks to leave out" in done.stderr
     few = [*(argument for name in ("hello", "fails") for argument in ("--task", name))]
     report = parsed(cli("datasets", "validate", data, "--json", "-q", *few, code=1))
@@ -146,7 +148,7 @@ def test_validate_is_interrupted(cli: Run, tmp_path: Path) -> None:
         text=True,
     ) as process:
         assert process.stderr is not None and process.stdout is not None
-        while "gold failed" not in (line := process.stderr.readline()) and line:
+        while "not solved by gold" not in (line := process.stderr.readline()) and line:
             pass  # after some seconds it says how it goes
         process.send_signal(signal.SIGINT)
         shown, said = process.stdout.read(), process.stderr.read()

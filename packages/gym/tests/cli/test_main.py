@@ -158,7 +158,7 @@ def test_every_command_is_in_one_group(cli: Run) -> None:
         (["run", "nope.jsonl"], "there is no folder and no file nope.jsonl"),
         (
             ["run", __file__],
-            f"is a file, not an environment: name one, such as intercode run bash --data {__file__}",
+            f"not an environment: name one, such as intercode run bash --data {__file__}",
         ),
         (["run", "sql", "--agent", "ReAct", "--model", "openai/x"], "did you mean 'react'?"),
         (

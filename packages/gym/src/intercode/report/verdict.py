@@ -220,7 +220,7 @@ def _run_verdict(run: Run) -> Verdict:
         links.append((format_count(stats.errors, "error"), {**run_link, "state": "error"}))
     remarks = [f"95 % interval {ends}"]
     remarks += (
-        ["the agent was shown gold, so this is no measure of ability"] if run.shown_gold else []
+        ["the agent was shown gold, so this does not measure ability"] if run.shown_gold else []
     )
     remarks += [f"{format_count(stats.errors, 'error')}, not counted"] if stats.errors else []
     if run.coverage.missing:
@@ -277,7 +277,7 @@ def _pair_verdict(
             clauses.append(f"tasks needed for the observed one {comparison.needed:,}")
     if gold_labels := [candidate.label for candidate in (baseline, run) if candidate.shown_gold]:
         clauses.append(
-            f"{' and '.join(gold_labels)} was shown gold, so this is no measure of ability"
+            f"{' and '.join(gold_labels)} was shown gold, so this does not measure ability"
         )
     pair_link = {"first": baseline.name, "second": run.name}
     texts = (

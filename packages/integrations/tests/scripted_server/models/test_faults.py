@@ -95,7 +95,9 @@ def test_nobody_there() -> None:
         silent.bind(("127.0.0.1", 0))  # so that nobody else is; but it does not listen
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         model = get_model("vllm/any", base_url=url, retry=Retry(first_wait=PATIENCE), budget=budget)
-        told = f"cannot connect to a server at {url}/chat/completions: .*; start the server, or name another"
+        told = (
+            f"cannot connect to a server at {url}/chat/completions: .*; start the server, or name"
+        )
         with pytest.raises(ModelAccessError, match=told):
             model.complete(HELLO)
     assert budget.presumed.tokens == 0, "nobody charges for that"
