@@ -123,7 +123,7 @@ test-aarch64: $(VENV)/.test  ## The sandbox's aarch64 wheel by its tests, in an 
 	@scripts/need-system --packages qemu-system-arm
 	@DIST="$(DIST)" $(BIN)/python packages/sandbox/tests/aarch64/machine.py $(TESTS)
 
-lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling, English and names
+lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling, English, names and docstrings
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -133,6 +133,7 @@ lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutati
 	@$(BIN)/codespell packages/*/src packages/*/*.md packages/*/*.py docs examples README.md CONTRIBUTING.md CHANGELOG.md
 	@$(BIN)/python tests/english.py
 	@$(BIN)/python tests/names.py
+	@$(BIN)/python tests/docstrings.py
 
 # Not among the tests' packages: what it needs, nothing else does.
 $(VENV)/.docs: $(BIN)/python $(BUILD)

@@ -269,7 +269,7 @@ def test_a_split_of_its_tasks(tmp_path: Path) -> None:
         (("split", "train"),): ["0"],
         (("data", str(folder / "tasks.jsonl")),): ["0", "1"],
     }.items():
-        spec = RunSpec.of({"env": str(folder), **dict(given)})
+        spec = RunSpec.from_layers({"env": str(folder), **dict(given)})
         assert [task.task_id for task in run_setup.load(spec)[1]] == found
     with pytest.raises(TaskError, match="no split 'dev': its splits are train, test"):
-        run_setup.load(RunSpec.of({"env": str(folder), "split": "dev"}))
+        run_setup.load(RunSpec.from_layers({"env": str(folder), "split": "dev"}))

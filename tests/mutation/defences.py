@@ -304,7 +304,7 @@ DEFENCES = [
     ),
     _one(
         "the_same_host_for_gold", "cheating", "intercode/envs/base.py",
-        "str(error)}\n        if self.stage.changed(task, place):\n",
+        "str(error)}\n        if self.stage.changed(task, workspace):\n",
         "str(error)}\n        if False:\n",
     ),
     _one(
@@ -448,7 +448,7 @@ DEFENCES = [
     Defence("pids_controller", "host DoS", (NO_PIDS,)),
     _one(
         "equal_weights", "peer DoS", CGROUP,
-        "        self.sandboxes += change\n", "        self.sandboxes = 1\n",
+        "        self.sandboxes += count_change\n", "        self.sandboxes = 1\n",
     ),
     _one(
         "no_core_by_a_pipe", "host leak, escape", ENTER,
@@ -518,7 +518,7 @@ DEFENCES = [
     ),
     _one(
         "what_is_in_the_way", "cheating", "intercode/rewards/leftovers.py",
-        "if is_within_any(path, places))", "if False)",
+        "if is_within_any(path, obstructed_paths))", "if False)",
     ),
     _one(
         "files_that_are_closed", "cheating", "intercode/rewards/leftovers.py",
@@ -591,7 +591,7 @@ DEFENCES = [
     ),
     _one(
         "decimals_of_a_number", "cheating", QUANTITIES,
-        "Decimal(5).scaleb(-min(decimals) - 1)", "Decimal(5).scaleb(-min(decimals))",
+        "Decimal(5).scaleb(-min(decimal_counts) - 1)", "Decimal(5).scaleb(-min(decimal_counts))",
     ),
     _one(
         "one_choice", "cheating", QUANTITIES,
@@ -604,7 +604,7 @@ DEFENCES = [
     _one(
         "folders_before_names", "cheating", READING,
         "any(\n            _ends_with(gold_path, path) or _ends_with(path, gold_path)\n          "
-        "  for gold_path in places[_base_name(path)]\n        )",
+        "  for gold_path in paths_by_name[_base_name(path)]\n        )",
         "True",
     ),
     _one(
@@ -613,7 +613,7 @@ DEFENCES = [
     ),
     _one(
         "numbers_before_lines", "cheating", READING,
-        "if number is not None and number <= last_numbers.get(name, 0):", "if False:",
+        "if line_number is not None and line_number <= last_number_by_name.get(name, 0):", "if False:",
     ),
     _one(
         "files_before_lines", "cheating", READING,
@@ -670,7 +670,7 @@ DEFENCES = [
     ),
     _one(
         "moved_clock", "clock", "intercode/evaluate/checks.py",
-        "    _at_other_times,\n    _tests", "    _tests",
+        "    _clock_effects,\n    _mislisted_tests", "    _mislisted_tests",
     ),
     _one(
         "twins", "cheating", "intercode/rewards/mutated_tests.py",
@@ -719,7 +719,7 @@ DEFENCES = [
     ),
     _one(
         "marked_failures", "cheating", "intercode/rewards/swe_run.py",
-        " and (self._marked or not self._said)", "",
+        "and (\n                self._expects_failure or not self._has_expected_failure\n            )", "",
     ),
     _one(
         "reports_in_one_encoding", "cheating", "intercode/rewards/swe_run.py",
@@ -749,7 +749,7 @@ DEFENCES = [
     ),
     _one(
         "fixes_in_objects", "cheating", FIXES,
-        "self._report_place(path, self._search_pack(pack))", 'self._report_place(path, "")',
+        "self._report_location(path, self._search_pack(pack_content))", 'self._report_location(path, "")',
     ),
     _one(
         "fixes_in_archives", "cheating", FIXES,
@@ -758,11 +758,11 @@ DEFENCES = [
     _one("fixes_that_are_compiled", "cheating", FIXES, "in self._find_compiled_code():", "in ():"),
     _one(
         "tests_that_pass_before", "cheating", "intercode/evaluate/checks.py",
-        "    _tests_are_as_listed,\n", "",
+        "    _mislisted_tests,\n", "",
     ),
     _one(
         "golds_of_agents", "cheating", "intercode/agents/base.py",
-        "Surroundings.of(env), task.shown()", "Surroundings.of(env), task",
+        "AgentContext.from_env(env), task.shown()", "AgentContext.from_env(env), task",
     ),
     _one(
         "golds_below_usr", "cheating", "intercode_sandbox/images/host.py",
@@ -784,7 +784,7 @@ DEFENCES = [
         "links_of_images", "escape",
         (
             Edit(SYS, "resolve = RESOLVE_NO_SYMLINKS | RESOLVE_IN_ROOT;", "resolve = 0;"),
-            Edit(PROVIDER, "            _check_places(image.layers)\n", ""),
+            Edit(PROVIDER, "            _check_mount_points(image.layers)\n", ""),
         ),
         needs_root=True,
     ),
@@ -1066,15 +1066,15 @@ DEFENCES = [
     ),
     _one(
         "private_places", "host leak", "intercode_sandbox/images/host.py",
-        "    places += _private_places(str(cache_root()))\n", "", needs_root=True,
+        "    paths += _cached_private_paths(str(cache_root()))\n", "", needs_root=True,
     ),
     _one(
         "cache_of_others", "lateral", "intercode_sandbox/files.py",
-        "        _check_owner(place, place.stat())\n", "        pass\n", needs_root=True,
+        "        _check_owner(folder, folder.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
         "tokens_of_data", "cheating", "intercode_integrations/trl/tokens.py",
-        "            cuts.add(position + 1)\n", "",
+        "            boundaries.add(position + 1)\n", "",
     ),
     _one(
         "archive_of_zeros", "host DoS", "intercode_sandbox/images/archive.py",
@@ -1159,12 +1159,12 @@ DEFENCES = [
     _one("skill_read_only", "cheating", SKILLS, ", read_only=True)", ")"),
     _one(
         "layer_elsewhere", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != agent_root:', 'if ".." in parts:',
+        'if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:', 'if ".." in member_parts:',
     ),
     _one(
         "layer_parents", "escape", LAYERS,
-        'if ".." in parts or "/".join(parts[:3]) != agent_root:',
-        'if "/".join(parts[:3]) != agent_root:',
+        'if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:',
+        'if "/".join(member_parts[:3]) != agent_root:',
     ),
     _one(
         "layer_checksums_of_npm", "escape", LAYERS,
@@ -1224,12 +1224,12 @@ DEFENCES = [
     _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
     _one(
         "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
-        "if path in gold.setup_changes or (path in gold.changed_paths and not is_its_own_way):",
+        "if path in gold.setup_changes or (path in gold.changed_paths and not is_unnamed_temporary):",
         "if False:",
     ),
     _one(
         "gateway_paths", "exfiltration", GATE,
-        'elif request.method == "POST" and parts.path in {*_PATHS, COUNT}:',
+        'elif request.method == "POST" and target.path in {*_PATHS, COUNT}:',
         'elif request.method == "POST":',
     ),
     _one(
@@ -1246,7 +1246,7 @@ DEFENCES = [
         'if is_known or policy.hosted == "pass":', "if True:",
     ),
     _one("gateway_remote", "exfiltration", RULES, "    if policy.remote:\n", "    if True:\n"),
-    _one("gateway_token", "lateral", GATE, "Guard(self.token", "Guard(None"),
+    _one("gateway_token", "lateral", GATE, "RequestGuard(self.token", "RequestGuard(None"),
     _one(
         "gateway_closed", "lateral", GATE,
         "        if self._closed:\n            raise Refusal(401",
@@ -1294,7 +1294,7 @@ DEFENCES = [
     Defence(
         "gateway_body", "host DoS",
         (
-            Edit(DOOR, "            if len(data) > limit:", "            if False:"),
+            Edit(DOOR, "            if len(content) > limit:", "            if False:"),
             Edit(GATE, "        if size > policy.max_body:", "        if False:"),
         ),
     ),
@@ -1304,7 +1304,7 @@ DEFENCES = [
     _one("size_of_manifests", "host DoS", RECORDS, "> _LARGEST_FILE:", "> 1 << 40:"),
     _one("lines_of_records", "host DoS", RECORDS, "readline(_LONGEST_LINE)", "readline()"),
     _one("levels_of_data", "host DoS", PLAIN, "        if depth > MAX_DEPTH:", "        if False:"),
-    _one("aliases_of_data", "host DoS", PLAIN, "            if room < 0:", "            if False:"),
+    _one("aliases_of_data", "host DoS", PLAIN, "            if max_bytes < 0:", "            if False:"),
     _one(
         "words_of_dockerfiles", "host DoS", DOCKERFILE,
         "        if self.remaining_length < 0:", "        if False:",
@@ -1372,7 +1372,7 @@ DEFENCES = [
     ),
     _one(
         "constraints_are_compared", "cheating", REWARDS + "sql_states.py",
-        "    yield from _rules(table)\n", "",
+        "    yield from _constraint_keys(table)\n", "",
     ),
     _one(
         "checks_are_compared", "cheating", REWARDS + "sql_programs.py",
@@ -1388,7 +1388,7 @@ DEFENCES = [
     ),
     _one(
         "views_are_asked_on_copies", "cheating", REWARDS + "sql_programs.py",
-        "(source, *_copies(grader, task, gold, source))", "(source,)",
+        "(source, *_mutated_copies(grader, task, gold, source))", "(source,)",
     ),
     _one(
         "explained_by_one_column", "cheating", REWARDS + "sql_explain.py",
@@ -1398,11 +1398,11 @@ DEFENCES = [
     ),
     _one(
         "no_star_explains", "cheating", REWARDS + "sql_explain.py",
-        " or any(column.is_star for column in top.expressions)", "",
+        "or any(\n        column.is_star for column in outer_select.expressions\n    )", "",
     ),
     _one(
         "file_has_one_database", "cheating", "intercode/databases/source.py",
-        'source.kind != "dump" and source.name != place.stem', "False",
+        'source.kind != "dump" and source.name != location.stem', "False",
     ),
     _one(
         "record_of_code", "host leak", TRUST,
@@ -1420,7 +1420,7 @@ DEFENCES = [
     ),
     _one(
         "record_of_another_value", "host leak", "intercode/spec.py",
-        "        if any(form.get(name) == value for form in forms) and (",
+        "if any(option_set.get(name) == value for option_set in option_sets)\n        and (",
         "        if given or (",
     ),
     _one(
@@ -1430,7 +1430,7 @@ DEFENCES = [
     ),
     _one(
         "record_of_a_folder_to_write", "host leak", "intercode/spec.py",
-        '    for name in (*list_part_options(How), "exclude"):', "    for name in ():",
+        '    for name in (*list_section_options(RunOptions), "exclude"):', "    for name in ():",
     ),
     _one(
         "record_of_a_packages_name", "host leak", "intercode_sandbox/lazy_imports.py",
@@ -1462,7 +1462,7 @@ DEFENCES = [
     ),
     _one(
         "benchmark_of_any_size", "host DoS", "intercode/project.py",
-        "    if len(data) > _MAX_FILE_BYTES:", "    if False:",
+        "    if len(content) > _MAX_FILE_BYTES:", "    if False:",
     ),
     _one(
         "task_with_an_image_of_code", "host leak", "intercode_sandbox/images/resolve.py",
@@ -1540,8 +1540,8 @@ DEFENCES = [
     ),
     _one(
         "dropped_pipes", "cheating", OWNERSHIP,
-        "    finalizer = weakref.finalize(thing, work, ",
-        "    finalizer = weakref.finalize(free_when_gone, work, ",
+        "    finalizer = weakref.finalize(owner, callback, ",
+        "    finalizer = weakref.finalize(free_when_gone, callback, ",
     ),
     Defence(
         "exit_in_an_agent", "cheating",
@@ -1567,7 +1567,7 @@ DEFENCES = [
         (
             Edit(
                 "intercode_sandbox/docker/sandbox.py",
-                "        container.process,\n        on_slow_end=container.hand_over,\n",
+                "        container.process,\n        on_slow_end=container.request_kill,\n",
                 "        None,\n",
             ),
             Edit(CONTAINER, "if not self.process.end(_HANG_UP_SECONDS):", "if False:"),

@@ -17,7 +17,7 @@ from intercode.databases.convert.build import as_sqlite
 from intercode.episode import Episode
 from intercode.errors import ImageError, SandboxError, TaskError, UsageError
 from intercode.rewards.base import quiesce_sandbox
-from intercode_integrations.trl.tokens import pieces
+from intercode_integrations.trl.tokens import split_text
 from intercode_sandbox import Limits, SandboxBackend, files, get_provider
 from intercode_sandbox.images import resolve
 from intercode_sandbox.native.sandbox import NativeSandbox
@@ -243,5 +243,5 @@ def cache_of_others() -> bool:
 
 
 def tokens_of_data() -> bool:
-    parts = pieces("a<|im_end|>", {"<|im_end|>"})
+    parts = split_text("a<|im_end|>", {"<|im_end|>"})
     return one_of(" ".join(parts), holds="a< |im_end|>", gone="a<|im_end|>")

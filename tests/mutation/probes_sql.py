@@ -43,7 +43,7 @@ def looked_up_once() -> bool:
             connection.executescript(SCRIPT)
         for seed in range(20):
             copy = Path(folder, str(seed))
-            mutate(origin, copy, asked, seed, gentle=seed % 2 == 0)
+            mutate(origin, copy, asked, seed, is_gentle=seed % 2 == 0)
             with closing(sqlite3.connect(copy)) as connection:
                 sql = "SELECT COUNT(*) FROM customer WHERE name = 'Ann' COLLATE NOCASE"
                 [(count,)] = connection.execute(sql)

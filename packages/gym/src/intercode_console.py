@@ -1,12 +1,12 @@
-"""The console script ``intercode``, beside the package: it begins before the package is imported.
+"""The console script ``intercode``, outside the package: it runs before the package is imported.
 
-Until a command begins, and once it has ended, Ctrl-C ends the process at once and says nothing. An
-interrupted import would print a traceback, and there is nothing to clean up.
+Before and after a command, Ctrl-C ends the process at once, without output. An interrupted import
+would print a traceback, and outside a command nothing needs cleanup.
 
-Two other packages install a module ``intercode``: ``intercode-bench``, the release of 2023, and
-``intercode``, which has nothing to do with it. The one that is installed last replaces files of the
-other, and its removal removes them; pip neither refuses nor reports it. So this module looks for
-them first, by the names of files: that takes 0.2 ms, their metadata 40.
+Two other packages install a module ``intercode``: ``intercode-bench`` (the 2023 release) and the
+unrelated package ``intercode``. The package installed last replaces files of the other, and its
+removal deletes them; pip neither refuses nor reports the conflict. The script therefore looks for
+both packages first, by file names: this takes 0.2 ms, reading their metadata 40 ms.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from types import FrameType
 from typing import NamedTuple
 
 is_running = False
-"""Whether this process is the command line: set before the package is imported."""
+"""Whether this process is the command line. `main` sets it before it imports the package."""
 INTERRUPT_EXIT_CODE = 130
-"""The exit code of what Ctrl-C has ended."""
+"""The exit code after Ctrl-C."""
 
 _PROCESS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
-"""The files of a container's limit, of both versions of cgroups."""
+"""The files of a container's process limit, for cgroups v2 and v1."""
 _FEW_PROCESSES = 256
 _CONFLICTING_PACKAGES = {"intercode_bench": "intercode-bench", "intercode": "intercode"}
-"""The first part of the name of a .dist-info folder → the package."""
+"""First part of a ``.dist-info`` folder's name → the package."""
 
 
 def main() -> int:
     """Run the command line with the process's arguments.
 
     Returns:
-        The exit code of the command; 1 if this is not Linux, or another package's module, or one of
-        another version, is in place of ours.
+        The exit code of the command; 1 if the system is not Linux, starts no threads, or has
+        another package's module, or one of another version, in place of InterCode's.
     """
     global is_running
     _complete_descriptors()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: ignored
         signal.signal(signal.SIGINT, _leave)
     conflict = find_conflict()
-    if conflict and not (conflict.is_ours and sys.argv[1:2] == ["doctor"]):  # it says so itself
+    if conflict and not (conflict.is_ours and sys.argv[1:2] == ["doctor"]):  # doctor reports it
         kind = "warning" if conflict.is_ours else "error"
         lines = (f"intercode: {kind}: {conflict.meaning}. To fix it:", *conflict.commands)
         print("\n  ".join(lines), file=sys.stderr)
@@ -78,10 +78,10 @@ def main() -> int:
 
 
 def _thread_problem() -> str:
-    """Say why no thread can be started here; "" if one can.
+    """Return the reason why this process can start no threads; "" if it can.
 
-    Where few can, OpenBLAS is told to start none: it comes with numpy, starts a thread for each
-    core when it is imported, and ends the process as Ctrl-C does if it cannot.
+    Below a limit of 256 processes, OpenBLAS is set to one thread. OpenBLAS comes with numpy, starts
+    a thread per core on import, and ends the process like Ctrl-C if it cannot.
     """
     try:
         thread = threading.Thread(target=int)
@@ -94,33 +94,33 @@ def _thread_problem() -> str:
             "docker run --pids-limit -1 --security-opt seccomp=unconfined …"
         )
     for path in _PROCESS_LIMITS:
-        with suppress(OSError, ValueError):  # there is none, or "max"
+        with suppress(OSError, ValueError):  # no such file, or "max"
             if int(Path(path).read_text()) < _FEW_PROCESSES:
                 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return ""
 
 
 def _complete_descriptors() -> None:
-    """Open standard streams that are closed, as some daemons leave them, to nothing.
+    """Open closed standard streams on ``/dev/null``; some daemons leave them closed.
 
-    Files that are opened later would else have their numbers, and be written to by accident.
+    Otherwise, files that are opened later would get these descriptors, and receive output.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this number
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 class PackageConflict(NamedTuple):
-    """Another package with a module ``intercode``, or what it left when it was removed."""
+    """A conflict with another package's module ``intercode``, installed or removed."""
 
     is_ours: bool
-    """Whether the module that is imported is still ours."""
+    """Whether the imported module is still InterCode's."""
     meaning: str
     commands: tuple[str, ...]
-    """Fix it, one after the other."""
+    """Commands that fix the conflict, in order."""
 
 
 def find_conflict() -> PackageConflict | None:
@@ -145,7 +145,7 @@ def find_conflict() -> PackageConflict | None:
 
 def _is_ours(init: Path) -> bool:
     try:
-        return b"import intercode_sandbox" in init.read_bytes()  # theirs have no such package
+        return b"import intercode_sandbox" in init.read_bytes()  # the others lack this import
     except FileNotFoundError:
         return False
 
@@ -162,7 +162,7 @@ def _meaning(folder: Path, package_names: list[str], is_ours: bool) -> str:
 
 
 def _source(site: Path) -> str:
-    """Return what pip installs again; "" for a checkout, whose files stay where they are."""
+    """Return pip's argument for a reinstallation; "" for an editable checkout, whose files stay."""
     for file in site.glob("intercode_gym-*.dist-info/direct_url.json"):
         metadata = json.loads(file.read_text(encoding="utf-8"))
         if metadata.get("dir_info", {}).get("editable"):
@@ -178,7 +178,7 @@ def _source(site: Path) -> str:
 
 @contextmanager
 def allow_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` at Ctrl-C while the block runs, also within `main`."""
+    """Raise `KeyboardInterrupt` on Ctrl-C within the block, even within `main`."""
     if signal.getsignal(signal.SIGINT) is not _leave:
         yield
         return

@@ -308,7 +308,7 @@ def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list
 
 def test_a_limit_that_is_set_is_the_most_that_a_task_has() -> None:
     task = Task("one", "?", memory=512 << 20, disk="10T", processes=30_000)
-    limits = resolve_limits(task, Limits.of({"memory": "64M", "disk": "1G", "processes": 256}))
+    limits = resolve_limits(task, Limits.merge({"memory": "64M", "disk": "1G", "processes": 256}))
     assert (limits.memory, limits.disk, limits.processes) == (64 << 20, 1 << 30, 256)
     assert resolve_limits(task, Limits(memory="2G", disk="2G", processes=9)).memory == 512 << 20
 
@@ -326,12 +326,12 @@ def test_data_has_a_ceiling(home: Path, asked: dict[str, Any]) -> None:
 def test_capabilities_that_were_set_are_all_that_there_are() -> None:
     task = Task("one", "?", capabilities=["chown"])
     assert resolve_limits(task, None).capabilities == ("chown",)
-    assert resolve_limits(task, Limits.of({"capabilities": "chown,kill"})).capabilities == (
+    assert resolve_limits(task, Limits.merge({"capabilities": "chown,kill"})).capabilities == (
         "chown",
     )
     for few in ("", "kill"):
         with pytest.raises(TaskError, match="chown"):
-            resolve_limits(task, Limits.of({"capabilities": few}))
+            resolve_limits(task, Limits.merge({"capabilities": few}))
 
 
 def test_a_timeout_that_is_set_is_the_longest(home: Path) -> None:

@@ -14,15 +14,15 @@ import pytest
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.manifest import Manifest
-from intercode.records import Difference, read_manifest
+from intercode.records import ValueDifference, read_manifest
 from intercode.spec import (
-    PARTS,
+    SECTIONS,
     RunSpec,
     add_environment,
     add_options,
     environment_options,
     from_toml,
-    list_part_options,
+    list_section_options,
     read_arguments,
     recorded_options,
 )
@@ -35,8 +35,8 @@ def parsed(*arguments: str) -> argparse.Namespace:
     """What a parser with all options makes of a command line."""
     parser = argparse.ArgumentParser()
     add_environment(parser)
-    for part in (*PARTS.values(), RunSpec):
-        add_options(parser, list_part_options(part))
+    for part in (*SECTIONS.values(), RunSpec):
+        add_options(parser, list_section_options(part))
     add_options(parser, environment_options())
     return parser.parse_args(arguments)
 
@@ -60,14 +60,19 @@ def test_arguments_become_typed_parts() -> None:
 
 
 def test_a_later_layer_goes_before_an_earlier_one() -> None:
-    spec = RunSpec.of({"env": "bash", "seed": 1, "image": "a"}, {"seed": 2}, {"image": None})
+    spec = RunSpec.from_layers(
+        {"env": "bash", "seed": 1, "image": "a"}, {"seed": 2}, {"image": None}
+    )
     assert spec.seed == 2 and spec.env.options == {}
 
 
 def test_merged_compared_and_printed_as_one_flat_object() -> None:
-    spec = RunSpec.of({"env": "bash", "max_turns": 3, "workers": 4})
+    spec = RunSpec.from_layers({"env": "bash", "max_turns": 3, "workers": 4})
     other = spec.merge(seed=7, max_turns=None)
-    assert spec.diff(other) == [Difference("max_turns", 3, None), Difference("seed", 0, 7)]
+    assert spec.diff(other) == [
+        ValueDifference("max_turns", 3, None),
+        ValueDifference("seed", 0, 7),
+    ]
     assert spec.diff(spec.merge()) == [] and spec == spec.merge()
     assert RunSpec.from_json(json.dumps(spec.flat())) == spec
     with pytest.raises(AttributeError):
@@ -85,7 +90,7 @@ def test_merged_compared_and_printed_as_one_flat_object() -> None:
 )
 def test_errors_name_the_option(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        RunSpec.of(options)
+        RunSpec.from_layers(options)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"seed": "x"}'])
@@ -96,7 +101,7 @@ def test_json_that_is_not_a_spec(text: str) -> None:
 
 def test_a_folder_lies_below_all_layers(tmp_path: Path) -> None:
     (tmp_path / "intercode.toml").write_text('env = "bash"\nmax_turns = 4\ntimeout = 3\n')
-    spec = RunSpec.of({"env": str(tmp_path), "timeout": 9})
+    spec = RunSpec.from_layers({"env": str(tmp_path), "timeout": 9})
     assert spec.env.name == "bash" and spec.env.options == {"max_turns": 4, "timeout": 9}
     assert spec.env.data == from_toml(tmp_path)["data"] == str(tmp_path / "tasks.jsonl")
 
@@ -134,7 +139,7 @@ def test_another_agent_takes_nothing_that_was_said_to_the_recorded_one() -> None
 
 
 def test_a_spec_is_run(tmp_path: Path) -> None:
-    spec = RunSpec.of({"env": "bash", "limit": 1, "out": tmp_path / "run", "max_turns": 3})
+    spec = RunSpec.from_layers({"env": "bash", "limit": 1, "out": tmp_path / "run", "max_turns": 3})
     assert evaluate(spec).complete
     record = read_manifest(tmp_path / "run")
     assert record["sessions"][0]["options"] == spec.recorded()

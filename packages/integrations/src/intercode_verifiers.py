@@ -1,6 +1,6 @@
-"""The adapter for verifiers by a name that verifiers can import: without dots, beside the package.
+"""The verifiers adapter under a name that verifiers can import: a top-level module without dots.
 
-It looks for a plugin in its own packages first, and there a name with dots is an error.
+verifiers searches for a plugin in its own packages first, and a name with dots is an error there.
 """
 
 from intercode_integrations.verifiers import InterCodeHarness, InterCodeRollouts, InterCodeTaskset

@@ -202,7 +202,7 @@ def test_closed_while_an_action_runs(name: str) -> None:
         with pytest.raises(EnvironmentStateError, match="was closed"):
             await waiting
         with pytest.raises(EnvironmentStateError, match="no sandbox"):
-            _ = env.env.unwrapped.place  # type: ignore[attr-defined]
+            _ = env.env.unwrapped.workspace  # type: ignore[attr-defined]
 
     run(main)
 

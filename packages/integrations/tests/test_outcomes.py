@@ -92,11 +92,11 @@ def wrapped(env: Any) -> Any:
 
     def failing(action: str) -> Any:
         if action == "END":
-            env.place._control.send(b"no request")  # process 1 fails, as by what runs in it
-            assert env.place._process.wait(PATIENCE)
+            env.workspace._control.send(b"no request")  # process 1 fails, as by what runs in it
+            assert env.workspace._process.wait(PATIENCE)
             return step("true")
         if action.startswith("LOSE"):
-            env.place.close()
+            env.workspace.close()
             return step("submit" if action == "LOSE LATER" else "true")
         return step(action)
 
@@ -250,7 +250,7 @@ def test_every_end_has_one_kind(
     assert (kind == "solved") == (is_over and episode.success)
     if status == "error":
         assert episode.reward is None and not episode.success
-    outcome = Outcome.of(episode)
+    outcome = Outcome.from_episode(episode)
     statistics = summarize([outcome])
     has_number = is_over and status != "error"
     assert (statistics.episodes, statistics.mean_reward is not None) == (has_number, has_number)

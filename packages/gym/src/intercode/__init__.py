@@ -1,6 +1,6 @@
 """Interactive coding with execution feedback, as a standard reinforcement-learning environment.
 
-Importing the package registers the Gymnasium ids; everything else is imported at its first use.
+Importing the package registers the Gymnasium ids. Every public name is imported at its first use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ try:
     from intercode_sandbox import ORIGIN as ORIGIN, __version__ as __version__
     from intercode_sandbox.extensions import FOLDERS, PACKAGES
     from intercode_sandbox.origin import check_package
-except ImportError as error:  # a package without our errors, too
+except ImportError as error:  # also raised by a foreign package that lacks these names
     raise ImportError(
         f"intercode_sandbox ({intercode_sandbox.__file__}) is not InterCode's package of this "
         "name. Remove or rename it, then reinstall intercode-gym and intercode-sandbox",
@@ -82,20 +82,21 @@ PUBLIC_NAMES = {
     "plain": "intercode.episode:plain",
     "tools": "intercode.envs.tools:tools",
 }
-"""Public name → its module and its name there; `scripts/stub` writes their types."""
+"""Public name → ``module:attribute``. The script ``scripts/stub`` writes the names' types."""
 
 __all__ = [*PUBLIC_NAMES]
 
 INTEGRATION_NAMES = frozenset({"AsyncEnv", "SandboxPool", "connect", "connect_vec"})
-"""Public names of ``intercode_integrations``, which are names here, too."""
+"""Public names of ``intercode_integrations`` that this package re-exports."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name.
+    """Import a public name at its first use.
 
     Raises:
         UsageError: The name's package is not installed.
-        PackageError: That package is another project's, or of another version.
+        PackageError: The name's package is another project's, or of another version.
+        AttributeError: The package has no such public name.
     """
     if name in INTEGRATION_NAMES:
         return import_integration(name)

@@ -1,7 +1,7 @@
-"""Admission: connections whose client has not shown the token of a server yet.
+"""Admission control: limits on connections whose client has not yet sent the server's token.
 
-They are few and short-lived, so that clients without a token take no descriptors, threads or time
-from those with one. Each server enters its connections here, from threads and event loops alike.
+Pending connections are few and short-lived, so clients without a token take no descriptors, threads
+or time from clients with a token. Servers enter their connections from threads and event loops.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 SECONDS = 5.0
-"""Time for a first whole head with a token: a client sends it at once."""
+"""Seconds until a first complete head with a token: a regular client sends it at once."""
 MAX_PENDING = 256
+"""The maximum number of pending connections."""
 _SHARE = 8
-"""Pending connections take at most this part of the descriptors that the process may have."""
+"""Pending connections take at most one eighth of the process's descriptor limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingConnection:
-    """A connection, by when it must be admitted, and how it is ended."""
+    """A pending connection, the deadline of its admission, and the function that ends it."""
 
     deadline: float
     connection: socket.socket
@@ -32,35 +33,35 @@ class _PendingConnection:
 
 
 class Admission:
-    """A waiting room of connections: the oldest silent one leaves for a new one.
+    """A bounded queue of pending connections: a new connection evicts the oldest silent one.
 
     Args:
-        max_pending: Connections at a time; None: as many as the limit of descriptors leaves room
-            for.
-        seconds: How long each may stay.
+        max_pending: The maximum of pending connections; None: the lower of `MAX_PENDING` and one
+            eighth of the descriptor limit.
+        seconds: The time until a pending connection is dropped.
     """
 
     def __init__(self, max_pending: int | None = None, seconds: float = SECONDS) -> None:
         self._max_pending = _default_max_pending() if max_pending is None else max_pending
         self._seconds = seconds
         self._entries: dict[Hashable, _PendingConnection] = {}
-        """In the order of their deadlines."""
+        """Pending connections in the order of their deadlines."""
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
 
     @property
     def pending_count(self) -> int:
-        """The number of connections that wait to be admitted."""
+        """The number of connections that wait for admission."""
         with self._condition:
             return len(self._entries)
 
     @contextmanager
     def pending_entry(self, connection: socket.socket) -> Iterator[Callable[[], None]]:
-        """Enter a connection that a thread serves while the block runs; give what admits it."""
+        """Enter a connection that a thread serves within the block; yield the admit function."""
 
         def drop() -> None:
-            with suppress(OSError):  # it has ended
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that has it
+            with suppress(OSError):  # the connection has already ended
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that serves it
 
         self.enter(connection, connection, drop)
         try:
@@ -69,12 +70,12 @@ class Admission:
             self.leave(connection)
 
     def enter(self, key: Hashable, connection: socket.socket, drop: Callable[[], None]) -> None:
-        """Let a connection wait for its admission.
+        """Add a connection to the pending connections; at the maximum, drop another one.
 
         Args:
-            key: Names it for `leave`.
-            connection: Its socket, or asyncio's view of that.
-            drop: Ends it; called from any thread.
+            key: The connection's key for `leave`.
+            connection: The socket, or asyncio's transport socket.
+            drop: Ends the connection; called from any thread.
         """
         with self._condition:
             evicted_entry = self._pop_silent() if len(self._entries) >= self._max_pending else None
@@ -88,12 +89,12 @@ class Admission:
             evicted_entry.drop()
 
     def leave(self, key: Hashable) -> None:
-        """Take out a connection that was admitted, or has ended. Idempotent."""
+        """Remove a connection that was admitted, or has ended. Idempotent."""
         with self._condition:
             self._entries.pop(key, None)
 
     def _pop_silent(self) -> _PendingConnection:
-        """Take out the oldest connection of which nothing waits to be read; else the oldest."""
+        """Remove the oldest connection without readable data; else the oldest connection."""
         poll, keys = select.poll(), dict[int, Hashable]()
         for key, entry in self._entries.items():
             if (number := entry.connection.fileno()) >= 0:
@@ -104,7 +105,7 @@ class Admission:
         return self._entries.pop(next(silent_keys, next(iter(self._entries))))
 
     def _expire(self) -> None:
-        """Drop each connection at its deadline, on a thread that ends when none is left."""
+        """Drop each connection at its deadline; the thread ends without pending connections."""
         while True:
             with self._condition:
                 oldest_key = next(iter(self._entries), None)

@@ -1,7 +1,7 @@
-"""The dialogues with models that the record of an episode holds: their types, and reading them.
+"""Recorded dialogues with models: their types in an episode's record, and their parsing.
 
-`intercode.models.transcript` makes them. A user's agent may record something else under the same
-names, and a file may be damaged: both are left out.
+`intercode.models.transcript` writes the dialogues. A user's agent may record other data under the
+same names, and a file may be damaged: the parser omits both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from intercode.episode import Episode
 
 
 class RecordedToolCall(TypedDict):
-    """A function that the model asked to have called."""
+    """A tool call that the model requested."""
 
     call_id: str
     name: str
@@ -34,15 +34,15 @@ class RecordedMessage(_Message, total=False):
 
 
 class Call(TypedDict, total=False):
-    """A call to the model; messages are numbers within the talk's `messages`."""
+    """A call to the model. Numbers of messages are indices of the talk's `messages`."""
 
     turn: int
     sent: list[int]
     reply: int
-    """Missing if the call gave no answer."""
+    """The reply's number; missing if the call gave no reply."""
     error: str
     unsent: bool
-    """Whether we refused the call ourselves: no request has reached the model."""
+    """Whether InterCode refused the call: no request has reached the model."""
     model: str
     input_tokens: int
     output_tokens: int
@@ -55,27 +55,27 @@ class Call(TypedDict, total=False):
     thought: str
     step: str
     node: int
-    """Of a search: the number of the state that the reply led to."""
+    """In a search: the number of the state that the reply led to."""
     repeats: int
-    """Of a search: the number of the state to which an equal reply had led."""
+    """In a search: the number of the state to which an equal reply had led."""
     judges: int
-    """Of a search: the number of the state that the reply is about."""
+    """In a search: the number of the state that the reply judges."""
     sample: int
-    """The number of this one of several replies to the same messages."""
+    """The reply's number among several replies to the same messages."""
     chosen: int
-    """At the last of them: the number of the one that was acted on."""
+    """At the last of several replies: the number of the chosen reply."""
     discarded: bool
-    """Whether the model was asked once more, and this reply was not acted on."""
+    """Whether a second request replaced this reply, whose action was not executed."""
     prompt_token_ids: list[int]
-    """The prompt as the model saw it, where the server was asked for tokens."""
+    """The prompt's token ids, if the request asked for tokens."""
     token_ids: list[int]
-    """The reply as the model made it."""
+    """The reply's token ids."""
     logprobs: list[float]
-    """The log-probability of each of them, where the server tells it."""
+    """The log-probabilities of the reply's tokens, if the server returns them."""
 
 
-class Talk(TypedDict, total=False):
-    """All that was said to and by a model in an episode, and its cost."""
+class RecordedDialogue(TypedDict, total=False):
+    """The whole dialogue with a model in an episode, with its tokens and cost."""
 
     name: str
     input_tokens: int
@@ -87,27 +87,30 @@ class Talk(TypedDict, total=False):
     tools: list[dict[str, Any]]
 
 
-def parse_talk(data: object) -> Talk | None:
-    """Return what was recorded if it is a dialogue of ours, else None."""
+def parse_talk(document: object) -> RecordedDialogue | None:
+    """Return recorded data if it is a valid dialogue of InterCode, else None."""
     import msgspec
 
-    if not isinstance(data, Mapping):
+    if not isinstance(document, Mapping):
         return None
     try:
-        msgspec.convert(data, Talk)
+        msgspec.convert(document, RecordedDialogue)
     except msgspec.ValidationError:
         return None
-    talk = cast("Talk", data)
+    talk = cast("Talk", document)
     valid_numbers = range(len(talk.get("messages", ())))
     calls = talk.get("calls", ())
-    numbers = chain.from_iterable([*c.get("sent", ()), *_reply(c)] for c in calls)
-    return talk if all(number in valid_numbers for number in numbers) else None
+    message_numbers = chain.from_iterable([*call.get("sent", ()), *_reply(call)] for call in calls)
+    return (
+        talk if all(message_number in valid_numbers for message_number in message_numbers) else None
+    )
 
 
-def agent_talk(episode: Episode) -> Talk | None:
-    """Return the dialogue with the agent's model; None without one.
+def agent_talk(episode: Episode) -> RecordedDialogue | None:
+    """Return the dialogue with the agent's model; None without a dialogue.
 
-    Of a search it has the calls that led to the episode, without other branches and judgements.
+    After a search the dialogue has only the calls that led to the episode, without other branches
+    and judgements.
     """
     talk = parse_talk(episode.metadata.get("model"))
     branch = find_branch(episode)
@@ -117,7 +120,7 @@ def agent_talk(episode: Episode) -> Talk | None:
 
 
 def find_branch(episode: Episode) -> set[int] | None:
-    """Return the states that led to an episode which was found by a search; None: by none."""
+    """Return the numbers of the states that led to a search's episode; None without a search."""
     search = episode.metadata.get("search")
     if not isinstance(search, Mapping) or not isinstance(nodes := search.get("nodes"), list):
         return None
@@ -132,10 +135,10 @@ def find_branch(episode: Episode) -> set[int] | None:
     return branch
 
 
-def all_agent_talks(episode: Episode) -> list[Talk]:
-    """Return the dialogues with the agent's model, also those of attempts that were repeated.
+def all_agent_talks(episode: Episode) -> list[RecordedDialogue]:
+    """Return the dialogues with the agent's model, including those of attempts before a retry.
 
-    Calls before a sandbox died were paid for, too.
+    The calls of an attempt whose sandbox was lost have costs, too.
     """
     earlier_talks = episode.metadata.get("earlier", ())
     return _talks(
@@ -143,7 +146,7 @@ def all_agent_talks(episode: Episode) -> list[Talk]:
     )
 
 
-def judge_talks(episode: Episode) -> list[Talk]:
+def judge_talks(episode: Episode) -> list[RecordedDialogue]:
     """Return the dialogues with a judge, one for each question."""
     judge_data = episode.metadata.get("judge", ())
     return _talks(judge_data if isinstance(judge_data, list) else ())
@@ -153,16 +156,17 @@ def _reply(call: Call) -> list[int]:
     return [call["reply"]] if "reply" in call else []
 
 
-def count_calls(talks: Iterable[Talk]) -> int:
-    """Count the calls to models, without replies from a cache and calls that were not sent."""
+def count_calls(talks: Iterable[RecordedDialogue]) -> int:
+    """Count the calls to models, without replies from a cache and unsent calls."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return sum(not call.get("cached") and not call.get("unsent") for call in calls)
 
 
-def sum_tokens(talks: Sequence[Talk]) -> tuple[int, int] | None:
-    """Return the tokens in and out of some dialogues; None where a server has not reported them.
+def sum_tokens(talks: Sequence[RecordedDialogue]) -> tuple[int, int] | None:
+    """Return the input and output tokens of dialogues; None if a server did not report them.
 
-    No reply takes 0 tokens. A talk of a tool other than ours may have sums and no calls.
+    A reply with 0 tokens counts as not reported, since no reply takes 0 tokens. The talk of an
+    external tool may have sums without calls.
     """
     sums = [(talk.get("input_tokens"), talk.get("output_tokens")) for talk in talks]
     counts = [
@@ -181,25 +185,25 @@ def sum_tokens(talks: Sequence[Talk]) -> tuple[int, int] | None:
     return total if any(total) or not count_calls(talks) else None
 
 
-def sum_costs(talks: Sequence[Talk]) -> float | None:
-    """Return the US dollars of some dialogues; None if a price is unknown or all calls failed."""
+def sum_costs(talks: Sequence[RecordedDialogue]) -> float | None:
+    """Return the cost of dialogues in US dollars; None: a price is unknown, or all calls failed."""
     costs = [cost for talk in talks if (cost := talk.get("cost")) is not None]
     if not costs or len(costs) < len(talks):
         return None
     return sum(costs) if any(costs) or _has_reply(talks) else None
 
 
-def _replies(talks: Iterable[Talk]) -> list[Call]:
-    """List the calls that a model has answered, not a cache."""
+def _replies(talks: Iterable[RecordedDialogue]) -> list[Call]:
+    """List the calls that a model answered, without those that a cache answered."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return [call for call in calls if "reply" in call and not call.get("cached")]
 
 
-def _has_reply(talks: Iterable[Talk]) -> bool:
-    """Tell whether some call was answered, or there are no records of calls."""
+def _has_reply(talks: Iterable[RecordedDialogue]) -> bool:
+    """Return whether some call has a reply, or the talks have no records of calls."""
     calls = [*chain.from_iterable(talk.get("calls", ()) for talk in talks)]
     return not calls or any("reply" in call for call in calls)
 
 
-def _talks(items: Iterable[object]) -> list[Talk]:
-    return [talk for talk in map(parse_talk, items) if talk is not None]
+def _talks(documents: Iterable[object]) -> list[RecordedDialogue]:
+    return [talk for talk in map(parse_talk, documents) if talk is not None]

@@ -1,7 +1,8 @@
-"""Episodes: the one trajectory format, plain data.
+"""Episodes: the trajectory format of records, training and replay, as plain data.
 
-Text that came from a program is bytes at heart. It is decoded as UTF-8 with ``surrogateescape``
-and written as ASCII JSON, so that every byte survives ``Episode → JSON → Episode``.
+An `Episode` holds its `Turn` objects and its `Score`. The output of a program is arbitrary bytes:
+`decode` reads it as UTF-8 with ``surrogateescape``, and `Episode.to_json` writes ASCII JSON. Every
+byte therefore survives ``Episode → JSON → Episode``.
 """
 
 from __future__ import annotations
@@ -19,40 +20,39 @@ from intercode.outcomes import KINDS_BY_CAUSE, OutcomeKind, failure_kind
 DataT = TypeVar("DataT")
 
 Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
-"""How an episode came to its end; ``ended``: by an action, which has ended its own sandbox,
-or found no shell in it."""
+"""State of an episode. ``ended``: an action ended its own sandbox, or found no shell there."""
 
 _RARE = ("fork", "tokens", "changes")
-"""Fields that most records do not have: left out of a line where they are None."""
+"""Fields that a record's line omits where they are None, as in most episodes."""
 ENDED = "ended"
-"""In the `info` of the turn that has done so; and in the `detail` of a score, why not all that it
-should judge could be read, by the agent's doing."""
+"""Key in the `info` of a turn whose action ended its sandbox. In the `detail` of a score: the
+reason why the agent's actions made a part of the judged state unreadable."""
 
 
 def decode(data: bytes) -> str:
-    """Bytes as text, losslessly: `encode` gives them back."""
+    """Decode bytes to text without loss: UTF-8 with ``surrogateescape``; `encode` inverts it."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def encode(text: str) -> bytes:
-    """The bytes that `decode` was given."""
+    """Encode text that `decode` returned to the original bytes."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def plain(data: DataT) -> DataT:
-    r"""Return a text, or data of JSON types, as valid Unicode, which every wire carries.
+    r"""Escape text, or data of JSON types, to valid Unicode, which every protocol can transmit.
 
-    A byte that is not UTF-8 (in Python's texts a lone surrogate) is written as U+FFFD and its two
-    hexadecimal digits: ``b"a\xe9"`` as ``"a\ufffde9"``. Any other lone surrogate is written as
-    U+FFFD, ``u`` and its four digits, and U+FFFD itself twice. Everything else stays as it is, and
-    `exact` gives each text back.
+    A byte that is not UTF-8 (in Python's strings a lone surrogate) becomes U+FFFD and its two
+    hexadecimal digits: ``b"a\xe9"`` becomes ``"a\ufffde9"``. Any other lone surrogate becomes
+    U+FFFD, ``u`` and its four digits. U+FFFD itself is doubled. All other characters stay
+    unchanged, and `exact` restores the original.
     """
     escaped_data: DataT = _each_text(data, lambda text: _NOT_PLAIN.sub(_escape_match, text))
     return escaped_data
 
 
 def exact(data: DataT) -> DataT:
-    """Return the text, or the data, that `plain` was given; all but escapes stays as it is."""
+    """Restore the text, or the data, that `plain` escaped; other characters stay unchanged."""
     restored_data: DataT = _each_text(data, lambda text: _ESCAPE.sub(_unescape_match, text))
     return restored_data
 
@@ -75,29 +75,31 @@ def _unescape_match(match: re.Match[str]) -> str:
     return chr(0xDC00 + int(byte, 16)) if byte else chr(int(code, 16)) if code else _MARK
 
 
-def _each_text(data: Any, change: Callable[[str], str]) -> Any:
-    """Change every text of some data, the keys of objects among them."""
-    if isinstance(data, str):
-        return data if data.isascii() else change(data)
-    if isinstance(data, Mapping):
-        return {_each_text(key, change): _each_text(value, change) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return type(data)([_each_text(value, change) for value in data])
-    return data
+def _each_text(document: Any, change: Callable[[str], str]) -> Any:
+    """Apply `change` to every non-ASCII text of some data, including the keys of objects."""
+    if isinstance(document, str):
+        return document if document.isascii() else change(document)
+    if isinstance(document, Mapping):
+        return {
+            _each_text(key, change): _each_text(value, change) for key, value in document.items()
+        }
+    if isinstance(document, (list, tuple)):
+        return type(document)([_each_text(value, change) for value in document])
+    return document
 
 
 class NoAction(str):
-    """An empty action: the agent has made nothing of its turn. It is not executed.
+    """An empty action of an agent whose reply held no action. The environment executes nothing.
 
     Attributes:
-        note: Why; it is the turn's observation.
+        note: The reason, which becomes the turn's observation.
     """
 
     __slots__ = ("note",)
     note: str
 
     def __new__(cls, note: str) -> NoAction:
-        """An action without a text."""
+        """Create an action with empty text and a note."""
         action = super().__new__(cls)
         action.note = note
         return action
@@ -105,32 +107,32 @@ class NoAction(str):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well: the result of a reward."""
+    """The result of a reward function."""
 
     value: float
     """In [0, 1]; 1.0 is success. (The 2023 SQL reward can be negative under ``paper``.)"""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The value's components by name, each in [0, 1] unless its reward says otherwise."""
+    """The value's components by name, each in [0, 1] unless the reward documents another range."""
     detail: Mapping[str, Any] = field(default_factory=dict)
-    """An explanation of the value for people. It may quote gold: never shown to the agent."""
+    """An explanation of the value for people, which may quote gold: never shown to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens that a model produced for one turn, as training needs them.
+    """The tokens that a model produced for one turn, for training.
 
     Raises:
-        ValueError: Log-probabilities or mask are not as many as tokens.
+        ValueError: `logprobs` or `mask` is neither empty nor as long as `ids`.
     """
 
     ids: tuple[int, ...]
     """Numbers in the model's vocabulary."""
     logprobs: tuple[float, ...] = ()
-    """Natural logarithm of the probability that each was sampled with; empty: not known."""
+    """Natural logarithm of each token's sampling probability; empty: not known."""
     mask: tuple[bool, ...] = ()
-    """Whether each is to be learnt from; empty: all are."""
+    """Whether each token counts in training; empty: all do."""
     prompt: tuple[int, ...] = ()
-    """The tokens that the model was shown before; empty: not recorded."""
+    """The tokens of the model's prompt; empty: not recorded."""
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "mask"):
@@ -140,7 +142,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A path on which a turn had an effect."""
+    """A change of one path during a turn."""
 
     path: str
     kind: Literal["added", "modified", "deleted"]
@@ -151,53 +153,56 @@ class FileChange:
     size: int = 0
     """Bytes."""
     text: str | None = None
-    """The content of a regular file afterwards; None: deleted, binary, or not kept."""
+    """The content of a regular file afterwards; None: deleted, binary, or not retained."""
     cut: bool = False
-    """Whether `text` is only the beginning of the content, or the content was too large to keep."""
+    """Whether `text` is only the head of the content, or the content was too large to retain."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChanges:
-    """The effect of a turn on files; only with the option ``keep_diffs``."""
+    """The file changes of a turn, recorded with the option ``keep_diffs`` only."""
 
     files: tuple[FileChange, ...] = ()
     """Sorted by path."""
     cut: int = 0
-    """The number of further paths, more than a record keeps."""
+    """The number of further changed paths, beyond those that a record retains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One action and what came of it."""
+    """One action and its observation."""
 
     action: str
+    """The text of the agent's action; empty if the agent gave no action."""
     observation: str
+    """The output that the agent received."""
     reward: float = 0.0
     """The reward that `step` returned: 0.0 before the end, unless every turn is rewarded."""
     ok: bool = True
     """Whether the action ran without an error (for Bash: exit code 0)."""
     exit_code: int | None = None
+    """The exit code of the action; None without an exit code."""
     seconds: float = 0.0
-    """Wall time that the action took."""
+    """Wall time of the action."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Facts that the interpreter adds, such as ``timed_out``, ``restarted``, ``truncated``; or
+    """Facts from the interpreter, such as ``timed_out``, ``restarted``, ``truncated``; or
     ``invalid`` if the agent gave no action."""
     tokens: Tokens | None = None
-    """The tokens that the action comes from, if the agent's model told them."""
+    """The tokens of the action, if the agent's model reported them."""
     changes: TurnChanges | None = None
-    """The effect on files, if it was asked for."""
+    """The file changes, with the option ``keep_diffs``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The origin of an episode that was forked from another one."""
+    """The origin of an episode that is a fork of another episode."""
 
     parent: str
-    """The other's `Episode.id`."""
+    """The `Episode.id` of the parent episode."""
     turn: int
-    """The number of turns that both have in common."""
+    """The number of turns that parent and fork have in common."""
     branch: tuple[int, ...]
-    """The numbers of the forks that lead here, from the episode that was begun by `reset`."""
+    """The fork numbers on the path from the episode of `reset` to this episode."""
 
 
 @dataclass(slots=True)
@@ -207,35 +212,40 @@ class Episode:
     task_id: str
     query: str
     env: str
-    """The environment's short name, for instance ``bash``."""
+    """The environment's short name, such as ``bash``."""
     agent: str = ""
+    """The agent's name; empty outside a run."""
     seed: int | None = None
+    """The episode's seed; None: not seeded."""
     epoch: int = 0
+    """The number of the attempt at the task, counted from 0."""
     turns: list[Turn] = field(default_factory=list)
+    """The turns so far, without the submission."""
     status: Status = "running"
     answer: str | None = None
     """The text after ``submit``, if the environment takes an answer."""
     score: Score | None = None
-    """None while it runs, and for an episode that ended by an infrastructure error."""
+    """None while the episode runs, and after an infrastructure error."""
     error: str | None = None
-    """The reason why there is no score. An error is never a reward of 0."""
+    """The reason for a missing score. An error is never a reward of 0."""
     started: float = 0.0
     """Seconds since 1970, UTC."""
     seconds: float = 0.0
     """Wall time of the whole episode."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """Further facts in JSON types, such as the dialogue with the model under ``model``."""
     fork: Fork | None = None
-    """The episode that it was forked from, if any."""
+    """The episode's origin, if the episode is a fork."""
 
     @property
     def id(self) -> str:
-        """Name among all attempts: ``TASK#EPOCH``, with ``.N`` for each fork."""
+        """The identifier among all attempts: ``TASK#EPOCH``, with ``.N`` for each fork."""
         branch = () if self.fork is None else self.fork.branch
-        return f"{self.task_id}#{self.epoch}" + "".join(f".{number}" for number in branch)
+        return f"{self.task_id}#{self.epoch}" + "".join(f".{fork_number}" for fork_number in branch)
 
     @property
     def reward(self) -> float | None:
-        """The final reward, or None if there is none; after an error there never is."""
+        """The final reward; None before a score, and always after an error."""
         return None if self.score is None or self.status == "error" else self.score.value
 
     @property
@@ -245,7 +255,7 @@ class Episode:
 
     @property
     def outcome(self) -> OutcomeKind | None:
-        """The kind of its end, one of `OUTCOMES`; None before there is a score or an error."""
+        """The outcome kind, a key of `intercode.outcomes.OUTCOMES`; None before score or error."""
         metadata = self.metadata
         if self.status == "error":
             error_name = metadata.get("error_type") or (self.error or "").partition(":")[0]
@@ -262,53 +272,53 @@ class Episode:
         return KINDS_BY_CAUSE.get(str(metadata.get("ended_by")), "not-solved")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, with the outcome."""
+        """Return the episode in plain JSON types, with its outcome."""
         return _with_outcome(self, asdict(self))
 
     def to_json(self) -> str:
-        """One line of ASCII JSON."""
+        """Serialise the episode to one line of ASCII JSON."""
         return json.dumps(self, default=_shallow_dict, ensure_ascii=True, separators=(",", ":"))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Episode:
-        """The inverse of `to_dict`. An outcome is not read, but derived again.
+    def from_dict(cls, record: Mapping[str, Any]) -> Episode:
+        """Build an episode from the result of `to_dict`. The outcome is derived again, not read.
 
         Raises:
-            RecordError: A field is missing or unknown.
+            RecordError: A field is missing, unknown, or of a wrong type.
         """
-        data = {name: value for name, value in data.items() if name != "outcome"}
-        field_names = {f.name for f in fields(cls)}
-        if unknown := sorted(set(data) - field_names):
+        record = {name: value for name, value in record.items() if name != "outcome"}
+        field_names = {episode_field.name for episode_field in fields(cls)}
+        if unknown := sorted(set(record) - field_names):
             raise RecordError(f"episode has unknown fields: {', '.join(unknown)}")
         import msgspec
 
         try:
-            return msgspec.convert(data, cls)
-        # It also encodes text where it expects something else, which half a pair does not survive.
+            return msgspec.convert(record, cls)
+        # msgspec also encodes text in fields of other types, which fails on half a surrogate pair.
         except (msgspec.ValidationError, UnicodeEncodeError) as error:
             raise RecordError(f"episode cannot be read: {error}") from error
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Episode:
-        """The inverse of `to_json`.
+        """Parse a line that `to_json` wrote.
 
         Raises:
             RecordError: The line is not JSON or not an episode.
         """
         try:
-            data = load_record(line)
+            record = load_record(line)
         except ValueError as error:
             raise RecordError(f"episode is not JSON: {error}") from error
-        if not isinstance(data, dict):
-            raise RecordError(f"episode is not a JSON object but {type(data).__name__}")
-        return cls.from_dict(data)
+        if not isinstance(record, dict):
+            raise RecordError(f"episode is not a JSON object but {type(record).__name__}")
+        return cls.from_dict(record)
 
 
 def not_json(data: Any) -> str:
-    """Find what in some data is not of JSON's types.
+    """Find the first value of some data that JSON cannot represent.
 
     Returns:
-        Its place and its type, as ``['x'][0] is a set``; empty: all is JSON.
+        The value's location and its problem, such as ``['x'][0] is set``; empty: all data is JSON.
     """
     try:
         json.dumps(data, default=_shallow_dict)
@@ -317,24 +327,24 @@ def not_json(data: Any) -> str:
     except ValueError as error:
         return f" cannot be written: {error}"
     except TypeError:
-        items: Iterable[tuple[Any, Any]] = ()
+        members: Iterable[tuple[Any, Any]] = ()
         if is_dataclass(data):
-            items = (
+            members = (
                 (f".{attribute.name}", getattr(data, attribute.name)) for attribute in fields(data)
             )
         elif isinstance(data, Mapping):
-            items = ((f"[{name!r}]", value) for name, value in data.items())
+            members = ((f"[{name!r}]", value) for name, value in data.items())
         elif isinstance(data, list | tuple):
-            items = ((f"[{index}]", value) for index, value in enumerate(data))
-        for place, value in items:
+            members = ((f"[{index}]", value) for index, value in enumerate(data))
+        for field_path, value in members:
             if problem := not_json(value):
-                return f"{place}{problem}"
+                return f"{field_path}{problem}"
         return f" is {type(data).__name__}"
     return ""
 
 
 def _shallow_dict(value: Any) -> dict[str, Any]:
-    """A data class as an object. `asdict` would copy every message and observation first."""
+    """Return a dataclass as an object, without the deep copy of messages that `asdict` makes."""
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
     members = {f.name: getattr(value, f.name) for f in fields(value)}
@@ -344,6 +354,10 @@ def _shallow_dict(value: Any) -> dict[str, Any]:
     return _with_outcome(value, members) if isinstance(value, Episode) else members
 
 
-def _with_outcome(episode: Episode, data: dict[str, Any]) -> dict[str, Any]:
-    """Add an episode's outcome to its plain data, once there is one."""
-    return data if episode.outcome is None else {**data, "outcome": episode.outcome}
+def _with_outcome(episode: Episode, fields_by_name: dict[str, Any]) -> dict[str, Any]:
+    """Add an episode's outcome, if it has one, to its plain data."""
+    return (
+        fields_by_name
+        if episode.outcome is None
+        else {**fields_by_name, "outcome": episode.outcome}
+    )

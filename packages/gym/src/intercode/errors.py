@@ -1,4 +1,8 @@
-"""The one error hierarchy: the errors of sandboxes, and those of all that is built on them."""
+"""The error hierarchy: the errors of sandboxes, and those of the packages built on them.
+
+Every class derives from `InterCodeError`; most classes also derive from a fitting built-in
+exception.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from intercode_sandbox.errors import (
 class TrustError(UsageError):
     """A run's record would run code, read a path or reach an address that the caller did not name.
 
-    The message lists all of it; see `intercode.trust`.
+    The message lists every such effect; see `intercode.trust`.
     """
 
 
@@ -42,7 +46,7 @@ class RecordError(InterCodeError, ValueError):
 
 
 class RecordWriteError(RecordError):
-    """A record, or a file made of one, cannot be written: the disk is full, for instance."""
+    """A record, or a file derived from a record, cannot be written: for instance, a full disk."""
 
 
 class RunLockedError(InterCodeError, RuntimeError):
@@ -50,25 +54,24 @@ class RunLockedError(InterCodeError, RuntimeError):
 
 
 class ForkError(EnvironmentStateError):
-    """An episode cannot be forked: its state cannot be saved, or does not come about again."""
+    """An episode cannot be forked: its state cannot be saved, or replay does not reproduce it."""
 
 
 class CapacityError(InterCodeError, RuntimeError):
-    """A pool or a server has no sandbox for another client now, or is closing."""
+    """A pool or a server has no sandbox for another client at present, or is closing."""
 
 
 class LeaseError(InterCodeError, LookupError):
-    """A pool has no such lease, or it has ended; so has a session that was idle or too old."""
+    """A pool has no such lease, or the lease ended, as for a session that was idle or too old."""
 
 
 class VectorError(InterCodeError, RuntimeError):
-    """Environments of a vector failed. The results of all others are kept.
+    """Environments of a vector failed. The results of all other environments are kept.
 
     Attributes:
-        errors: What each of them raised, by its index.
-        results: What the call would have returned. An environment that failed has the reward NaN
-            there, counts as truncated, and has its error in ``infos["error"]``; the next step
-            resets it.
+        errors: Index of the environment → the exception that it raised.
+        results: The result of the call. A failed environment has the reward NaN, counts as
+            truncated, and has its error in ``infos["error"]``; the next step resets it.
     """
 
     def __init__(self, errors: Mapping[int, BaseException], results: Any) -> None:
@@ -83,44 +86,44 @@ class VectorError(InterCodeError, RuntimeError):
 
 
 class AgentStartError(SandboxError):
-    """The program of an agent could not be started, or ended before it had asked its model."""
+    """An agent's program could not be started, or exited before its first model request."""
 
 
 class DatabaseError(SandboxError, ConnectionError):
-    """A database engine failed or was lost. (A *statement* that fails is not an error.)"""
+    """A database engine failed, or its connection was lost. A failed statement is no such error."""
 
 
 class FetchError(InterCodeError, OSError):
-    """A dataset could not be downloaded or unpacked. Nothing that looks whole is left of it."""
+    """A dataset could not be downloaded or unpacked. No file that looks complete remains."""
 
 
 class RewardError(InterCodeError, RuntimeError):
-    """A reward could not be computed, for instance because gold itself failed to run."""
+    """A reward could not be computed: the reference solution (gold) failed to run, for instance."""
 
 
 class ModelError(InterCodeError, RuntimeError):
-    """A model refused a request for good. Never a reward: the episode counts as an error.
+    """A model refused a request permanently. The episode counts as an error, never as a reward.
 
     Attributes:
-        unsent: Whether the refusal is our own, before any request to the model.
+        unsent: Whether InterCode itself refused the request before sending it to the model.
     """
 
     unsent = False
 
 
 class ModelUnavailableError(ModelError, ConnectionError):
-    """A model gave no usable answer, however often it was asked."""
+    """A model gave no usable response in any of the attempts."""
 
 
 class ModelAccessError(ModelError, PermissionError):
-    """A model refuses every request alike: a wrong key, no such model, no money left."""
+    """A model's provider refuses every request: wrong key, unknown model, or no credit left."""
 
 
 class ContextLengthError(ModelError, ValueError):
-    """A dialogue is longer than the model takes."""
+    """A dialogue exceeds the model's context length."""
 
 
 class BudgetError(ModelError):
-    """A call could cost more than is left of the budget; it was not made."""
+    """A call could cost more than the remaining budget, and was not made."""
 
     unsent = True

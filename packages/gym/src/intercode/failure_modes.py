@@ -1,6 +1,7 @@
-"""Failure modes of language models: what went wrong in an episode that was not solved, by name.
+"""Failure modes of language models: named patterns in episodes that were not solved.
 
-They are read from the record, without judgement: an episode can have several of them, or none.
+`failure_modes` detects them in an episode's record by rules, without a judge. An episode can have
+several failure modes, or none.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FAILURE_MODES: Mapping[str, str] = {
     "context overflow": "a dialogue longer than the model's context",
 }
 """Name → its definition."""
-# Actions are an agent's, of any length: no pattern may begin with what another place can begin with
-# as well, as blanks do, or a search takes the square of an action's length.
+# Actions are untrusted and of any length. No pattern may begin with text that matches at many
+# positions, such as blanks: a search would take quadratic time in an action's length.
 _SCHEMA_COMMAND = r"(?:\.tables|\.schema|\.fullschema|\\d|show\b|desc(?:ribe)?\b|pragma\b)"
 _LOOKS: Mapping[str, re.Pattern[str]] = {
     "sql": re.compile(
@@ -36,7 +37,7 @@ _LOOKS: Mapping[str, re.Pattern[str]] = {
         r"(?:\A|[;&|(\n])[ \t]*(?:ls|cat|head|tail|find|tree|file|stat|less|more|nl)\b"
     ),
 }
-"""Environment → the actions that look at what there is."""
+"""Environment → pattern of actions that list or read files, or show tables."""
 
 
 _ONLY_LOOKS = re.compile(
@@ -47,7 +48,7 @@ _ONLY_LOOKS = re.compile(
 
 
 def is_repeat(earlier_turn: Turn, turn: Turn) -> bool:
-    """Tell whether a turn has the action of an earlier one, word for word.
+    """Return whether a turn repeats the action of an earlier turn, word for word.
 
     A reply without an action repeats nothing.
     """
@@ -55,30 +56,30 @@ def is_repeat(earlier_turn: Turn, turn: Turn) -> bool:
 
 
 def shows_schema(turn: Turn) -> bool:
-    """Tell whether a turn was a schema command, of SQL, that succeeded: it shows no answer."""
+    """Return whether a turn was a successful schema command of SQL, which shows no answer."""
     return turn.ok and re.match(_SCHEMA_COMMAND, turn.action.strip(), re.IGNORECASE) is not None
 
 
 def shows_all_columns(turn: Turn) -> bool:
-    """Tell whether a turn has shown the columns of all tables."""
+    """Return whether a turn has shown the columns of all tables."""
     is_full_schema = turn.action.strip().rstrip("; ").lower() in (".schema", ".fullschema")
     return turn.ok and is_full_schema and bool(turn.observation.strip())
 
 
 def changes_nothing(turn: Turn) -> bool:
-    """Tell whether a turn has only looked, at files or at tables."""
+    """Return whether a turn's action only reads files or tables."""
     return _ONLY_LOOKS.fullmatch(turn.action.strip()) is not None
 
 
 def failure_modes(episode: Episode, calls: Collection[Call]) -> tuple[str, ...]:
-    """Name the failure modes of an episode.
+    """Return the failure modes of an episode.
 
     Args:
         episode: The episode.
-        calls: The calls to its agent's model; empty: it has none.
+        calls: The calls to the agent's model; empty: the agent is not a language model.
 
     Returns:
-        Names of `FAILURE_MODES`; none for an episode that was solved, ended in an error, or had no
+        Names of `FAILURE_MODES`; empty for an episode that was solved, ended in an error, or had no
         language model.
     """
     if episode.success or episode.status == "error" or not calls:

@@ -1,7 +1,7 @@
-"""Limits of JSON from a client or a record, which are checked before it is parsed.
+"""Limits of JSON from clients and records, which are enforced before parsing.
 
-A body of 32 MiB can hold ten million values of a hundred bytes each. `count_tokens` scans it in
-constant memory, and stops at the limit.
+A body of 32 MiB can hold ten million values, which take a hundred bytes each once parsed.
+`count_tokens` scans a body in constant memory, and stops at the limit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from intercode.errors import UsageError
 
 MAX_TOKENS = 300_000
-"""JSON tokens of a body. A dialogue of 500 KB with thirty tools has ten thousand."""
+"""The maximum JSON tokens of a body. A dialogue of 500 KB with thirty tools has ten thousand."""
 MAX_DEPTH = 128
-"""Nesting of a body. Schemas of tools reach twenty."""
+"""The maximum nesting of a body. The schemas of tools reach twenty levels."""
 RECORD_DEPTH = 2 * MAX_DEPTH
-"""Nesting of a record, in which a body of `MAX_DEPTH` lies a few levels deep."""
-# Possessive, so that no text makes the expression remember where it could go back to.
+"""The maximum nesting of a record, which contains a body of `MAX_DEPTH` a few levels deep."""
+# Possessive quantifiers: no text makes the expression store positions for backtracking.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,\]}]', re.DOTALL)
 _OPENING_BRACKETS, _CLOSING_BRACKETS = b"[{", b"]}"
 _NON_BRACKETS = bytes({*range(256)} - {*_OPENING_BRACKETS, *_CLOSING_BRACKETS})
@@ -29,10 +29,10 @@ def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
 
     Args:
         body: The text, which may be malformed.
-        limit: The most that it may have.
+        limit: The maximum of tokens.
 
     Raises:
-        UsageError: There are more, or they nest too deep.
+        UsageError: The body has more tokens, or more than `MAX_DEPTH` levels.
     """
     depth = count = 0
     for count, token in enumerate(_TOKEN.finditer(body), 1):
@@ -49,10 +49,10 @@ def count_tokens(body: bytes | bytearray, limit: int = MAX_TOKENS) -> int:
 
 
 def is_flat(text: str | bytes, levels: int = MAX_DEPTH) -> bool:
-    """Tell whether JSON nests no deeper than some levels, so that functions may recurse over it.
+    """Return whether JSON nests at most `levels` deep, so functions may recurse over it.
 
-    Brackets are counted level by level, those in strings too: only if too many remain is the text
-    scanned.
+    A fast path removes pairs of brackets level by level, including brackets in strings. The text is
+    scanned only if too many brackets remain.
     """
     body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     brackets = body.translate(None, _NON_BRACKETS)
@@ -73,7 +73,7 @@ def load_record(text: str | bytes) -> Any:
     """Parse JSON of a run's folder.
 
     Raises:
-        ValueError: The text is not JSON, or nests too deep.
+        ValueError: The text is not JSON, or has more than `RECORD_DEPTH` levels.
     """
     if not is_flat(text, RECORD_DEPTH):
         raise ValueError(f"it has more than {RECORD_DEPTH} levels")

@@ -1,4 +1,4 @@
-"""Imports of public names at their first use. A type checker reads `intercode`'s stub instead."""
+"""Lazy imports of public names, at their first use. Type checkers read `intercode`'s stub."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _INTEGRATIONS = "intercode_integrations"
 
 
 def import_name(source: str) -> Any:
-    """Import an attribute.
+    """Import an attribute of a module.
 
     Args:
-        source: Its module and its name there: ``"package.module:attribute"``.
+        source: Module and attribute: ``"package.module:attribute"``.
     """
     module, _, attribute = source.partition(":")
     return getattr(importlib.import_module(module), attribute)
@@ -25,8 +25,8 @@ def import_integration(name: str) -> Any:
     """Import a public name of ``intercode_integrations``.
 
     Raises:
-        UsageError: That package is not installed.
-        PackageError: It is another project's, or of another version.
+        UsageError: The package is not installed.
+        PackageError: The package is another project's, or of another version.
     """
     if find_spec(_INTEGRATIONS) is None:
         from intercode_sandbox.lazy_imports import missing_package_error

@@ -1,4 +1,4 @@
-"""Names of the 2023 release: an old import ends with a word on where they are now."""
+"""Names of the 2023 release: an old import fails with an error that gives the new location."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NAMES = {
     """,
     "intercode.utils": "IntercodeDataLoader get_container timeout START_UP_DELAY",
 }
-"""Module of 2023 → its names, all of which are in `intercode_paper.compat`."""
+"""Module of 2023 → its names, which are all in `intercode_paper.compat`."""
 
 
 def getter(module: str) -> Callable[[str], object]:
-    """Return a module's ``__getattr__``, which refuses the names of 2023 in words."""
+    """Return a module's ``__getattr__``, which explains the new location of a name of 2023."""
     names = NAMES[module].split()
 
     def find(name: str) -> object:

@@ -1,4 +1,4 @@
-"""The types of a run's ``run.json``, and the check of a file against them."""
+"""The schema of a run's ``run.json``: its types, and the validation of a file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ FORMAT = 1
 
 
 class DatasetFacts(TypedDict):
-    """The tasks that were run."""
+    """The dataset of the run."""
 
     name: str
     source: str | None
     digest: str
     tasks: int
     version: NotRequired[int]
-    """The version of a dataset that comes with InterCode, or of its review."""
+    """The version of a bundled dataset, or of its review."""
 
 
 class JudgeFacts(TypedDict, total=False):
@@ -28,7 +28,7 @@ class JudgeFacts(TypedDict, total=False):
 
 
 class EnvFacts(TypedDict, total=False):
-    """The environment in which tasks were tried, which may add facts of its own."""
+    """The environment of the run, which may add further facts."""
 
     env: str
     protocol: str
@@ -38,7 +38,7 @@ class EnvFacts(TypedDict, total=False):
     limits: dict[str, Any]
     reward: str
     rules: dict[str, int]
-    """Rule of grading → its version; a record from before versions has none."""
+    """Rule of grading → its version; older records have none."""
 
 
 class _Agent(TypedDict):
@@ -56,15 +56,15 @@ class ModelFacts(TypedDict, total=False):
 
 
 class AgentFacts(_Agent, total=False):
-    """The agent that acted."""
+    """The agent of the run."""
 
     language_model: ModelFacts
     skills: dict[str, str]
-    """Name → digest of the skills that it was offered."""
+    """Name → digest of the agent's skills."""
 
 
 class SessionSettings(TypedDict, total=False):
-    """Options of a session that do not identify the run."""
+    """The options of a session that do not identify the run."""
 
     workers: int
     max_connections: int | None
@@ -92,7 +92,7 @@ class _RunSession(TypedDict):
 
 
 class RunSession(_RunSession, total=False):
-    """One call that worked on a run: when, where and with what."""
+    """One session of a run: its time, host, versions and options."""
 
     options: RecordedOptions
     locked: dict[str, Any]
@@ -121,28 +121,28 @@ class Manifest(_Manifest, total=False):
     rescored: dict[str, Any]
 
 
-def check_manifest(data: object, path: Path) -> dict[str, Any]:
-    """Return the content of a ``run.json`` if it has these types.
+def check_manifest(document: object, path: Path) -> dict[str, Any]:
+    """Validate the content of a ``run.json``, and return it.
 
     Args:
-        data: The content.
+        document: The content.
         path: The file, for messages.
 
     Raises:
-        RecordError: It is damaged, or of another version; the message names the field.
+        RecordError: The file is damaged, or of another version; the message names the field.
     """
     import msgspec
 
-    if not isinstance(data, dict):
+    if not isinstance(document, dict):
         raise RecordError(f"{path} is not a JSON object")
-    if isinstance(version := data.get("format"), int) and version != FORMAT:
+    if isinstance(version := document.get("format"), int) and version != FORMAT:
         raise RecordError(
             f"{path} was written by another version of intercode (format {version}, not {FORMAT})"
         )
     try:
-        msgspec.convert(data, Manifest)
+        msgspec.convert(document, Manifest)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         problem, _, field = str(error).replace("`", "").partition(" - at $.")
         location = f"field {field}: " if field else ""
         raise RecordError(f"{path} is damaged: {location}{problem}") from None
-    return data
+    return document

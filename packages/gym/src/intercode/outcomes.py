@@ -1,7 +1,7 @@
-"""Outcome kinds: the eight ends of an episode, each with its definition.
+"""Outcome kinds: the eight kinds of an episode's end, with their definitions.
 
-`intercode.episode.Episode.outcome` derives the kind from the record, so that records of earlier
-versions have one as well. `info`, records, the wire, tables and reports take it from there.
+`intercode.episode.Episode.outcome` derives the kind from the record, so records of earlier versions
+have a kind, too. `info`, records, server protocols, tables and reports use that property.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ OUTCOMES: Mapping[OutcomeKind, str] = {
     "lost": "the infrastructure failed, or the caller interrupted the episode",
     "refused": "caused by the task, an option, the agent's code or the model's provider",
 }
-"""Kind → its definition. The kinds exclude each other, and each episode that is over has one."""
+"""Kind → its definition. The kinds are mutually exclusive, and every finished episode has one."""
 UNSCORED: tuple[OutcomeKind, ...] = ("lost", "refused")
-"""The kinds without a reward: no number stands for it, and no rate or mean counts the episode."""
+"""The kinds without a reward: no number replaces it, and no rate or mean counts the episode."""
 KINDS_BY_CAUSE: Mapping[str, OutcomeKind] = {
     "seconds": "time-limit",
     **dict.fromkeys(("tokens", "cost", "calls", "context"), "token-limit"),
     **dict.fromkeys(("sandbox", "client"), "ended-by-agent"),
 }
-"""The reason for which an agent's work ended, in an episode's metadata → the kind."""
+"""Value of ``ended_by`` in an episode's metadata → the kind."""
 
 _REFUSALS = (
     errors.UsageError,
@@ -53,14 +53,14 @@ _REFUSALS = (
 _OTHER_REFUSALS = frozenset(
     {"AgentError", "DriftError", "LateError", "NeedsSandboxError", "NotReproducibleError"}
 )
-"""The names of such errors that are not in `intercode.errors`."""
+"""The names of refusals that are not in `intercode.errors`."""
 
 
 def failure_kind(name: str) -> OutcomeKind:
-    """Return the kind of an episode that an error ended; an unknown error is the infrastructure's.
+    """Return the kind of an episode that ended with an error; an unknown error is ``lost``.
 
     Args:
-        name: The name of the error's class, which is all that a record has.
+        name: The name of the error's class; a record holds no more.
     """
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, _REFUSALS):

@@ -1,8 +1,8 @@
-"""Data files of strangers, brought to what JSON can hold.
+"""Validation of untrusted data files: only values that JSON can represent.
 
-YAML knows more than JSON: aliases that multiply or lead in a circle, dates, keys that are numbers.
-Both can nest so deep, and hold numbers so long, that no later step can take them. The readers of
-data files call `check_plain` on each document, so that a fault is theirs and has a place.
+YAML has more than JSON: aliases that multiply or form cycles, dates, and numbers as keys. Both
+formats can have nesting and numbers that later steps cannot process. The readers of data files call
+`check_plain` on each document, so errors name the file and location.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from typing import Any
 from intercode.json_limits import MAX_DEPTH
 
 _MAX_DOCUMENT_BYTES = 64_000_000
-"""Bytes of a document of any length, about, with its aliases written out."""
+"""The approximate size limit of any document in bytes, with its aliases expanded."""
 _VALUE = 16
-"""Bytes of a value. JSON without aliases has at most one in two characters."""
+"""Bytes charged for a value. JSON without aliases has at most one value in two characters."""
 _INTEGER_BITS = 1023
-"""Bits of the largest whole number that a float can hold, too."""
+"""The maximum bits of a whole number, which a float can still represent in magnitude."""
 _NONE_TYPE = type(None)
 
 
 def check_plain(document: object, length: int) -> None:
-    """Refuse a document that JSON cannot hold, or that is too deep or too large to work with.
+    """Refuse a document that JSON cannot represent, or that is too deep or too large.
 
     Args:
         document: The parsed document.
-        length: The length of its text, in characters.
+        length: The length of the document's text, in characters.
 
     Raises:
-        ValueError: As named.
+        ValueError: The document has more than `MAX_DEPTH` levels, an expanded size above the limit,
+            a number above 1,023 bits, a key that is not text, or a type that JSON lacks. The
+            message names the problem.
     """
-    room = max(_MAX_DOCUMENT_BYTES, _VALUE * length)
+    max_bytes = max(_MAX_DOCUMENT_BYTES, _VALUE * length)
     stack = [(document, 0)]
     while stack:
         value, depth = stack.pop()
@@ -39,14 +41,14 @@ def check_plain(document: object, length: int) -> None:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested too deeply: more than {MAX_DEPTH} levels")
         if kind in (str, dict, list):
-            room -= len(value) * (1 if kind is str else _VALUE)  # type: ignore[arg-type]
-            if room < 0:
+            max_bytes -= len(value) * (1 if kind is str else _VALUE)  # type: ignore[arg-type]
+            if max_bytes < 0:
                 raise ValueError("its aliases expand to too much data")
         if kind is dict:
             for key in value:  # type: ignore[attr-defined]
                 if type(key) is not str:
                     raise ValueError(f"the key {str(key)[:50]} is not a text: put it in quotes")
-                room -= len(key)
+                max_bytes -= len(key)
             stack += [(item, depth + 1) for item in value.values()]  # type: ignore[attr-defined]
         elif kind is list:
             stack += [(item, depth + 1) for item in value]  # type: ignore[attr-defined]
@@ -58,17 +60,17 @@ def check_plain(document: object, length: int) -> None:
 
 
 def read_yaml(text: str) -> Any:
-    """Parse YAML to what JSON can hold: a date is its text, and no field is given twice.
+    """Parse YAML to values of JSON types: a date stays text, and a repeated field is an error.
 
     Raises:
         ImportError: PyYAML is not installed.
-        ValueError: The text is not such YAML.
+        ValueError: The text is not YAML, or fails `check_plain`.
     """
     import yaml
 
     try:
         document = yaml.load(text, _loader())
-    # PyYAML's constructors let what they meet in a malformed scalar pass: !!bool x, !!int "".
+    # PyYAML's constructors leak other exceptions on malformed scalars: !!bool x, !!int "".
     except (yaml.YAMLError, AttributeError, LookupError, OverflowError, TypeError) as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
@@ -78,7 +80,7 @@ def read_yaml(text: str) -> Any:
 
 
 def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object; of a field that is given twice, a parser would silently keep the last.
+    """Make an object from pairs; a parser would silently keep the last of repeated fields.
 
     Raises:
         ValueError: A field is given twice.
@@ -93,7 +95,7 @@ def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @cache
 def _loader() -> Any:
-    """Return PyYAML's safe loader without dates, which refuses a field that is given twice."""
+    """Return PyYAML's safe loader without dates; it refuses repeated fields."""
     import yaml
 
     class Loader(yaml.SafeLoader):

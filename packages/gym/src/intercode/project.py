@@ -1,9 +1,8 @@
-"""Environments by name, or by a folder that is a benchmark.
+"""Construction of environments by name, or from a benchmark's folder with an ``intercode.toml``.
 
-In such a folder ``intercode.toml`` says which environment it is for, and the rest.
-
-`intercode new` writes one; `intercode run FOLDER`, `play`, `validate` and `intercode.make` read it.
-Relative paths in it begin in the folder, whatever the working directory is::
+The file names the environment, its tasks and its options. `intercode new` writes such a folder;
+`intercode run FOLDER`, `play`, `validate` and `intercode.make` read it. Relative paths in the file
+start in its folder, not in the working directory::
 
     env = "bash"                  # or "maze.py:MazeEnv", an environment of its own
     tasks = "tasks.jsonl"         # or a dataset's name
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 FILE = "intercode.toml"
 _MAX_FILE_BYTES = 1 << 20
-"""The bytes of a benchmark's file, at most."""
+"""The size limit of an ``intercode.toml``, in bytes: 1 MiB."""
 
 NO_TEXTS = {
     "limits",
@@ -54,8 +53,8 @@ NO_TEXTS = {
     "layers",
     "ignore",
 }
-"""Options that no file and no command line gives: limits are given one by one, a folder's `image`
-is the default one, and how an environment answers is for the program that holds it."""
+"""Constructor options that no file and no command line sets. Limits are set one by one, a folder's
+`image` becomes `default_image`; the forms of observations and errors are the caller's choice."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
@@ -71,31 +70,31 @@ class Project:
     name: str
     """The benchmark's name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For the environment's constructor; paths are absolute."""
+    """Arguments of the environment's constructor; paths are absolute."""
     limits: Mapping[str, Any] = field(default_factory=dict)
-    """Of `intercode.Limits`."""
+    """Fields of `intercode.Limits`."""
     split: str | None = None
-    """The split of the tasks; None: the data's own, or all."""
+    """The split of the tasks; None: the data's default split, or all tasks."""
 
 
 def is_project(folder: str | Path) -> bool:
-    """Tell whether a folder has an ``intercode.toml``."""
+    """Return whether a folder has an ``intercode.toml``."""
     return Path(folder, FILE).is_file()
 
 
 def find_benchmark(file: str | Path) -> Path | None:
-    """Return the folder of the benchmark that a file of tasks belongs to; None: it is alone.
+    """Return the benchmark folder that a file of tasks belongs to; None without a benchmark.
 
-    That folder is the file's own, or one above it whose ``intercode.toml`` names the file. The
-    ``intercode.toml`` is of this user, or of the owner of the tasks: a shared folder such as
-    ``/tmp`` has strangers'.
+    The folder is the file's own, or a parent whose ``intercode.toml`` names the file. An
+    ``intercode.toml`` counts only if this user or the owner of the tasks owns it: in a shared
+    folder such as ``/tmp`` another user could plant the file.
     """
     path = Path(file)
     if not path.is_file():
         return None
     owners = {os.geteuid(), path.stat().st_uid}
     for folder in path.absolute().parents:
-        with suppress(OSError, ValueError, TypeError):  # what is malformed names no file
+        with suppress(OSError, ValueError, TypeError):  # a malformed file names no tasks
             if (folder / FILE).lstat().st_uid not in owners:
                 continue
             if folder == path.absolute().parent and is_project(folder):
@@ -107,13 +106,14 @@ def find_benchmark(file: str | Path) -> Path | None:
 
 
 def refuse_lone_file(file: str | Path, advice: str = "") -> None:
-    """Refuse a benchmark's file of tasks where nothing says in which environment they are tried.
+    """Refuse a benchmark's file of tasks if the caller named no environment for the tasks.
 
-    The folder is not opened instead: it can name code, and who names data alone runs none.
+    InterCode does not open the folder instead: its ``intercode.toml`` can name code, and a caller
+    who names only data must not run code.
 
     Args:
         file: The file.
-        advice: What else is possible.
+        advice: A further suggestion for the message's end.
 
     Raises:
         UsageError: The file belongs to a benchmark.
@@ -127,10 +127,10 @@ def refuse_lone_file(file: str | Path, advice: str = "") -> None:
 
 
 def read(folder: str | Path) -> Project:
-    """Read a folder's file, and check it as far as possible without starting anything.
+    """Read and validate a folder's ``intercode.toml``, without starting a sandbox.
 
     Raises:
-        UsageError: Its file is malformed, or an option makes no sense.
+        UsageError: The file is malformed, or an option is unknown or has an invalid value.
     """
     folder = Path(folder).absolute()
     path = folder / FILE
@@ -143,7 +143,7 @@ def read(folder: str | Path) -> Project:
     name = _text(path, "name", settings.pop("name", folder.resolve().name or "benchmark"))
     if loader_name(tasks) is None or (folder / tasks).exists():
         tasks = str(folder / tasks)
-    if "provider" in settings:  # its older name
+    if "provider" in settings:  # the older name of the option
         settings["sandbox"] = settings.pop("provider")
     all_options = list_constructor_options(ENVS.get(env))
     names = LimitOptions.__struct_fields__ if "limits" in all_options else ()
@@ -166,26 +166,26 @@ def create(
     split: str | None = None,
     **options: Any,
 ) -> gymnasium.Env[str, str]:
-    """Make an environment: what `gymnasium.make` and `intercode.make` call.
+    """Make an environment. `gymnasium.make` and `intercode.make` call this function.
 
     Args:
-        env: Its short name: ``"bash"``; a folder with an ``intercode.toml``; a class of your own:
-            ``"maze.py:Maze"``; or an address of tasks elsewhere: ``"harbor:FOLDER"``.
-        protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk; or
-            a class of your own.
-        max_episode_steps: Gymnasium's name of `max_turns`; of two limits the lower one holds.
-            `gymnasium.make` does not pass its own on: that is read where it has it.
-        split: One of `intercode.datasets.splits` of the data; None: its default, or all tasks.
-        options: For its constructor, which come before those of the folder.
+        env: A short name: ``"bash"``; a folder with an ``intercode.toml``; your own class:
+            ``"maze.py:Maze"``; or an address of tasks: ``"harbor:FOLDER"``.
+        protocol: ``"default"``; ``"paper"`` for the exact behaviour of the 2023 release, including
+            its quirks; or your own class.
+        max_episode_steps: Gymnasium's name of `max_turns`; the lower of two limits applies.
+            `gymnasium.make` does not pass its argument on: InterCode reads it from the stack frame.
+        split: A split of the data (`intercode.datasets.splits`); None: its default, or all tasks.
+        options: Arguments of the constructor, which override those of the folder.
 
     Raises:
-        UsageError: There is no such environment or protocol, or the folder's file is malformed.
+        UsageError: The environment or protocol is unknown, or the folder's file is malformed.
     """
     from intercode.envs.time_limit import add_turn_limit, gymnasium_step_limit
 
     steps = gymnasium_step_limit(depth=1) if max_episode_steps is None else max_episode_steps
     env, options = _expand_folder(env, options)
-    folder_split = options.pop("split", None)  # the folder's
+    folder_split = options.pop("split", None)  # the folder's: the caller's split is a parameter
     split = folder_split if split is None else split
     if split is not None:
         options["data"] = load_dataset(options.get("data", env), split)
@@ -199,15 +199,15 @@ def _make_environment(
     """Make an environment.
 
     Raises:
-        UsageError: The class is not InterCode's own, and its constructor fails.
+        UsageError: The constructor of a class outside InterCode fails, or the class is not an
+            environment.
     """
     file = getattr(inspect.getmodule(cls), "__file__", None) or ""
     arguments = dict(options)
-    data = (
-        [arguments.pop("data")] if "data" in arguments else []
-    )  # whatever its parameter's name is
+    # Positional: a user's class may give the parameter another name.
+    data_arguments = [arguments.pop("data")] if "data" in arguments else []
     try:
-        env = cls(*data, **arguments)
+        env = cls(*data_arguments, **arguments)
     except InterCodeError:
         raise
     except (Exception, SystemExit) as error:
@@ -239,22 +239,22 @@ def create_vec(
     backend: str = "threads",
     **options: Any,
 ) -> ThreadVectorEnv:
-    """Make several environments that step together on threads: what `gymnasium.make_vec` calls.
+    """Make a vector of environments that step on threads. `gymnasium.make_vec` calls this function.
 
     Args:
         env: As in `create`.
-        num_envs: How many, at least 1.
-        seed: The seed of the first `reset` without one; each environment has its own, counted on
-            from it, and their shared order of tasks has the first one's.
+        num_envs: The number of environments, at least 1.
+        seed: The seed of the first `reset` without a seed. Environment ``i`` uses ``seed + i``;
+            the order of tasks, which all environments share, uses ``seed``.
         autoreset_mode: A value of `gymnasium.vector.AutoresetMode`.
-        wrappers: Each is called with an environment, and returns a wrapper of it.
-        backend: Where the environments are: in this process, or with ``ray`` in processes of the
-            cluster that this process is connected to, or else of `intercode_integrations.ray.Ray`'s
-            default; wrappers and options go there by pickle.
-        options: As in `create`, the same for all.
+        wrappers: Functions that each take an environment and return its wrapper.
+        backend: ``threads`` of this process, or ``ray``: processes of the cluster that this process
+            is connected to, else of the default of `intercode_integrations.ray.Ray`. Wrappers and
+            options are pickled for transfer.
+        options: As in `create`, the same for all environments.
 
     Raises:
-        UsageError: As in `create`; or the vector cannot be made so.
+        UsageError: As in `create`; or the vector's options are invalid.
     """
     from intercode.envs.vector import ThreadVectorEnv
 
@@ -286,7 +286,7 @@ def create_vec(
 
 
 def share_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return arguments of `create` for several environments that run gold once for all.
+    """Return arguments of `create` for several environments that share a cache of gold's results.
 
     Args:
         env: As in `create`.
@@ -302,7 +302,7 @@ def share_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def _expand_folder(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Read a folder: its environment, with its options; others are left as they are given."""
+    """Replace a benchmark's folder, or an address, by its environment and options."""
     if isinstance(env, str):
         env = admit(env)
     if isinstance(env, str) and (env in ENVS or not is_project(env)):
@@ -313,7 +313,7 @@ def _expand_folder(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[
     options = {**tasks, **project.options, **options}
     limits = options.get("limits") or {}
     if project.limits and isinstance(limits, Mapping):
-        options["limits"] = Limits.of({**project.limits, **limits})
+        options["limits"] = Limits.merge({**project.limits, **limits})
     return project.env, options
 
 
@@ -329,18 +329,18 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Load a benchmark's file, which may be a stranger's.
+    """Load an ``intercode.toml``, which may be untrusted.
 
     Raises:
-        OSError: It cannot be opened, or is not a regular file.
-        ValueError: It is too large, not UTF-8, or not TOML.
+        OSError: The file cannot be opened, or is not a regular file.
+        ValueError: The file is too large, not UTF-8, or not TOML.
     """
     with open_regular(path) as file:
-        data = file.read(_MAX_FILE_BYTES + 1)
-    if len(data) > _MAX_FILE_BYTES:
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
         raise ValueError(f"it has more than {_MAX_FILE_BYTES:,} bytes")
     try:
-        return dict(tomllib.loads(data.decode()))
+        return dict(tomllib.loads(content.decode()))
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
 
@@ -356,23 +356,23 @@ def _env(folder: Path, path: Path, value: object) -> str:
 
 
 def admit(env: str) -> str:
-    """Register an environment of a user's file, ``maze.py:Maze``, and return its name.
+    """Register an environment class of a user's file, ``maze.py:Maze``, and return its name.
 
-    Any other name, which may come from elsewhere, is returned as it is.
+    Any other name is returned unchanged.
 
     Raises:
-        UsageError: There is no such class, or it has no name of its own.
+        UsageError: The class does not exist, or has no valid, unused `name`.
     """
     return _register(env, ENVS.resolve(env)) if env not in ENVS and is_reference(env) else env
 
 
 def admit_protocol(env: str, protocol: str) -> str:
-    """Register a protocol of a user's file, ``maze.py:StrictBash``, and return its name.
+    """Register a protocol class of a user's file, ``maze.py:StrictBash``, and return its name.
 
-    Any other name is returned as it is.
+    Any other name is returned unchanged.
 
     Raises:
-        UsageError: There is no such class.
+        UsageError: The class does not exist.
     """
     if not is_reference(protocol):
         return protocol
@@ -382,17 +382,17 @@ def admit_protocol(env: str, protocol: str) -> str:
 
 
 def _register(path: object, env_class: Any) -> str:
-    """Register a user's own environment, and return its name."""
+    """Register a user's environment class, and return its name."""
     name = getattr(env_class, "name", None)
     is_invalid = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
-    # The name of a base of ours, such as "intercode", names no class of a user.
+    # A name inherited from one of InterCode's base classes, such as "intercode", does not count.
     bases = [base for base in getattr(env_class, "__mro__", ()) if "name" in vars(base)]
     is_invalid |= (
         bool(bases) and bases[0].__module__.startswith("intercode.") and bases[0] is not env_class
     )
     if name in ENVS:
         holder = ENVS.get(str(name))
-        # Of two files that use one name, as two folders of one process may, the last has it.
+        # Two folders of one process may use the same name: the last registration wins.
         is_invalid |= not target_reference(holder) and holder.__module__ != env_class.__module__
     if is_invalid:
         raise UsageError(
@@ -411,10 +411,10 @@ def _text(path: Path, key: str, value: object) -> str:
 
 
 def _limit(path: Path, name: str, value: object) -> Any:
-    """Read a limit's value.
+    """Parse a limit's value.
 
     Raises:
-        UsageError: It makes no sense.
+        UsageError: The value is invalid.
     """
     try:
         return LIMITS[name](value)
@@ -423,10 +423,10 @@ def _limit(path: Path, name: str, value: object) -> Any:
 
 
 def _value(path: Path, option: Option, value: Any) -> Any:
-    """Check an option's value; a path or an image's name then means the same everywhere.
+    """Validate an option's value, and resolve a path or an image's name relative to the folder.
 
     Raises:
-        UsageError: It has the wrong type.
+        UsageError: The value has the wrong type, or names code.
     """
     if requirement := option.requirement(value):
         raise UsageError(f"{path}: {option.name!r} must be {requirement}, not {value!r}")
@@ -445,7 +445,7 @@ _NO_CODE = "may not name code, as the folder may be a stranger's"
 
 
 def _runs_code(option: str, value: str) -> bool:
-    """Tell whether a value names code that no benchmark's file may name: only its user may."""
+    """Return whether a value names code, which only the user may name, not a benchmark's file."""
     from intercode.databases import ENGINES
     from intercode_sandbox.images.base import parse
     from intercode_sandbox.images.resolve import SCHEMES
@@ -454,7 +454,7 @@ def _runs_code(option: str, value: str) -> bool:
     registry = {"engine": ENGINES, "image": SCHEMES, "sandbox": PROVIDERS}.get(option)
     try:
         name = parse(value).scheme if option == "image" else value
-    except ImageError:  # which its use tells
+    except ImageError:  # reported when the image is used
         return False
     return registry is not None and registry.is_foreign(name) and not registry.is_trusted(name)
 
@@ -463,8 +463,8 @@ def _image(folder: Path, text: str) -> str:
     from intercode_sandbox.images.base import parse
 
     if (folder / text).exists() and not text.startswith((".", "/")):
-        text = f"./{text}"  # which tells a path from a name
+        text = f"./{text}"  # distinguishes a path from an image's name
     try:
         return str(parse(text, folder))
     except ImageError:
-        return text  # for the provider of sandboxes to understand, or to refuse
+        return text  # the provider of sandboxes resolves or refuses it

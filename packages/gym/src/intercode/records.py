@@ -1,10 +1,10 @@
-"""The record of a run: a folder with ``run.json`` (what was run) and ``episodes.jsonl``.
+"""The record of a run: a folder with ``run.json`` (the spec and facts) and ``episodes.jsonl``.
 
-`RecordWriter` writes it, `read_manifest` and `read_episodes` read it, `Record` gives access to
-single episodes, and `Outcome` is the summary of one episode that statistics are made of.
+`RecordWriter` writes a record; `read_manifest` and `read_episodes` read it. `Record` gives access
+to single episodes. `Outcome` is the summary of an episode, from which statistics are computed.
 
-Episodes are appended, one a line, and confirmed once they are on the disk. A line without its end
-was never confirmed: readers leave it out, and the next writer cuts it off.
+The writer appends one line per episode, and confirms an episode once it is on the disk. A line
+without its newline was never confirmed: readers omit it, and the next writer truncates it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ LEVELS = (
     *("simple", "moderate", "challenging"),  # BIRD
     *("easy", "medium", "hard", "extra"),  # Spider, and the bundled tasks
 )
-"""The tags that say how hard a task is, in each benchmark from the easiest on."""
+"""The tags of difficulty, in each benchmark in ascending order."""
 
 _LARGEST_FILE = 64 << 20
-"""Bytes of a JSON file of a run's folder. A ``run.json`` of 100,000 tasks has ten million."""
+"""The maximum bytes of a run's JSON file. A ``run.json`` of 100,000 tasks has ten million."""
 _LONGEST_LINE = 1 << 30
-"""Bytes of an episode's line, or of a torn end. A stranger's file may be sparse, without an end."""
+"""The maximum bytes of an episode's line, or of a torn end. An untrusted file may be sparse, and
+practically endless."""
 _BEGINS = b"{\0"
-"""The first byte of an episode's line, and of what a power cut may leave of it."""
+"""The first byte of an episode's line, and of the zeros that a power cut may leave."""
 Key = tuple[int, str, tuple[int, ...]]
-"""The epoch, the id of the task, and the branch: they identify an episode within a run."""
+"""An episode's identity within a run: epoch, task id and branch."""
 T = TypeVar("T")
 
 
@@ -59,31 +60,35 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         RecordError: The folder is not a run's, or its ``run.json`` cannot be read.
     """
     path = folder / MANIFEST
-    data = _json(path, f"{folder} is not the folder of a run: {path.name}")
-    manifest = check_manifest(data, path)
+    document = _json(path, f"{folder} is not the folder of a run: {path.name}")
+    manifest = check_manifest(document, path)
     env = manifest["env"]
     if env.get("env") == "swe" and "protocol" in env:
-        env.setdefault("history", "full")  # all of it was there, before there was this option
+        env.setdefault("history", "full")  # older records: the history was always full
     return manifest
 
 
-def run_folders(places: Iterable[Path]) -> list[Path]:
-    """Return the folders of runs: each place that is one, else the runs directly below it.
+def run_folders(root_paths: Iterable[Path]) -> list[Path]:
+    """Return the folders of runs: each path that is a run, else the runs directly below it.
 
-    A place without any is returned as it is.
+    A path without any run is returned unchanged.
     """
     folders: list[Path] = []
-    for place in places:
-        subfolders = [] if (place / MANIFEST).is_file() or not place.is_dir() else place.iterdir()
-        folders += sorted(path for path in subfolders if (path / MANIFEST).is_file()) or [place]
+    for root_path in root_paths:
+        subfolders = (
+            []
+            if (root_path / MANIFEST).is_file() or not root_path.is_dir()
+            else root_path.iterdir()
+        )
+        folders += sorted(path for path in subfolders if (path / MANIFEST).is_file()) or [root_path]
     return folders
 
 
 def open_record(path: Path) -> BinaryIO:
-    """Open a file of a run's folder to read it: a regular file, and no link.
+    """Open a file of a run's folder for reading: a regular file, and no link.
 
-    A folder may be somebody else's: a link would show a file of this machine's, and a FIFO or a
-    device would never end.
+    The folder may be untrusted: a link could expose another file of this host, and a FIFO or a
+    device may never end.
 
     Raises:
         RecordError: The file is a link, or no regular file.
@@ -93,9 +98,9 @@ def open_record(path: Path) -> BinaryIO:
 
 
 def _open_regular(path: Path, flags: int) -> int:
-    """Return the descriptor of a regular file, which is opened without waiting for anybody."""
+    """Open a regular file without blocking, and return its descriptor."""
     try:
-        # A FIFO would wait for its other end, and a terminal could become the process's own.
+        # A FIFO would block for its other end, and a terminal could become the controlling one.
         safe_flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(path, flags | safe_flags, 0o666)
     except OSError as error:
@@ -113,10 +118,10 @@ def _open_regular(path: Path, flags: int) -> int:
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
-    """Yield every recorded attempt, in the order in which they ended; a torn end is left out.
+    """Yield every recorded attempt, in the order of their ends; a torn end is omitted.
 
-    An episode that ended in an infrastructure error is recorded, and once more when a later
-    session has tried it again: see `last_attempts`.
+    An episode that ended with an infrastructure error is recorded, and again after each new attempt
+    in a later session: see `last_attempts`.
 
     Args:
         path: A run's ``episodes.jsonl``.
@@ -131,7 +136,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
 def last_attempts(folder: Path) -> Iterator[Episode]:
     """Yield the last recorded attempt at each episode of a run.
 
-    The file is read twice, so that memory stays flat.
+    The function reads the file twice, to keep memory constant.
 
     Raises:
         RecordError: The run cannot be read.
@@ -148,11 +153,11 @@ def last_attempts(folder: Path) -> Iterator[Episode]:
 
 
 def read_latest(folder: Path, read_fact: Callable[[Episode], T]) -> dict[Key, T]:
-    """Return some fact of the last recorded attempt at each episode, in the order of their ends.
+    """Return a fact of the last recorded attempt at each episode, in the order of their ends.
 
     Args:
-        folder: The run's.
-        read_fact: Gives the fact to keep of an episode; whole episodes may be large.
+        folder: The run's folder.
+        read_fact: Returns the fact to retain of an episode; whole episodes may be large.
     """
     facts: dict[Key, T] = {}
     for episode in read_episodes(folder / EPISODES):
@@ -163,20 +168,20 @@ def read_latest(folder: Path, read_fact: Callable[[Episode], T]) -> dict[Key, T]
 
 
 def episode_key(episode: Episode) -> Key:
-    """Return what identifies an episode within a run."""
+    """Return an episode's identity within a run."""
     branch = () if episode.fork is None else episode.fork.branch
     return episode.epoch, episode.task_id, branch
 
 
 class Record:
-    """A finished run, any of whose episodes can be read; of repeated ones the last attempt.
+    """Random access to the episodes of a run; of repeated episodes, to the last attempt.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
 
     Attributes:
-        manifest: Its ``run.json``.
-        outcomes: The outcome of each episode, in the order in which they ended.
+        manifest: The content of ``run.json``.
+        outcomes: The outcome of each episode, in the order of their ends.
 
     Raises:
         RecordError: The run cannot be read.
@@ -191,11 +196,11 @@ class Record:
         for offset, episode in _read_with_offsets(self._path):
             key = episode_key(episode)
             self.outcomes.pop(key, None)
-            self.outcomes[key] = Outcome.of(episode)
+            self.outcomes[key] = Outcome.from_episode(episode)
             self._offsets[key] = offset
 
     def read(self, key: Key) -> Episode:
-        """Read one episode. May be called from any thread."""
+        """Read one episode. Safe from any thread."""
         with open_record(self._path) as file:
             file.seek(self._offsets[key])
             return Episode.from_json(record_line(file))
@@ -206,13 +211,13 @@ def _read_with_offsets(path: Path) -> Iterator[tuple[int, Episode]]:
     try:
         size = _finished_size(path)
         with open_record(path) as file:
-            number = 0
+            line_number = 0
             while (offset := file.tell()) < size:
-                number += 1
+                line_number += 1
                 try:
                     yield offset, Episode.from_json(record_line(file))
                 except RecordError as error:
-                    raise RecordError(f"{path}:{number}: {error}") from error
+                    raise RecordError(f"{path}:{line_number}: {error}") from error
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
@@ -220,11 +225,11 @@ def _read_with_offsets(path: Path) -> Iterator[tuple[int, Episode]]:
 def _finished_size(path: Path) -> int:
     """Return the size of a log up to the end of its last complete line, in bytes.
 
-    What follows is the torn end of a write that was never confirmed: a line without its newline,
-    or the zeros that some file systems leave after a power cut.
+    The bytes after it are the torn end of an unconfirmed write: a line without its newline, or the
+    zeros that some file systems leave after a power cut.
 
     Raises:
-        RecordError: What follows is neither: the file does not hold episodes.
+        RecordError: The bytes after it are neither, or too many: the file does not hold episodes.
     """
     size = 0
     with open_record(path) as file:
@@ -248,7 +253,7 @@ def record_line(file: BinaryIO) -> bytes:
     """Read a line of an open record.
 
     Raises:
-        RecordError: The line is longer than any episode's.
+        RecordError: The line reaches the maximum length.
     """
     line = file.readline(_LONGEST_LINE)
     if len(line) == _LONGEST_LINE:
@@ -271,19 +276,19 @@ def _json(path: Path, cannot: str, open_file: Callable[[Path], BinaryIO] = open_
 
 
 class RecordWriter:
-    """The one writer of a run's folder. `append` may be called from any thread.
+    """The exclusive writer of a run's folder. `append` is safe from any thread.
 
     Workers that finish at the same time share one `fdatasync`: the thread that holds the lock
-    commits for all that wait.
+    commits for all waiting threads.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Create the folder, or open it to resume its run; cut off a torn end.
+        """Create the folder, or open it to resume its run; truncate a torn end.
 
         Raises:
-            RunLockedError: Another process, or another `RecordWriter`, is writing to it.
-            RecordError: It exists and is not a run's folder.
-            RecordWriteError: It cannot be written.
+            RunLockedError: Another process, or another `RecordWriter`, is writing to the folder.
+            RecordError: The folder exists and is not a run's folder.
+            RecordWriteError: The folder cannot be written.
         """
         self.folder = folder
         self._path = folder / EPISODES
@@ -311,7 +316,7 @@ class RecordWriter:
             raise RecordError(f"{self.folder} is not empty and not the folder of a run")
         self._fd = _open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            # Locked before anything is read: another process may be in the middle of a line.
+            # The lock comes before any read: another process may be in the middle of a line.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
@@ -323,10 +328,10 @@ class RecordWriter:
         sync_folder(self.folder)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Replace ``run.json``, whole or not at all, without secrets.
+        """Replace ``run.json`` atomically, with secrets redacted.
 
         Raises:
-            RecordWriteError: It could not be written.
+            RecordWriteError: The file could not be written.
         """
         path = self.folder / MANIFEST
         text = json.dumps(self._redactor.facts(manifest), indent=2)
@@ -336,10 +341,10 @@ class RecordWriter:
             raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
     def append(self, *episodes: Episode) -> None:
-        """Record finished episodes without secrets. Returns when they are on the disk.
+        """Record finished episodes with secrets redacted, and return when they are on the disk.
 
         Raises:
-            RecordWriteError: It could not be written; later episodes will not be written either.
+            RecordWriteError: The file could not be written; later calls fail, too.
         """
         redacted_episodes = map(self._redactor.episode, episodes)
         lines = b"".join(episode.to_json().encode("ascii") + b"\n" for episode in redacted_episodes)
@@ -352,7 +357,7 @@ class RecordWriter:
                 self._commit()
 
     def _commit(self) -> None:
-        """Write all that is pending, and wait for the disk once."""
+        """Write all pending lines, and wait for the disk once."""
         if self._failure is not None:
             raise RecordWriteError(f"{self._path} could not be written: {self._failure.strerror}")
         if self._fd < 0:
@@ -366,7 +371,7 @@ class RecordWriter:
                 view = view[os.write(self._fd, view) :]
             os.fdatasync(self._fd)
         except OSError as error:
-            # Nothing more is written, so that a half-written line can only be the last.
+            # No further writes: a torn line can only be the last.
             self._failure = error
             raise RecordWriteError(f"cannot write {self._path}: {error.strerror}") from error
         self._durable = upto
@@ -387,28 +392,28 @@ class RecordWriter:
 
 @dataclass(frozen=True, slots=True)
 class JudgeSummary:
-    """A judge's part in an episode: see `intercode.rewards.judge`."""
+    """The summary of a judge's verdict on an episode: see `intercode.rewards.judge`."""
 
     model: str
     asked: bool = False
-    """Whether the final verdict is the judge's; otherwise only tokens were spent."""
+    """Whether the final verdict is the judge's; otherwise the calls did not decide the reward."""
     same: bool = False
-    """Whether the success is the judge's word."""
+    """Whether the success follows from the judge's verdict."""
     split: bool = False
-    """Whether its votes, or the two orders of one, disagreed."""
+    """Whether the votes, or the two orders of a vote, disagreed."""
     steered: bool = False
-    """Whether it took a decoy for the output, and was not believed."""
+    """Whether the judge accepted a decoy as the output, so its verdict was rejected."""
     malformed: int = 0
-    """Replies that were not verdicts."""
+    """The number of replies that were no verdicts."""
     calls: int = 0
-    """Calls to its model."""
+    """Calls to the judge's model."""
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost: float | None = None
 
     @classmethod
-    def of(cls, episode: Episode) -> JudgeSummary | None:
-        """Return the judge's part in an episode; None without a judge."""
+    def from_episode(cls, episode: Episode) -> JudgeSummary | None:
+        """Return the judge's summary of an episode; None without a judge."""
         if not (talks := judge_talks(episode)):
             return None
         detail = {} if episode.score is None else episode.score.detail.get("judge", {})
@@ -434,7 +439,7 @@ class JudgeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The summary of an episode that statistics are made of; small enough to keep every one."""
+    """The summary of an episode for statistics, small enough to hold those of all episodes."""
 
     task_id: str
     epoch: int
@@ -444,49 +449,49 @@ class Outcome:
     turns: int
     seconds: float
     kind: OutcomeKind | None = None
-    """See `intercode.outcomes`; None: the record stops before the episode has an end or a score."""
+    """The outcome kind (`intercode.outcomes`); None: the episode has no end or no score."""
     branch: tuple[int, ...] = ()
-    """The branch of a fork, whose siblings have the same task and epoch."""
+    """The branch of a fork; sibling forks share task and epoch."""
     error: str | None = None
     error_type: str | None = None
     tags: tuple[str, ...] = ()
     place: str = ""
-    """The image or the database of the episode: its interval is clustered by this."""
+    """The image or database of the episode, which is the cluster of confidence intervals."""
     solved_at: int | None = None
-    """The number of turns after which the task was solved; None: never."""
+    """The number of turns until the task was solved; None: not solved."""
     invalid: int = 0
     """Turns whose action could not be executed, or failed: not "admissible" in 2023's terms."""
     unexecuted: int = 0
-    """Invalid turns whose action could not even be executed: a reply without code, for instance."""
+    """Invalid turns whose action was not executed, such as a reply without code."""
     action_seconds: float = 0.0
-    """Wall time of its actions."""
+    """Wall time of the actions."""
     model_seconds: float = 0.0
-    """Wall time of the model's replies; the rest went to the sandbox and to the reward."""
+    """Wall time of the model's replies. The sandbox and the reward take the remaining time."""
     calls: int = 0
     """Calls to the model, without replies from the cache."""
     tokens_in: int | None = None
     """Tokens of the prompts; None: not recorded."""
     tokens_out: int | None = None
     cost: float | None = None
-    """US dollars; None: not recorded, or the price is not known."""
+    """US dollars; None: not recorded, or the price is unknown."""
     restarts: int = 0
-    """How often it was started again, after its sandbox was lost by no fault of the agent's."""
+    """The number of restarts after the sandbox was lost through no fault of the agent."""
     submissions: int = 0
-    """Submissions over all forks of the episode, if there were several."""
+    """Submissions over all forks of the episode, if more than one."""
     permuted: bool = False
-    """For SQL: whether the answer is right but for the order of its columns, which is free."""
+    """For SQL: whether the answer is right except for the order of its columns, which is free."""
     explained: bool = False
-    """For SQL: whether the answer has a further column, which explains it."""
+    """For SQL: whether the answer has a further, explanatory column."""
     hard_coded: bool = False
     """For SQL: whether the answer reads no table although gold does."""
     modes: tuple[str, ...] = ()
-    """The names of its failure modes: see `intercode.failure_modes`."""
+    """The names of the failure modes: see `intercode.failure_modes`."""
     judged: JudgeSummary | None = None
-    """A judge's part in it, with its cost, which no other field includes."""
+    """The judge's summary, with its cost, which no other field includes."""
 
     @classmethod
-    def of(cls, episode: Episode) -> Outcome:
-        """Return the outcome of an episode."""
+    def from_episode(cls, episode: Episode) -> Outcome:
+        """Compute the outcome of an episode."""
         metadata, turns = episode.metadata, episode.turns
         detail = {} if episode.score is None else episode.score.detail
         talks, tags = all_agent_talks(episode), metadata.get("tags")
@@ -523,45 +528,45 @@ class Outcome:
             explained="explained" in detail,
             hard_coded="hard_coded" in detail,
             modes=failure_modes(episode, calls),
-            judged=JudgeSummary.of(episode),
+            judged=JudgeSummary.from_episode(episode),
         )
 
     @property
     def failed(self) -> bool:
-        """Whether there is no result: it is counted apart, never as a reward of 0."""
+        """Whether the episode has no result. Statistics count it apart, never as a reward of 0."""
         return self.kind is None or self.kind in UNSCORED
 
     @property
     def level(self) -> str | None:
-        """How hard the task is, if a tag says so."""
+        """The difficulty of the task, if one of its tags names a level."""
         return next((tag for tag in self.tags if tag in LEVELS), None)
 
 
 def _find_solved_turn(episode: Episode) -> int | None:
     if not episode.success:
         return None
-    for number, turn in enumerate(episode.turns, 1):
+    for turn_number, turn in enumerate(episode.turns, 1):
         if turn.reward == 1.0:
-            return number
+            return turn_number
     return len(episode.turns)
 
 
 def turn_action(turn: Turn) -> str:
-    """Return a turn's action as the environment was given it, also an empty one."""
+    """Return a turn's action as the environment received it, including an empty action."""
     if turn.info.get("invalid"):
         return NoAction(turn.observation.removeprefix("[").removesuffix("]"))
     return turn.action
 
 
 def ending_action(episode: Episode) -> str:
-    """Return the action that submitted or skipped an episode; it is not one of its turns."""
+    """Return the action that submitted or skipped an episode, which is not among its turns."""
     if episode.status == "skipped":
         return "skip"
     return "submit" if episode.answer is None else f"submit {episode.answer}"
 
 
 def load_actions(path: Path) -> dict[str, list[str]]:
-    """Read the actions to take in each task, from any of the shapes that `replay` accepts.
+    """Read the recorded actions of each task, in any format that the agent `replay` accepts.
 
     Args:
         path: A run's folder, its ``episodes.jsonl`` (of several epochs the first counts), or a
@@ -576,13 +581,15 @@ def load_actions(path: Path) -> dict[str, list[str]]:
     if path.is_dir():
         return _recorded_actions(path / EPISODES)
     if path.suffix == ".jsonl":
-        return _recorded_actions(path.resolve())  # the caller named the file, and may name a link
-    data = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
-    if isinstance(data, dict) and isinstance(data.get("logs"), dict):
-        data = data["logs"]
-    if not isinstance(data, dict) or not data:
+        return _recorded_actions(path.resolve())  # the caller may name a link
+    document = _json(path, f"cannot read {path}", lambda path: path.open("rb"))
+    if isinstance(document, dict) and isinstance(document.get("logs"), dict):
+        document = document["logs"]
+    if not isinstance(document, dict) or not document:
         raise RecordError(f"{path}: expected a JSON object, task id → actions")
-    return {task: _listed_actions(value, f"{path}, task {task}") for task, value in data.items()}
+    return {
+        task: _listed_actions(value, f"{path}, task {task}") for task, value in document.items()
+    }
 
 
 def _recorded_actions(path: Path) -> dict[str, list[str]]:
@@ -599,15 +606,15 @@ def _recorded_actions(path: Path) -> dict[str, list[str]]:
 
 
 def _listed_actions(value: Any, location: str) -> list[str]:
-    if isinstance(value, dict):  # the 2023 shape
+    if isinstance(value, dict):  # the format of 2023
         history = value.get("turn_history")
-        if history is None and isinstance(turns := value.get("trajectory"), list):  # a person's
+        if history is None and isinstance(turns := value.get("trajectory"), list):  # human runs
             actions = [turn.get("action") if isinstance(turn, dict) else turn for turn in turns]
             history = {"actions": actions}
         if not isinstance(history, dict):
             raise RecordError(f"{location}: neither a list of actions nor a recorded episode")
         value = [_unwrap_action(action) for action in history.get("actions", [])]
-        # "blocked" stands for the turn that came after the last one; None for no code at all.
+        # In the files of 2023 "blocked" follows the last turn; None marks a reply without code.
         value = [action for action in value if action not in (None, "", "blocked")]
     if not isinstance(value, list) or not all(isinstance(action, str) for action in value):
         raise RecordError(f"{location}: actions must be a list of strings")
@@ -615,25 +622,25 @@ def _listed_actions(value: Any, location: str) -> list[str]:
 
 
 def _unwrap_action(action: Any) -> Any:
-    """Return a ReAct action without its ``execute[…]``."""
+    """Strip ``execute[…]`` from a ReAct action."""
     if isinstance(action, str) and action.startswith("execute[") and action.endswith("]"):
         return action[len("execute[") : -1]
     return action
 
 
-# Comparing
+# Comparison
 
 
-class Difference(NamedTuple):
-    """A value that differs between two specs or two records; None where one has none."""
+class ValueDifference(NamedTuple):
+    """A value that differs between two specs or two records; None for a missing value."""
 
     what: str
     before: Any
     now: Any
 
 
-def diff(baseline: Mapping[str, Any], current: Mapping[str, Any]) -> list[Difference]:
+def diff(baseline: Mapping[str, Any], current: Mapping[str, Any]) -> list[ValueDifference]:
     """List the differences between two flat objects, by name."""
     names = sorted(baseline.keys() | current.keys())
     pairs = ((name, baseline.get(name), current.get(name)) for name in names)
-    return [Difference(*pair) for pair in pairs if pair[1] != pair[2]]
+    return [ValueDifference(*pair) for pair in pairs if pair[1] != pair[2]]

@@ -1,12 +1,12 @@
-"""Redaction of secrets: of known values everywhere, of patterns in what InterCode itself writes.
+"""Redaction of secrets in records: known values everywhere, patterns in InterCode's own texts.
 
-Known are the values of variables, of the environment or ``.env``, whose names say that they are
-secret. No sandbox is given them, so that they are in no task, and no reward, replay or rescored run
-depends on them: they are replaced wherever they stand.
+Known values are those of secret variables in the environment or ``.env``: names with ``KEY``,
+``TOKEN`` and similar words. No sandbox receives these values, so no task, reward, replay or
+rescored run depends on them. The redactor replaces them everywhere.
 
-Patterns (`PATTERNS`, and those of the file that ``INTERCODE_REDACT`` names) are replaced in errors,
-tracebacks and ``run.json`` only. In queries, actions, observations and dialogues a text that looks
-like a key may be the very thing that a task is about; replaced, an episode could not be replayed.
+Patterns (`PATTERNS`, and those of the file that ``INTERCODE_REDACT`` names) apply to errors,
+tracebacks and ``run.json`` only. In queries, actions, observations and dialogues, a text that looks
+like a key may be the subject of the task: after a replacement the episode could not be replayed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from intercode.errors import UsageError
 from intercode.secrets import secret_labels, variables
 
 PATTERNS_VARIABLE = "INTERCODE_REDACT"
-"""The variable that names a file of more patterns: a regular expression a line."""
+"""The variable that names a file of further patterns, one regular expression per line."""
 REDACTED = "[redacted]"
 MIN_DIALOGUE_LENGTH = 16
-"""The least length of a known value that is replaced in dialogues: a short one may be a word."""
+"""The minimum length of a known value for redaction: a shorter value may be an ordinary word."""
 _NO_SECRET = re.compile(r"[~/].*|https?://[^@]*|[-+.\deE]*", re.DOTALL)
-"""Values of such variables that are paths, plain URLs or numbers."""
+"""Values of secret variables that are not secrets: paths, plain URLs and numbers."""
 PATTERNS = (
     r"\bsk-[A-Za-z0-9_-]{16,}",
     r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_)[A-Za-z0-9_-]{16,}",
@@ -41,17 +41,17 @@ PATTERNS = (
     r"(?i)\b((?:x-)?api[_-]?key[\"']?\s*[:=]\s*[\"']?)[^\s\"',]{8,}",
     r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?!\*\*\*@|\[redacted\]@)[^\s/@]+(?=@)",
 )
-"""Regular expressions of secrets; the first group, if there is one, is kept."""
+"""Regular expressions of secrets; the redaction keeps the text of a first group."""
 
 
 class Redactor:
-    """Replaces secrets, as they are known at this moment.
+    """A redactor of the secrets that are known when it is created.
 
     Args:
-        includes_dialogues: Whether patterns are replaced in dialogues, too.
+        includes_dialogues: Whether patterns apply to dialogues, too.
 
     Raises:
-        UsageError: The file of more patterns cannot be read, or has one that is malformed.
+        UsageError: The file of further patterns cannot be read, or has a malformed pattern.
     """
 
     def __init__(self, *, includes_dialogues: bool = False) -> None:
@@ -70,26 +70,26 @@ class Redactor:
         return text
 
     def text(self, text: str) -> str:
-        """Replace known values, and whatever looks like a secret."""
+        """Replace known values, and texts that match a pattern."""
         text = self.values(text)
         for pattern in self._patterns:
             text = pattern.sub(rf"\g<1>{REDACTED}" if pattern.groups else REDACTED, text)
         return text
 
-    def dialogue(self, part: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a part of a dialogue, as JSON data, without known values."""
+    def dialogue(self, dialogue_part: Mapping[str, Any]) -> dict[str, Any]:
+        """Redact a part of a dialogue, given as JSON data."""
         redacted_part: dict[str, Any] = _map_texts(
-            part, self.text if self._includes_dialogues else self.values
+            dialogue_part, self.text if self._includes_dialogues else self.values
         )
         return redacted_part
 
     def facts(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the facts of a ``run.json`` without secrets."""
+        """Redact the facts of a ``run.json``."""
         redacted_facts: dict[str, Any] = _map_texts(manifest, self.text)
         return redacted_facts
 
     def episode(self, episode: Episode) -> Episode:
-        """Return an episode without secrets; the same one if it has none."""
+        """Redact an episode; return the same object if it has no secrets."""
         failure_texts = {"error": episode.error, "traceback": episode.metadata.get("traceback")}
         redacted_texts = {
             name: self.text(text) for name, text in failure_texts.items() if isinstance(text, str)
@@ -108,7 +108,7 @@ class Redactor:
 
 
 def _more_patterns() -> list[re.Pattern[str]]:
-    """Read the patterns of the user's own file."""
+    """Read the patterns of the user's file."""
     if not (name := variables().get(PATTERNS_VARIABLE)):
         return []
     try:
@@ -126,11 +126,11 @@ def _more_patterns() -> list[re.Pattern[str]]:
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return JSON data with every text changed; the names of fields stay."""
+    """Apply a function to every text of JSON data; names of fields stay unchanged."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: _map_texts(item, change) for name, item in value.items()}
+        return {name: _map_texts(member, change) for name, member in value.items()}
     if isinstance(value, Sequence):
-        return [_map_texts(item, change) for item in value]
+        return [_map_texts(member, change) for member in value]
     return value

@@ -17,17 +17,17 @@ def register() -> None:
             entry_point="intercode.project:create",
             vector_entry_point="intercode.project:create_vec",
             kwargs={"env": env},
-            # The environments check the order of calls and the type of actions themselves, and a
-            # test runs Gymnasium's checker on each, so that no wrapper stands before them.
+            # No wrappers: the environments themselves check the order of calls and the type of
+            # actions, and a test runs Gymnasium's checker on each.
             order_enforce=False,
             disable_env_checker=True,
         )
 
 
 def is_command_line() -> bool:
-    """Return whether this process is the command line, which registers before it runs a command.
+    """Return whether this process is the command line, which calls `register` only for a command.
 
-    Gymnasium takes 0.2 s to import, and help needs no environment.
+    Gymnasium takes 0.2 s to import, and ``--help`` needs no environment.
     """
     console = sys.modules.get("intercode_console")
     is_module = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == f"{__package__}.cli"

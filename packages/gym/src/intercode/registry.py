@@ -1,4 +1,7 @@
-"""Registries of the names of command lines and files: see `intercode_sandbox.lazy_imports`."""
+"""Registries of the names in command lines and files: datasets, environments, models, rewards, ….
+
+`intercode_sandbox.lazy_imports.Registry` describes how entries are registered and imported.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from intercode_sandbox.suggestions import hint_text
 PAPER = "intercode-paper"
 """The package with the protocol of 2023."""
 INTEGRATIONS = "intercode-integrations"
-"""The package with adapters to other frameworks, servers, and agents of others."""
+"""The package with adapters to other frameworks, servers, and external agents."""
 DATASETS = Registry(
     "dataset",
     {
@@ -59,7 +62,7 @@ ENVS = Registry(
     "intercode.environments",
     {f"{env}:paper": PAPER for env in ("bash", "ctf", "python", "sql")},
 )
-"""Name, or ``name:protocol``, → an environment's class."""
+"""Name or ``name:protocol`` → an environment's class."""
 
 
 SOURCES = Registry(
@@ -67,8 +70,8 @@ SOURCES = Registry(
     group="intercode.sources",
     homes=dict.fromkeys(("harbor", "inspect", "openenv", "verifiers"), INTEGRATIONS),
 )
-"""Scheme of an address, as in ``intercode run harbor:FOLDER``, → the environment that tries the
-tasks there. Its class method ``tasks(rest)`` returns them, as a `Dataset`."""
+"""Scheme of an address, such as ``harbor`` in ``harbor:FOLDER`` → the environment for the tasks at
+the address. Its class method ``tasks(rest)`` returns the tasks as a `Dataset`."""
 
 MODELS = Registry(
     "provider of models",
@@ -86,18 +89,18 @@ MODELS = Registry(
     },
     "intercode.models",
 )
-"""A provider's name → the factory of its `intercode.models.base.Client`."""
+"""Provider → the factory of its `intercode.models.base.Client`."""
 
 EXECUTORS = Registry("place to run on", group="intercode.executors", homes={"ray": INTEGRATIONS})
-"""Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which takes
-all of that text."""
+"""Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which
+receives the whole text."""
 
 VECTORS = Registry("backend of vectors", group="intercode.vectors", homes={"ray": INTEGRATIONS})
-"""Name → a function that makes a vector, from the arguments of `intercode.project.create_vec`."""
+"""Backend → a function that makes a vector from the arguments of `intercode.project.create_vec`."""
 
 
 def parse_scheme(address: object) -> str | None:
-    """Return the scheme of an address ``scheme:rest``; None: it has none of `SOURCES`."""
+    """Return the scheme of an address ``scheme:rest``; None without a scheme of `SOURCES`."""
     scheme, colon, remainder = address.partition(":") if isinstance(address, str) else ("", "", "")
     return (
         scheme if colon and remainder and (scheme in SOURCES.homes or scheme in SOURCES) else None
@@ -108,12 +111,12 @@ def environment(name: str, protocol: str = "default") -> Any:
     """Import an environment's class.
 
     Args:
-        name: Its short name: ``"bash"``.
-        protocol: ``"default"``, or ``"paper"``.
+        name: The environment's short name, such as ``"bash"``, or a scheme of `SOURCES`.
+        protocol: ``"default"`` or ``"paper"``.
 
     Raises:
-        UsageError: There is no such environment or protocol.
-        ImportError: Its module, or something that this needs, is not installed.
+        UsageError: The environment or protocol is unknown.
+        ImportError: The environment's module, or one of its requirements, is not installed.
     """
     entry = name if protocol == "default" else f"{name}:{protocol}"
     if entry not in ENVS and (entry in SOURCES.homes or entry in SOURCES):
@@ -136,7 +139,7 @@ MESSAGES = Registry(
     "style of messages",
     {name: f"intercode.agents.transcripts:{name}" for name in ("chat", "plain", "tools")},
 )
-"""Name → a function of an environment and its task that tells the episode as messages."""
+"""Style → a function that converts an environment's episode and its task to messages."""
 
 REWARDS = Registry(
     "reward",
@@ -150,14 +153,14 @@ REWARDS = Registry(
     },
     "intercode.rewards",
 )
-"""``env:name`` → a reward function (see `intercode.rewards.custom`), or a class. A class is made
-from the parts of the environment that its parameters name; of SQL these are ``databases``,
-``cache``, ``permute_columns`` and ``columns``. The judge of Bash is made from a model."""
+"""``env:name`` → a reward function (see `intercode.rewards.custom`), or a class. The parameters of
+a class name the parts of the environment that it receives; for SQL these are ``databases``,
+``cache``, ``permute_columns`` and ``columns``. Bash's judge receives a model."""
 
 RULES = Registry(
     "rule",
     {
-        "answer": "intercode.rewards.answer_types:Answer.VERSION",
+        "answer": "intercode.rewards.answer_types:AnswerType.VERSION",
         "bash": "intercode.rewards.bash:BashReward.VERSION",
         "command": "intercode.rewards.verification:CommandReward.VERSION",
         "flag": "intercode.rewards.flag:FlagReward.VERSION",
@@ -169,23 +172,22 @@ RULES = Registry(
     "intercode.rules",
     {"harbor": INTEGRATIONS, "paper": PAPER},
 )
-"""Name of a rule of grading → its version, which stands beside it. An environment's traits name the
-rules of its own reward."""
+"""Rule of grading → its version, a constant beside the rule's code. An environment's traits name
+the rules of its default reward."""
 
 TASK_EXPORTERS = Registry(
     "framework", group="intercode.task_exporters", homes={"harbor": INTEGRATIONS}
 )
-"""Name → a class that writes tasks as another framework's folders, made from an environment, a
-folder and a base image: its ``export(task)`` returns the task's folder."""
+"""Framework → a class that writes tasks as folders of the framework. Its constructor takes an
+environment, a folder and a base image; its ``export(task)`` returns the task's folder."""
 
 EXPORTS = Registry("form of exports", group="intercode.exports", homes={"paper": PAPER})
-"""Name → a function of scored episodes and their ``run.json``. `intercode export` writes what it
-returns, as JSON."""
+"""Format → a function of scored episodes and their ``run.json``. `intercode export` writes its
+result as JSON."""
 
 PRESETS = Registry("family of presets", group="intercode.presets", homes={"paper": PAPER})
-"""The beginning of presets' names → a module whose `get` returns a preset of a name, and whose
-`names` lists the names. A preset is a dataclass with options of ``intercode run``, of which ``env``
-is one."""
+"""Prefix of presets' names → a module whose `get` returns a preset by name, and whose `names` lists
+the names. A preset is a dataclass with options of ``intercode run``, including ``env``."""
 
 TABLES = Registry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
-"""Name → a module whose `rates` reads recorded files, and whose `tables` makes tables of them."""
+"""Kind → a module whose `rates` reads recorded files, and whose `tables` makes tables of them."""

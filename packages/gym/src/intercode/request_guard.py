@@ -1,8 +1,8 @@
-"""The guard at a server's door: who may speak to it.
+"""The request guard of HTTP servers: host, origin and token checks before any request is served.
 
-A web page in the browser of someone on this machine can reach what listens here, by a name that it
-has pointed here (DNS rebinding) or across sites. So the name that a client calls is checked, and
-where it comes from; neither can be forged by a page.
+A web page in a browser on this host can reach local servers by two ways: a DNS name that points to
+this host (DNS rebinding), and cross-site requests. The guard therefore checks the headers for host
+and origin, which no page can forge.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from urllib.parse import urlsplit
 
 
 class Headers(Protocol):
-    """The headers of a request, as those of websockets are."""
+    """The headers of a request, with the interface of the package ``websockets``."""
 
     def get_all(self, key: str) -> list[str]:
-        """Return all values of a header, whatever the case of its name."""
+        """Return all values of a header; names are case-insensitive."""
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches an address."""
+    """Return whether an address is reachable from this host only."""
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
 def token_refusal(values: Sequence[str], token: bytes) -> tuple[HTTPStatus, str] | None:
-    """Return the refusal of a missing or a wrong token; None: the token is right.
+    """Return status and message for a missing or wrong token; None for the right token.
 
     Args:
-        values: The request's headers ``Authorization``.
+        values: The values of the request's header ``Authorization``.
         token: The server's secret.
     """
     scheme, _, value = (values[0] if len(values) == 1 else "").partition(" ")
@@ -45,14 +45,15 @@ def token_refusal(values: Sequence[str], token: bytes) -> tuple[HTTPStatus, str]
     return None
 
 
-class Guard:
-    """Refuses requests.
+class RequestGuard:
+    """A filter of requests by host name, origin and token.
 
     Args:
-        token: The secret that clients bring; None: they need none.
-        names: Host names by which clients may call the server, beside addresses of numbers.
-        pages: Whether the server has web pages of its own, whose requests are let in.
-        option: The option by which such names are given, if there is one.
+        token: The secret that clients must send; None: clients need no token.
+        names: The server's host names, in addition to ``localhost``, this host's name and numeric
+            addresses.
+        pages: Whether the server has web pages, whose requests are accepted.
+        option: The command-line option for host names, for messages; empty: none.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class Guard:
         self._names = {"localhost", socket.gethostname().lower(), *(map(str.lower, names))}
 
     def refusal(
-        self, headers: Headers, *, free: bool = False, linked: bool = False
+        self, headers: Headers, *, is_token_free: bool = False, allows_links: bool = False
     ) -> tuple[HTTPStatus, str] | None:
-        """Say why a request is refused; None: it is not.
+        """Return status and message for a request to refuse; None to accept the request.
 
         Args:
-            headers: The request's.
-            free: Whether it needs no token.
-            linked: Whether a link from elsewhere may lead a browser to it, as a page of its own.
+            headers: The request's headers.
+            is_token_free: Whether the request needs no token.
+            allows_links: Whether a link on another site may open the resource as a page.
         """
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
@@ -85,15 +86,15 @@ class Guard:
         if {origin.partition("://")[2].lower() for origin in origins} - allowed_origins:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
         mode, dest = (headers.get_all(f"Sec-Fetch-{name}") for name in ("Mode", "Dest"))
-        follows = linked and (mode, dest) == (["navigate"], ["document"])
-        if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and not follows:
+        follows_link = allows_links and (mode, dest) == (["navigate"], ["document"])
+        if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"} and not follows_link:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
-        if not free and self._token is not None:
+        if not is_token_free and self._token is not None:
             return token_refusal(headers.get_all("Authorization"), self._token)
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """Tell whether a page cannot have chosen this name: only names can be pointed elsewhere."""
+        """Return whether a host is the server's name or numeric: DNS rebinding forges neither."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:

@@ -1,4 +1,4 @@
-"""``python -m intercode.run --env bash --data FILE``: the same as ``intercode run``."""
+"""The command ``python -m intercode.run --env bash --data FILE``, equal to ``intercode run``."""
 
 from __future__ import annotations
 

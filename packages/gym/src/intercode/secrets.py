@@ -1,4 +1,4 @@
-"""Secrets that are known: the values of variables of the environment and of ``.env``."""
+"""Known secrets: the values of secret environment variables, and of variables in ``.env``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _NAME = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|_PWD|CREDENTIAL", re.IGNORECASE)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
 MIN_SECRET_LENGTH = 6
-"""The least length of a secret: hiding shorter values would tear texts apart."""
+"""The minimum length of a secret: hiding shorter values would make texts unreadable."""
 
 
 def parse_variables(text: str) -> dict[str, str]:
     r"""Parse the variables of an ``.env`` file.
 
-    ``NAME=value``, with or without ``export``; ``#`` begins a comment, within an unquoted value
-    only after a blank; ``'…'`` is taken as it is, ``"…"`` with escapes such as ``\n``. Nothing is
-    expanded. Other lines are ignored, as the files of other tools may have them.
+    A line is ``NAME=value``, with or without ``export``. ``#`` begins a comment, within an unquoted
+    value only after a blank. ``'…'`` is literal; ``"…"`` has escapes such as ``\n``. The parser
+    expands no variables. Other lines are ignored: the files of other tools may contain them.
     """
     values: dict[str, str] = {}
     for line in text.removeprefix("\ufeff").splitlines():
@@ -40,7 +40,7 @@ def _value(text: str) -> str:
 
 
 def dotenv() -> dict[str, str]:
-    """Read the variables of ``.env`` in the working directory; none without the file.
+    """Read the variables of ``.env`` in the working directory; empty without the file.
 
     Raises:
         UsageError: The file cannot be read.
@@ -55,7 +55,7 @@ def dotenv() -> dict[str, str]:
 
 
 def variables() -> dict[str, str]:
-    """Return the variables of the environment and of ``.env``, as far as that can be read."""
+    """Return the environment variables, and those of a readable ``.env``, with lower priority."""
     try:
         return {**dotenv(), **os.environ}
     except UsageError:
@@ -68,26 +68,26 @@ def secret_labels() -> dict[str, str]:
 
 
 def hide(text: str, *secrets: str) -> str:
-    """Remove these secrets from a text, and all those of the environment and ``.env``.
+    """Replace these secrets in a text, and all secrets of the environment and ``.env``.
 
     A server may repeat a key in its error message.
     """
     labels = secret_labels()
     labels.update((secret, "[key]") for secret in secrets if secret not in labels)
-    for value in sorted(labels, key=len, reverse=True):  # one may hold another
+    for value in sorted(labels, key=len, reverse=True):  # a secret may contain another
         if len(value.strip()) >= MIN_SECRET_LENGTH:
             text = text.replace(value, labels[value])
     return text
 
 
-def hide_in(data: Any, secret: str) -> Any:
-    """Remove a secret from a server's answer, given as JSON data."""
+def hide_in(document: Any, secret: str) -> Any:
+    """Replace a secret in a server's response, given as JSON data."""
     if len(secret) < MIN_SECRET_LENGTH:
-        return data
-    if isinstance(data, str):
-        return data.replace(secret, "[key]")
-    if isinstance(data, list):
-        return [hide_in(value, secret) for value in data]
-    if isinstance(data, dict):
-        return {name: hide_in(value, secret) for name, value in data.items()}
-    return data
+        return document
+    if isinstance(document, str):
+        return document.replace(secret, "[key]")
+    if isinstance(document, list):
+        return [hide_in(value, secret) for value in document]
+    if isinstance(document, dict):
+        return {name: hide_in(value, secret) for name, value in document.items()}
+    return document

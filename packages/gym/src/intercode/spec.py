@@ -1,12 +1,12 @@
-"""`RunSpec`: everything that a run is asked to be, in one frozen, typed value.
+"""The spec of a run: a complete description in one frozen, typed value, `RunSpec`.
 
-A spec has four parts: where tasks are tried (`EnvSpec`), who acts (`AgentSpec`), with which
-language model (`ModelSpec`), and how the run is carried out (`How`). Their fields, with those of
-`intercode.envs.options`, are the one source of the command line's options, their help and defaults,
-of the keys of ``intercode.toml``, of the options in a run's record, and of all checks. A name means
-the same everywhere; so each of those forms is one flat object, option → value::
+A spec has four parts: the environment and its tasks (`EnvSpec`), the agent (`AgentSpec`), the
+language model (`ModelSpec`), and the execution of the run (`RunOptions`). Their fields, with the fields of
+`intercode.envs.options`, are the single source of options: for the command line with its help and
+defaults, the keys of ``intercode.toml``, a run's record, and all validation. A name has the same
+meaning in all these forms. Each form is a flat object, option → value::
 
-    spec = RunSpec.of({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
+    spec = RunSpec.from_layers({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
     spec.env.options["timeout"], spec.how.workers
     spec.merge(seed=1).diff(spec)
 """
@@ -39,7 +39,7 @@ from intercode.envs.options import (
     list_text_options,
 )
 from intercode.errors import ImageError, UsageError
-from intercode.records import MANIFEST, Difference, diff
+from intercode.records import MANIFEST, ValueDifference, diff
 from intercode.redaction import REDACTED
 from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, parse_scheme
 from intercode.rewards.judge import VOTES
@@ -50,7 +50,7 @@ from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, is_reference
 
 Options = Mapping[str, Any]
-"""A spec, or some of it, as a flat object: option → value."""
+"""A spec, or a part of a spec, as a flat object: option → value."""
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -59,7 +59,7 @@ Amount = Annotated[float, Meta(gt=0)]
 
 
 def _describe(metavar: str | None, text: str, **extra: Any) -> Meta:
-    """Describe an option: what its value is called, and what it is for."""
+    """Describe an option: the placeholder of its value in ``--help``, and its purpose."""
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
 
@@ -69,7 +69,7 @@ _LIMITS_GROUP = "limits of each episode"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a spec. None, or False, stands for an option that was not given."""
+    """A part of a spec, in which None or False marks an option without a value from the caller."""
 
 
 class EnvSpec(_Part, frozen=True, kw_only=True):
@@ -82,8 +82,8 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "FILE",
-            "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, qa.py:load "
-            "(default: the bundled tasks)",
+            "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, "
+            "qa.py:load (default: the bundled tasks)",
             daily=True,
         ),
     ] = None
@@ -142,7 +142,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
 
 
 class AgentSpec(_Part, frozen=True, kw_only=True):
-    """The agent, what a language model is told, and what an episode may take."""
+    """The agent, the prompt options of a language model, and the limits of an episode."""
 
     name: Annotated[
         str,
@@ -159,8 +159,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         _describe("PATH", "recorded actions, for --agent replay and predictions", path=True),
     ] = None
     preset: Annotated[
-        str | None,
-        _describe("NAME", "settings of the paper, such as paper-gpt-3.5-bash-try-again"),
+        str | None, _describe("NAME", "settings of the paper, such as paper-gpt-3.5-bash-try-again")
     ] = None
     prompt: Annotated[
         str | None, _describe("FILE", "your own prompt template", path=True, group=_PROMPT_GROUP)
@@ -177,8 +176,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool,
         _describe(
             None,
-            "for SQL: add the tables and columns to the prompt, if the dataset lists them (2023's "
-            "'handicap')",
+            "for SQL: add the tables and columns to the prompt, if the dataset lists them "
+            "(2023's 'handicap')",
             group=_PROMPT_GROUP,
         ),
     ] = False
@@ -186,8 +185,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             None,
-            "add to the first observation the tables of the database, or the files of the shell's "
-            "working directory",
+            "add to the first observation the tables of the database, or the files of the "
+            "shell's working directory",
             choices=("schema",),
             group=_PROMPT_GROUP,
         ),
@@ -196,8 +195,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _describe(
             None,
-            "add worked examples to the prompt, if the agent supports it (default: for react, and "
-            "for local models)",
+            "add worked examples to the prompt, if the agent supports it (default: for react, "
+            "and for local models)",
             group=_PROMPT_GROUP,
         ),
     ] = None
@@ -205,8 +204,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _describe(
             None,
-            "for try-again and react: ask the model once more if it repeats an action that failed "
-            "(default: only local models)",
+            "for try-again and react: ask the model once more if it repeats an action that "
+            "failed (default: only local models)",
             group=_PROMPT_GROUP,
         ),
     ] = None
@@ -308,7 +307,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
 
 
 class ModelSpec(_Part, frozen=True, kw_only=True):
-    """The agent's language model, and what all episodes together may take."""
+    """The agent's language model, and the budgets of all episodes together."""
 
     name: Annotated[
         str | None,
@@ -335,8 +334,8 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
     max_tokens: Annotated[Positive | None, _describe("N", "maximum tokens of all episodes")] = None
 
 
-class How(_Part, frozen=True, kw_only=True):
-    """How a run is carried out: all that may differ from session to session."""
+class RunOptions(_Part, frozen=True, kw_only=True):
+    """The options of a run's execution, which may differ from session to session."""
 
     workers: Annotated[Positive, _describe("N", "parallel episodes", daily=True)] = 1
     max_connections: Annotated[
@@ -392,16 +391,16 @@ class How(_Part, frozen=True, kw_only=True):
 
 
 class RunSpec(_Part, frozen=True, kw_only=True):
-    """Everything that a run is asked to be: its parts, which tasks, how often, from which seed.
+    """The complete description of a run: its four parts, its tasks, epochs and seed.
 
     Raises:
-        UsageError: A value has the wrong type, or is out of its bounds.
+        UsageError: A value has the wrong type, or is out of its range.
     """
 
     env: EnvSpec = EnvSpec()
     agent: AgentSpec = AgentSpec()
     model: ModelSpec = ModelSpec()
-    how: How = How()
+    how: RunOptions = RunOptions()
     limit: Annotated[Positive | None, _describe("N", "only the first N tasks", daily=True)] = None
     tasks: Annotated[
         tuple[str, ...] | None,
@@ -411,8 +410,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "FILE",
-            "a list of tasks to exclude: the file of 'datasets validate --write-exclude', or lines "
-            "with an id and a reason",
+            "a list of tasks to exclude: the file of 'datasets validate --write-exclude', or "
+            "lines with an id and a reason",
             path=True,
             fact="excluded",
         ),
@@ -424,19 +423,18 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     ] = 0
 
     @classmethod
-    def of(cls, *layers: Options) -> RunSpec:
-        """Make a spec from options, where a later layer goes before an earlier one.
+    def from_layers(cls, *layers: Options) -> RunSpec:
+        """Make a spec from layers of options; a later layer overrides an earlier layer.
 
-        An environment that is a folder with an ``intercode.toml`` is opened: what the file says
-        lies below all layers. One of a user's file, ``maze.py:Maze``, is loaded.
+        If the environment is a folder with an ``intercode.toml``, the file's options form the
+        lowest layer. A class of a user's file, ``maze.py:Maze``, is imported.
 
         Args:
-            layers: Option → value; None takes back what an earlier layer says. ``options`` are
-                texts, ``NAME=VALUE``, for options of the environment, which are read as its
-                declarations say.
+            layers: Option → value; None removes the value of an earlier layer. The key ``options``
+                holds texts, ``NAME=VALUE``, which are parsed by the environment's declarations.
 
         Raises:
-            UsageError: An option's value makes no sense, or the folder's file is malformed.
+            UsageError: An option's value is invalid, or the folder's file is malformed.
         """
         flat: dict[str, Any] = {}
         for layer in layers:
@@ -446,7 +444,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         elif (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
             folder_options = from_toml(name)
             if flat.get("data") is not None:
-                folder_options.pop("split", None)  # of the folder's own tasks
+                folder_options.pop("split", None)  # a split of the folder's tasks, now replaced
             flat = {**folder_options, **_drop_none(flat), "env": folder_options["env"]}
         elif name:
             if str(name) not in ENVS:
@@ -461,17 +459,19 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             for layer in layers:
                 _refuse_twice(layer, values)
             flat |= values
-        parts: dict[str, Any] = {part: {} for part in PARTS}
+        sections: dict[str, Any] = {section: {} for section in SECTIONS}
         env_options: dict[str, Any] = {}
         for option, value in _drop_none(flat).items():
             value = str(value) if isinstance(value, Path) else value
             if option in LIMITS:
                 value = _limit(option, value)
-            part = _parts_by_option().get(option)
-            (env_options if part is None else parts[part] if part else parts)[option] = value
-        parts["env"]["options"] = env_options
+            section = _section_by_option().get(option)
+            (env_options if section is None else sections[section] if section else sections)[
+                option
+            ] = value
+        sections["env"]["options"] = env_options
         try:
-            return msgspec.convert(parts, cls)
+            return msgspec.convert(sections, cls)
         except msgspec.ValidationError as error:
             text, _, path = str(error).partition(" - at `$.")
             name = path.rpartition(".")[2].rstrip("`")
@@ -480,18 +480,18 @@ class RunSpec(_Part, frozen=True, kw_only=True):
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, *lower_layers: Options) -> RunSpec:
-        """Make a spec from a parsed command line, and what lies below it."""
-        return cls.of(*lower_layers, read_arguments(args))
+        """Make a spec from a parsed command line, over lower layers of options."""
+        return cls.from_layers(*lower_layers, read_arguments(args))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunSpec:
         """Make a spec from a JSON object, option → value.
 
         Raises:
-            UsageError: It is not such an object.
+            UsageError: The text is not such an object, or an option is invalid.
         """
         try:
-            return cls.of(msgspec.json.decode(text, type=dict[str, Any]))
+            return cls.from_layers(msgspec.json.decode(text, type=dict[str, Any]))
         except msgspec.MsgspecError as error:
             raise UsageError(f"not a spec: {error}") from None
 
@@ -502,32 +502,32 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         overrides: Options | None = None,
         *,
         trust: bool = False,
-        resumes: bool = False,
+        is_resume: bool = False,
         record: object = MANIFEST,
     ) -> RunSpec:
-        """Make the spec of a recorded run, with what is given now over it.
+        """Make the spec of a recorded run, overridden by the caller's options.
 
-        A record is data: an option of it that would run code, read a path or reach an address
-        counts only if it is given again, with the same value, or the record is trusted. A key
-        never goes to an address that is not given. See `intercode.trust`.
+        A record is untrusted data. A recorded option that would run code, read a path or reach an
+        address counts only if the caller repeats its value, or trusts the record. A key never goes
+        to an address that the caller has not named. See `intercode.trust`.
 
-        With another agent, nothing is taken that was said to the recorded one.
+        If the caller names another agent, the recorded options of agent and model are dropped.
 
         Args:
             manifest: The run's ``run.json``.
-            overrides: Options; those that name another agent, seed or exclusion are put among what
-                may differ from the record.
-            trust: Whether what acts is taken from the record, too.
-            resumes: Whether the run itself goes on: as its last session was carried out, and
-                nothing may differ.
-            record: The record's place, for messages.
+            overrides: The caller's options. Options that change agent, seed or exclusion are added
+                to the differences that the run accepts.
+            trust: Whether recorded options that act are accepted, too.
+            is_resume: Whether the spec resumes the run: with the execution options of its last
+                session, and no accepted differences.
+            record: The record's location, for messages.
 
         Raises:
-            TrustError: The record acts, and is not trusted.
-            UsageError: The record has left a password out, and it was not given.
+            TrustError: The record has options that act, and is not trusted.
+            UsageError: The record omits a password, and the caller did not give it.
         """
         overrides = _add_folder(manifest, _read_given(overrides or {}, manifest, trust=trust))
-        record_values = inherited_options(manifest, overrides, resumes=resumes)
+        record_values = inherited_options(manifest, overrides, is_resume=is_resume)
         repeated_names = _repeated_names(record_values, overrides)
         check(
             record,
@@ -543,73 +543,73 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             ):
                 flag = name.replace("_", "-")
                 raise UsageError(f"the record omits passwords and keys: give --{flag} again")
-        differs = {
+        differing_names = {
             fact
             for option in overrides
-            if (fact := _fact(option)) and option not in repeated_names and not resumes
+            if (fact := _changed_fact(option)) and option not in repeated_names and not is_resume
         }
-        accept = [*overrides.get("accept", ()), *sorted(differs)]
+        accepted_names = [*overrides.get("accept", ()), *sorted(differing_names)]
         if {"env", "data"} <= repeated_names:  # a folder's file may have changed since
             overrides = {name: value for name, value in overrides.items() if name != "env"}
-        return cls.of(record_values, overrides, {"accept": accept})
+        return cls.from_layers(record_values, overrides, {"accept": accepted_names})
 
     def merge(self, **changes: Any) -> RunSpec:
-        """Return this spec with other options; None takes one back."""
-        return RunSpec.of(self.flat(), changes)
+        """Return a copy with other options; None removes an option."""
+        return RunSpec.from_layers(self.flat(), changes)
 
     def flat(self) -> dict[str, Any]:
-        """Return the options, option → value; those that were not given are left out."""
+        """Return the options, option → value, without those that have no value from the caller."""
         options: dict[str, Any] = msgspec.to_builtins(self)
         env_options: dict[str, Any] = options["env"].pop("options")
-        for part in PARTS:
-            options |= options.pop(part)
+        for section in SECTIONS:
+            options |= options.pop(section)
         options = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
-        flags = _flags()
+        flags = _flag_options()
         return env_options | {
             k: v for k, v in options.items() if v is not None and v != [] and (v or k not in flags)
         }
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options for a record: they mean the same in any folder, without passwords.
+        """Return the options for a record: valid in any working directory, without passwords.
 
-        How the run is carried out is left out, and the file of what is excluded: the record has
-        what it says.
+        The execution options and the file of excluded tasks are omitted: the record holds the
+        file's content.
         """
         return {
             name: _PORTABLE.get(name, portable)(value)
             for name, value in sorted(self.flat().items())
-            if _parts_by_option().get(name) != "how" and name != "exclude"
+            if _section_by_option().get(name) != "how" and name != "exclude"
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return the environment's options by whose values runs are told apart: see `Role`.
+        """Return the environment's options that identify a run: see `intercode.envs.options.Role`.
 
-        An option that was not given is left out, and so is one that has its default.
+        Options without a value, or with their default, are omitted.
         """
         env = self.env
         return _identity(env.options, list_constructor_options(environment(env.name, env.protocol)))
 
-    def diff(self, other_spec: RunSpec) -> list[Difference]:
-        """List the options that another spec does not have alike."""
+    def diff(self, other_spec: RunSpec) -> list[ValueDifference]:
+        """List the options whose values differ between this spec and another spec."""
         return diff(self.flat(), other_spec.flat())
 
     @property
     def reward(self) -> str | None:
-        """The reward's name; None: the environment's own."""
+        """The reward's name; None: the environment's default reward."""
         return self.env.options.get("reward")
 
 
-PARTS: Mapping[str, type[_Part]] = {
+SECTIONS: Mapping[str, type[_Part]] = {
     "env": EnvSpec,
     "agent": AgentSpec,
     "model": ModelSpec,
-    "how": How,
+    "how": RunOptions,
 }
 """The parts of `RunSpec`, by the names of its fields."""
 _EXCLUSIVE_GROUPS = ({"limit", "tasks"},)
-"""Options of which none is taken from a record if one was given."""
+"""Groups of options: if the caller gives one option, the others are not inherited from a record."""
 _OLD_NAMES = {"provider": "sandbox"}
-"""Option in the records of 0.1.0 → its name since."""
+"""Option in the records of 0.1.0 → its present name."""
 
 
 def from_toml(folder: str | Path) -> dict[str, Any]:
@@ -628,36 +628,37 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
     return {**_drop_none(facts), **benchmark.options, **benchmark.limits}
 
 
-def recorded_options(manifest: Mapping[str, Any], *, resumes: bool = False) -> dict[str, Any]:
-    """Return the options of a record's last session, also of one that 0.1.0 has written.
+def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) -> dict[str, Any]:
+    """Return the options of a record's last session, including records of version 0.1.0.
 
-    0.1.0 had another name for ``sandbox``, and kept options of an environment's own under ``more``.
+    Version 0.1.0 had another name for ``sandbox``, and kept environment-specific options under
+    ``more``.
 
     Args:
         manifest: The run's ``run.json``.
-        resumes: Whether to add how the session was carried out; no record has the rest of that.
+        is_resume: Whether to add the session's execution options, as far as records hold them.
     """
     last_session: Mapping[str, Any] = (manifest.get("sessions") or [{}])[-1]
     options: dict[str, Any] = dict(last_session.get("options", {}))
     extra_options = options.pop("more", {})
     options = {**(extra_options if isinstance(extra_options, dict) else {}), **options}
-    options.pop("reward_every_turn", None)  # the agent asks for it
-    if manifest.get("env", {}).get("history") == "full":  # also where there was no such option yet
+    options.pop("reward_every_turn", None)  # the agent requests it
+    if manifest.get("env", {}).get("history") == "full":  # set for records older than the option
         options.setdefault("history", "full")
     options = {_OLD_NAMES.get(name, name): value for name, value in options.items()}
-    for name in (*list_part_options(How), "exclude"):
+    for name in (*list_section_options(RunOptions), "exclude"):
         options.pop(name, None)
-    if resumes:
+    if is_resume:
         settings = last_session.get("settings", {})
         options |= {name: settings.get(_SETTINGS.get(name, name)) for name in _CARRIED_OUT}
     return _drop_none(options)
 
 
 def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a record with the environment's options by which runs are told apart.
+    """Return a manifest with the environment's identifying options under ``env.options``.
 
-    Records had only some of them once, among other facts; the rest is among the options of their
-    sessions. What is absent there had its default.
+    Older records hold some of these options among other facts, and the rest among the options of
+    their sessions. An option that is absent there had its default.
     """
     env = manifest.get("env") or {}
     if "options" in env:
@@ -665,16 +666,16 @@ def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     declared_options: dict[str, Option] = {}
     for kind in environment_kinds():
         declared_options |= list_class_options(kind)
-    parts = _parts_by_option()
+    section_by_option = _section_by_option()
     options = recorded_options(manifest)
-    env_options = {name: value for name, value in options.items() if name not in parts}
+    env_options = {name: value for name, value in options.items() if name not in section_by_option}
     identity = _identity(env_options, declared_options)
     facts = {name: fact for name, fact in env.items() if name not in identity}
     return {**manifest, "env": {**facts, "options": identity}}
 
 
 def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[str, Any]:
-    """Return those of an environment's options that identify a run and have not their default."""
+    """Return the environment's options that identify a run and differ from their defaults."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in sorted(options.items())
@@ -684,42 +685,45 @@ def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[
 
 
 _CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "model_timeout", "on", "retries")
-"""Options of `How` that a resumed run takes over."""
+"""Options of `RunOptions` that a resumed run inherits."""
 _SETTINGS = {"retries": "max_retries"}
 """Option → its name in a session's settings."""
 
 
 def inherited_options(
-    manifest: Mapping[str, Any], overrides: Options, *, resumes: bool = False
+    manifest: Mapping[str, Any], overrides: Options, *, is_resume: bool = False
 ) -> dict[str, Any]:
-    """Return the recorded options that remain beside those that are given: see `from_record`."""
-    record_values = recorded_options(manifest, resumes=resumes)
+    """Return the recorded options that the caller's options do not replace.
+
+    See `RunSpec.from_record`.
+    """
+    record_values = recorded_options(manifest, is_resume=is_resume)
     repeated_names = _repeated_names(record_values, overrides)
     replaced_names = {name for name in overrides if name not in repeated_names}
     for group in _EXCLUSIVE_GROUPS:
         replaced_names |= group if replaced_names & group else set()
     if replaced_names & {"agent", "preset"}:
         replaced_names |= {
-            name for name, part in _parts_by_option().items() if part in ("agent", "model")
+            name for name, section in _section_by_option().items() if section in ("agent", "model")
         }
     return {name: value for name, value in record_values.items() if name not in replaced_names}
 
 
 def list_record_effects(
-    manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, resumes: bool = False
+    manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, is_resume: bool = False
 ) -> list[Effect]:
-    """List what a record would run, read or reach that is not given again: see `from_record`."""
+    """List the recorded effects that the caller did not repeat: see `RunSpec.from_record`."""
     overrides = _add_folder(manifest, _read_given(overrides, manifest, trust=trust))
-    record_values = inherited_options(manifest, overrides, resumes=resumes)
+    record_values = inherited_options(manifest, overrides, is_resume=is_resume)
     return effects(record_values, _repeated_names(record_values, overrides))
 
 
 def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
-    """Add the tasks, images and code of a benchmark's folder to the options that are given.
+    """Add the tasks, images and code of a benchmark's folder to the caller's options.
 
-    The folder may have moved since its run: what the record has of it is then nowhere. That all is
-    as it was, digests say; other options than these are the recorded ones. The image that is given
-    takes the place of the folder's.
+    The folder may have moved since the run, so the recorded paths may be gone; digests verify that
+    the contents are unchanged. All other options stay as recorded. An image from the caller
+    replaces the folder's image.
     """
     env, record_values = overrides.get("env"), recorded_options(manifest)
     if "image" in overrides and "default_image" in record_values and "image" not in record_values:
@@ -739,30 +743,33 @@ def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
 
 
 def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
-    """Name the recorded options that are given again, with the same value.
+    """Return the recorded options that the caller repeats with the same value.
 
-    A folder with an ``intercode.toml`` gives all that its file says.
+    A folder with an ``intercode.toml`` repeats all options of its file.
     """
-    spec = RunSpec.of(overrides)
-    forms = [json.loads(json.dumps(form)) for form in (spec.flat(), spec.recorded())]
+    spec = RunSpec.from_layers(overrides)
+    option_sets = [
+        json.loads(json.dumps(option_set)) for option_set in (spec.flat(), spec.recorded())
+    ]
     is_source = "env" in overrides and overrides["env"] not in ENVS
     return {
         name
         for name, value in record_values.items()
-        if any(form.get(name) == value for form in forms) and (name in overrides or is_source)
+        if any(option_set.get(name) == value for option_set in option_sets)
+        and (name in overrides or is_source)
     }
 
 
 def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> dict[str, Any]:
-    """Read options of an environment, ``NAME=VALUE``, as its declarations say.
+    """Parse options of an environment, ``NAME=VALUE``, by the types that its class declares.
 
     Args:
-        texts: The options. One whose value is a list is given several times.
+        texts: The options. An option whose value is a list may occur several times.
         env: The environment's name.
-        protocol: Its protocol.
+        protocol: The environment's protocol.
 
     Raises:
-        UsageError: There is no such option, it is given twice, or its value makes no sense.
+        UsageError: An option is unknown, occurs twice, or has an invalid value.
     """
     if not texts:
         return {}
@@ -781,7 +788,7 @@ def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> d
             raise UsageError(
                 f"environment {env!r} has no option {name!r}{hint_text(name, declared_options)}"
             )
-        if name in _parts_by_option() and not any(
+        if name in _section_by_option() and not any(
             name in list_class_options(kind) for kind in environment_kinds()
         ):
             raise UsageError(f"-o {name}: use --{name}, which is an option of every run")
@@ -800,7 +807,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _refuse_twice(layer: Options, values: Options) -> None:
-    """Refuse an option that is given by its own name and, otherwise, among ``options``."""
+    """Refuse an option whose value under its own name differs from that among ``options``."""
     if layer.get("options"):
         for name in values:
             if layer.get(name) not in (None, values[name]):
@@ -808,9 +815,9 @@ def _refuse_twice(layer: Options, values: Options) -> None:
 
 
 def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
-    """Read the texts among options that are given beside a record: see `read_options`.
+    """Parse the texts among the options that override a record: see `read_options`.
 
-    They stay unread where only the record names the environment, and may not: it is refused then.
+    The texts stay unparsed if only an untrusted record names the environment: `check` refuses it.
     """
     overrides = _drop_none(overrides)
     texts = overrides.pop("options", ())
@@ -821,7 +828,7 @@ def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool)
     protocol = overrides.get("protocol") or record_values.get("protocol")
     if not (protocol in (None, "default", "paper") or "protocol" in overrides or trust):
         return overrides
-    env_spec = RunSpec.of({"env": env, "protocol": protocol}).env
+    env_spec = RunSpec.from_layers({"env": env, "protocol": protocol}).env
     values = read_options(texts, env_spec.name, env_spec.protocol)
     _refuse_twice({**overrides, "options": texts}, values)
     return {**overrides, **values}
@@ -838,33 +845,33 @@ def _drop_none(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# From and to the command line
+# Command line
 
 
 @cache
-def list_part_options(part: type[msgspec.Struct]) -> dict[str, Option]:
+def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
     """List a part's options by name."""
-    encoded_names = {field.name: field.encode_name for field in msgspec.structs.fields(part)}
+    encoded_names = {field.name: field.encode_name for field in msgspec.structs.fields(section)}
     return {
         encoded_names[name]: msgspec.structs.replace(option, name=encoded_names[name])
-        for name, option in list_class_options(part).items()
-        if name not in PARTS
+        for name, option in list_class_options(section).items()
+        if name not in SECTIONS
     }
 
 
 def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
-    """Return the classes of the options of the package's environments."""
+    """Return the option classes of the package's environments."""
     return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions
 
 
 def _environment_name(kind: type[msgspec.Struct]) -> str:
-    """Return the environment of a class of options, which is named after it."""
+    """Return the environment that an option class is named after."""
     return kind.__name__.removesuffix("Options").lower()
 
 
 @cache
 def environment_options() -> dict[str, Option]:
-    """List the options of which the environments of the package take some, the limits last."""
+    """List the command line's options of all environments of the package, the limits last."""
     options: dict[str, Option] = {}
     for kind in environment_kinds():
         for name, option in list_class_options(kind).items():
@@ -874,7 +881,7 @@ def environment_options() -> dict[str, Option]:
 
 
 def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
-    """Map title to options: those without a group of their own are below the first."""
+    """Group options by title: options without a group are under `title`, which comes first."""
     groups: dict[str, dict[str, Option]] = {title: {}}
     for name, option in options.items():
         groups.setdefault(option.group or title, {})[name] = option
@@ -882,7 +889,7 @@ def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[s
 
 
 def group_by_environment() -> dict[str, dict[str, Option]]:
-    """Map title to the options of environments: of all, then of those that it names, the limits."""
+    """Group environment options by title: common options, those of some environments, limits."""
     groups: dict[str, dict[str, Option]] = {}
     kinds = {_environment_name(kind): kind for kind in environment_kinds()}
     for name, option in environment_options().items():
@@ -896,43 +903,42 @@ def group_by_environment() -> dict[str, dict[str, Option]]:
 
 
 @cache
-def _parts_by_option() -> dict[str, str]:
-    """Option → the part that it is in; "" for those of `RunSpec` itself."""
-    parts = dict.fromkeys(list_part_options(RunSpec), "")
-    for part, kind in PARTS.items():
-        parts |= dict.fromkeys(list_part_options(kind), part)
-    del parts["options"]
-    return parts
+def _section_by_option() -> dict[str, str]:
+    """Return option → name of its part; "" for the fields of `RunSpec` itself."""
+    section_by_option = dict.fromkeys(list_section_options(RunSpec), "")
+    for section, kind in SECTIONS.items():
+        section_by_option |= dict.fromkeys(list_section_options(kind), section)
+    del section_by_option["options"]
+    return section_by_option
 
 
-def _fact(option: str) -> str:
-    """Return the fact in a record that is meant to differ if an option is given; "" for none."""
-    part = _parts_by_option().get(option)
-    if part in ("agent", "model"):
+def _changed_fact(option: str) -> str:
+    """Return the recorded fact that an option is meant to change; "" for none."""
+    section = _section_by_option().get(option)
+    if section in ("agent", "model"):
         return "agent"
-    return list_part_options(RunSpec)[option].fact if part == "" else ""
+    return list_section_options(RunSpec)[option].fact if section == "" else ""
 
 
 @cache
-def _flags() -> set[str]:
-    """Name the options for which False means that they were not given."""
-    parts = (*PARTS.values(), RunSpec)
+def _flag_options() -> set[str]:
+    """Return the options for which False stands for no value from the caller."""
+    section_types = (*SECTIONS.values(), RunSpec)
     return {
         k
-        for part in parts
-        for k, option in list_part_options(part).items()
+        for section in section_types
+        for k, option in list_section_options(section).items()
         if option.default is False
     }
 
 
 def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that a parsed command line has; a preset's lie below them.
+    """Return the options of a parsed command line, which override those of its preset.
 
     Raises:
-        UsageError: There is no such preset, or it is for another environment; or two environments
-            are named.
+        UsageError: The preset is unknown or of another environment, or two environments are named.
     """
-    names = _parts_by_option().keys() | environment_options().keys() | {"options"}
+    names = _section_by_option().keys() | environment_options().keys() | {"options"}
     options = _drop_none({name: value for name, value in vars(args).items() if name in names})
     env_option = getattr(args, "env_option", None)
     network = options.get("network")
@@ -942,7 +948,7 @@ def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
         and env_option is None
         and _is_env(network)
     ):
-        options |= {"env": network, "network": True}  # --network was a flag only: --network ENV
+        options |= {"env": network, "network": True}  # --network was once a flag: --network ENV
     if env_option is not None and options.setdefault("env", env_option) != env_option:
         raise UsageError(f"two environments are given: {options['env']!r} and {env_option!r}")
     if "preset" not in options:
@@ -956,10 +962,10 @@ def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def resolve_preset(name: str) -> Any:
-    """Return the preset of a name.
+    """Return a preset by name.
 
     Raises:
-        UsageError: No preset has the name, or its package is not installed.
+        UsageError: No preset has the name, or the preset's package is not installed.
     """
     family = name.partition("-")[0]
     if family in PRESETS or family in PRESETS.homes:
@@ -976,17 +982,17 @@ def _is_env(name: str) -> bool:
 
 
 def add_environment(parser: argparse.ArgumentParser) -> None:
-    """Add ``ENV`` and ``--env ENV``."""
+    """Add the arguments ``ENV`` and ``--env ENV`` to a parser."""
     description = (
-        f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; or "
-        f"tasks of another framework, such as harbor:FOLDER"
+        f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; "
+        "or tasks of another framework, such as harbor:FOLDER"
     )
     parser.add_argument("env", nargs="?", metavar="ENV", help=description)
     parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same as ENV")
 
 
 def environments(*, packages: bool = True) -> list[str]:
-    """List the environments, without their other protocols."""
+    """List the names of the environments, without entries of the form ``name:protocol``."""
     return [name for name in ENVS.names(packages=packages) if ":" not in name]
 
 
@@ -996,54 +1002,60 @@ def add_options(
     *names: str,
     excluded_names: str = "",
 ) -> None:
-    """Add options to a parser, where None stands for what is not given.
+    """Add options to a parser, with the default None.
 
     Args:
-        parser: A parser or a group of one.
+        parser: A parser, or an argument group of a parser.
         options: Name → option.
-        names: Which of them; default: all that have a flag.
-        excluded_names: Names of those that are left out, with spaces between them.
+        names: The options to add; default: all options with a flag.
+        excluded_names: Names of options to omit, separated by spaces.
     """
     for name in names or options:
         option = options[name]
         if option.has_flag and name not in excluded_names.split():
             flag = _REPEATABLE_FLAGS.get(name, option.flag)
-            action = parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
+            action = parser.add_argument(
+                flag, dest=name, help=_help(option), **_argparse_keywords(option)
+            )
             vars(action)["is_rare"] = not option.is_daily  # for `intercode.cli.parser`
 
 
 def add_environment_options(
     parser: argparse._ActionsContainer, *, excluded_names: str = ""
 ) -> None:
-    """Add the options of the package's environments, and ``-o`` for those of all."""
+    """Add the options of the package's environments, and ``-o`` for options of any environment."""
     add_options(parser, environment_options(), excluded_names=excluded_names)
     add_named(parser)
 
 
 def add_named(parser: argparse._ActionsContainer) -> None:
-    """Add ``-o``."""
+    """Add the argument ``-o NAME=VALUE``."""
     action = parser.add_argument(
         "-o",
         action="append",
         dest="options",
         metavar="NAME=VALUE",
-        help="an option of the environment, including your own environment's; may be given several "
-        "times",
+        help=(
+            "an option of the environment, including your own environment's; may be given "
+            "several times"
+        ),
     )
     vars(action)["is_rare"] = True
 
 
 _REPEATABLE_FLAGS = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}
-"""Option that may be given several times → its flag."""
+"""Repeatable option → its flag."""
 
 
 def _help(option: Option) -> str:
     shows_default = option.default not in (None, False, (), "") and "default" not in option.help
-    says = shows_default and option.name in _parts_by_option() and not option.choices
-    return f"{option.help} (default: {option.default})" if says else option.help
+    shows_default_value = (
+        shows_default and option.name in _section_by_option() and not option.choices
+    )
+    return f"{option.help} (default: {option.default})" if shows_default_value else option.help
 
 
-def _takes(option: Option) -> dict[str, Any]:
+def _argparse_keywords(option: Option) -> dict[str, Any]:
     """Return argparse's keywords for an option's value."""
     if option.kinds == (bool,):
         has_negation = option.default is None
@@ -1051,7 +1063,7 @@ def _takes(option: Option) -> dict[str, Any]:
             "action": argparse.BooleanOptionalAction if has_negation else "store_true",
             "default": None,
         }
-    if bool in option.kinds:  # without a value, it is true
+    if bool in option.kinds:  # a flag without a value is true
         return {"nargs": "?", "const": True, "metavar": option.metavar}
     if option.choices:
         return {"choices": option.choices}
@@ -1065,7 +1077,7 @@ def _takes(option: Option) -> dict[str, Any]:
 
 
 def positive(text: str) -> int:
-    """Return a whole number above 0."""
+    """Parse a whole number above 0; argparse reports the error."""
     value = int(text) if text.isascii() and text.isdigit() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
@@ -1073,21 +1085,21 @@ def positive(text: str) -> int:
 
 
 def natural(text: str) -> int:
-    """Return a whole number, 0 or above."""
+    """Parse a whole number, 0 or above; argparse reports the error."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
     return int(text)
 
 
 def port(text: str) -> int:
-    """Return the number of a TCP port; 0: any that is free."""
+    """Parse the number of a TCP port, 0 to 65535; 0: any free port."""
     if (number := natural(text)) > 65535:
         raise argparse.ArgumentTypeError(f"must be a port, at most 65535, not {text}")
     return number
 
 
 def _reader(read: Callable[[object], Any]) -> Callable[[str], Any]:
-    """Return the reader of an argument, whose errors argparse reports."""
+    """Wrap a parser of values for argparse, which then reports the parser's `ValueError`."""
 
     def reader(text: str) -> Any:
         try:
@@ -1102,21 +1114,21 @@ seconds = _reader(units.seconds)
 size = _reader(units.size)
 
 
-def _number(text: str) -> float:
-    """Return a number, 0 or above."""
-    if not 0 <= (value := _float(text)) < float("inf"):
+def _parse_number(text: str) -> float:
+    """Parse a finite number, 0 or above."""
+    if not 0 <= (value := _parse_float(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number, 0 or above, not {text!r}")
     return value
 
 
-def _amount(text: str) -> float:
-    """Return a number above 0."""
-    if (value := _number(text)) == 0:
+def _parse_amount(text: str) -> float:
+    """Parse a finite number above 0."""
+    if (value := _parse_number(text)) == 0:
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
     return value
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -1124,96 +1136,96 @@ def _float(text: str) -> float:
 
 
 _READERS: dict[str | None, Callable[[str], Any]] = {
-    **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _amount, "P": _amount},
-    "T": _number,
+    **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _parse_amount, "P": _parse_amount},
+    "T": _parse_number,
 }
-"""Name of a value in ``--help`` → what reads it; other values are texts or whole numbers."""
+"""Placeholder in ``--help`` → parser of the value; other values are texts or whole numbers."""
 
 
-# For a record
+# Record
 
 
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
 
 
 def portable(value: Any) -> Any:
-    """Return a value as a record has it: without a password."""
+    """Return a value in its recorded form: without the password of a URL."""
     return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
 
 
-def _path(value: str) -> str:
+def _absolute_path(value: str) -> str:
     return str(Path(value).absolute())
 
 
-def _place(value: str) -> str:
-    """Make a path that there is absolute; a name or a URL stays."""
+def _absolute_if_existing(value: str) -> str:
+    """Make an existing path absolute; a name or a URL stays, without its password."""
     if scheme := parse_scheme(value):
-        return f"{scheme}:{_place(value.partition(':')[2])}"
+        return f"{scheme}:{_absolute_if_existing(value.partition(':')[2])}"
     path = Path(value).expanduser()
     looks_like_a_path = "/" in value or bool(path.suffix)
     is_existing_path = looks_like_a_path and path.exists()
     return str(path.absolute()) if is_existing_path else str(portable(value))
 
 
-def _data(value: str) -> str:
+def _portable_dataset(value: str) -> str:
     is_code = is_reference(value) and is_reference(loader_name(value) or "")
-    return absolute(value) if is_code else _place(value)
+    return absolute(value) if is_code else _absolute_if_existing(value)
 
 
-def _code(value: str) -> str:
+def _portable_code(value: str) -> str:
     """Make the path in ``file.py:name`` absolute."""
     if value.endswith(".toml") and not value.startswith("cli:"):  # an agent's profile
-        return _place(value)
+        return _absolute_if_existing(value)
     return absolute(value)
 
 
-def _model(value: str) -> str:
+def _portable_model(value: str) -> str:
     return value if value.partition("/")[0] in MODELS else absolute(value)
 
 
-def _engine(value: str) -> str:
+def _portable_engine(value: str) -> str:
     return str(portable(value)) if "://" in value else absolute(value)
 
 
-def _image(value: str) -> str:
-    from intercode_sandbox.images.base import parse  # takes long, and help needs no image
+def _portable_image(value: str) -> str:
+    from intercode_sandbox.images.base import parse  # a slow import, which help does not need
 
     try:
         return str(parse(value))
-    except ImageError:  # a name of another provider's
+    except ImageError:  # an image's name in another provider's syntax
         return value
 
 
 CODE = {"reward", "sandbox", "engine"}
-"""Options of environments that may name code in a file."""
+"""Environment options that may name code in a file."""
 
 
 def resolve_paths(options: Options) -> dict[str, Any]:
-    """Return options whose files are found from any working directory.
+    """Make the paths among options absolute, valid in any working directory.
 
-    Names that a run shows, as those of agents and models, stay: they are resolved once.
+    Names that a run displays, such as agents and models, stay unchanged: they are resolved once.
     """
     return {name: _resolve_value(name, value) for name, value in options.items()}
 
 
 def _resolve_value(name: str, value: Any) -> Any:
-    if not isinstance(value, str) or "://" in value:  # whose password a record leaves out
+    if not isinstance(value, str) or "://" in value:  # `portable` treats URLs
         return value
     if name in ("out", "cache", "prices", "prompt"):
-        return _path(value)
+        return _absolute_path(value)
     if name in CODE:
         return absolute(value)
-    return _place(value) if name in ("databases", "repositories") else value
+    return _absolute_if_existing(value) if name in ("databases", "repositories") else value
 
 
 _PORTABLE: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
-    "skill": lambda folders: [_path(folder) for folder in folders],
-    "data": _data,
-    "env": lambda name: ENVS.file_reference(name) or _place(name),
-    **dict.fromkeys(("databases", "repositories"), _place),
-    **dict.fromkeys(("agent", "protocol", "reward", "sandbox"), _code),
-    **dict.fromkeys(("judge_model", "model"), _model),
-    "engine": _engine,
-    **dict.fromkeys(("image", "default_image"), _image),
+    **dict.fromkeys(("cache", "prices", "prompt", "recording"), _absolute_path),
+    "skill": lambda folders: [_absolute_path(folder) for folder in folders],
+    "data": _portable_dataset,
+    "env": lambda name: ENVS.file_reference(name) or _absolute_if_existing(name),
+    **dict.fromkeys(("databases", "repositories"), _absolute_if_existing),
+    **dict.fromkeys(("agent", "protocol", "reward", "sandbox"), _portable_code),
+    **dict.fromkeys(("judge_model", "model"), _portable_model),
+    "engine": _portable_engine,
+    **dict.fromkeys(("image", "default_image"), _portable_image),
 }

@@ -1,4 +1,4 @@
-"""Syntax of the languages that InterCode writes and reads: SQL names, Python source."""
+"""Syntax helpers: quoting of SQL names, and parsing of Python source."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _parse_lock = threading.Lock()
 
 
 def parse(source: str) -> ast.Module:
-    """Parse Python source; its warnings are not for our terminal.
+    """Parse Python source, without its warnings on InterCode's terminal.
 
-    One thread at a time: CPython counts the depth of a syntax tree, and keeps the filters of
-    warnings, once for all threads. Two that parse at once can end with a SystemError (in 3.11).
+    A lock admits one thread at a time: CPython shares the depth counter of the parser and the
+    warning filters among threads. Two concurrent calls can raise a SystemError (in 3.11).
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: The source is not Python, or too deep.
@@ -23,6 +23,6 @@ def parse(source: str) -> ast.Module:
         return ast.parse(source)
 
 
-def quoted(name: str, mark: str = '"') -> str:
-    """Quote a name, or with ``'`` a text, for SQL: standard SQL's mark, or MySQL's backtick."""
-    return f"{mark}{name.replace(mark, mark * 2)}{mark}"
+def quote_identifier(name: str, quote: str = '"') -> str:
+    """Quote a name for SQL with the standard's ``"`` or MySQL's backtick, or a text with ``'``."""
+    return f"{quote}{name.replace(quote, quote * 2)}{quote}"

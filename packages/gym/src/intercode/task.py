@@ -1,8 +1,7 @@
-"""`Task` and `Dataset`: requests to agents, plain data, validated when made.
+"""Tasks and datasets: requests to agents as plain, validated data.
 
-A `Task` that exists is well-formed: every field is checked and brought to one shape by
-`Task.__post_init__`, so nothing further up has to look again. Reading files is in
-`intercode.datasets.files`.
+`Task.__post_init__` validates and normalises every field, so callers need no further checks. A
+`Dataset` is an ordered set of tasks with unique ids. `intercode.datasets.files` reads data files.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 SHOWN = ("db_tables",)
-"""The keys of a task's `metadata` that its agent may know."""
+"""The keys of a task's `metadata` that its agent may see."""
 
 SANDBOX_LIMITS = ("memory", "disk", "processes", "capabilities")
 """The fields of a task that limit its sandbox."""
 
 LOOKS = "looks"
-"""The key of a task's `metadata` for actions that show what its gold needs: the oracle takes them
-before gold."""
+"""The key of a task's `metadata` for actions that show what the reference solution (gold) needs.
+The oracle takes them before gold."""
 
 CLOCK = "clock"
-"""The key of a task's `metadata` for folder → age, in a task that depends on the clock: see
-`Task.ages`."""
+"""The key of a task's `metadata` for folder → age, in a task that depends on the clock (see
+`Task.ages`)."""
 COMMON_METADATA = (LOOKS, CLOCK, "alternatives", "cache_gold", "judge", "wrong")
-"""The keys of `metadata` that tasks of any environment may have."""
+"""The keys of `metadata` that are valid in tasks of every environment."""
 
 CANNOT = "cannot"
-"""The key of a task's `metadata` that says why it cannot be graded: no run tries it."""
+"""The key of a task's `metadata` for the reason why grading is impossible: runs omit the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to do, and how to tell whether it was done.
+    """One problem: a query, and the data needed to try and to grade a solution.
 
     Raises:
         TaskError: A field has the wrong type or an impossible value; the message names it.
@@ -57,13 +56,14 @@ class Task:
     query: str
     """The request to the agent, in words."""
     gold: tuple[str, ...] = ()
-    """Accepted solutions (commands, statements, functions, flags): the best one counts."""
+    """Reference solutions (commands, statements, functions, flags); the best match counts."""
     setup: str | None = None
-    """Run in the sandbox before the agent sees the task. Must do the same every time."""
+    """A deterministic command, run in the sandbox before the agent's first turn."""
     verification: str | None = None
     """A command run at the end; exit code 0 means solved."""
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Path → text, written before `setup` runs. Relative paths start at the image's directory."""
+    """Path → text, written before `setup` runs. Relative paths start in the image's working
+    directory."""
     image: str | None = None
     """The image of the task; None: the environment's default."""
     timeout: float | None = None
@@ -75,25 +75,25 @@ class Task:
     tags: tuple[str, ...] = ()
     """Labels to filter by."""
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Everything else that the data held about the task, under its own names."""
+    """All further fields of the task's data, under their original names."""
     may_change: tuple[str, ...] = ()
-    """Absolute paths of system files and settings that an answer is expected to change, for the
-    verification: ``*``, ``?`` and ``[…]`` stand within a name, a folder for all that is in it."""
+    """Absolute paths of system files and settings that a solution is expected to change, for the
+    verification. ``*``, ``?`` and ``[…]`` match within a name; a folder includes its contents."""
     memory: int | None = None
-    """Bytes that its sandbox may use, in a file also as ``"1G"``; None: the environment's limit."""
+    """The sandbox's memory in bytes, in a file also ``"1G"``; None: the environment's limit."""
     disk: int | None = None
-    """Bytes that its sandbox may write; None: the environment's limit."""
+    """Bytes that the sandbox may write; None: the environment's limit."""
     processes: int | None = None
-    """Processes and threads of its sandbox; None: the environment's limit."""
+    """Processes and threads of the sandbox; None: the environment's limit."""
     capabilities: tuple[str, ...] | None = None
-    """The capabilities that root of its sandbox has: names of
+    """The capabilities of root in the sandbox: names of
     `intercode_sandbox.capabilities.CAPABILITIES`; None: the environment's."""
     verification_timeout: float | None = None
     """Seconds for the verification; None: `timeout`."""
     folder: Path | None = field(default=None, compare=False, repr=False)
-    """The folder of the data file that the task is from. All that the task names on this machine
-    lies in it, and its relative paths begin there. None: a program made the task, which may name
-    any place. A data file cannot set it."""
+    """The folder of the task's data file. Every host path of the task must lie within it, and
+    relative paths start there. None: a program made the task, and may name any path. A data file
+    cannot set this field."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -101,14 +101,15 @@ class Task:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any], index: int = 0, folder: Path | None = None) -> Task:
-        """A task from a row of a data file.
+        """Build a task from a row of a data file.
 
-        Unknown fields go to `metadata`, unless they are misspelt; fields that are null count as
-        absent.
+        Unknown fields go to `metadata`; a name close to a known field is refused as a misspelling.
+        Fields that are null count as absent.
 
-        Two shapes are told apart by ``task_id``. A row without one has the shape of the 2023
-        data: its id is the row's number, and a list under ``gold`` is *one* solution, whose
-        commands are joined by ``;``. In a row with one, such a list holds *alternatives*.
+        The field ``task_id`` distinguishes two shapes. A row without the field has the shape of
+        the 2023 data: the row's number is the id, and a list under ``gold`` is *one* solution,
+        whose commands are joined by ``;``. In a row with the field, a list under ``gold`` holds
+        *alternatives*.
 
         Args:
             row: The fields by name.
@@ -121,15 +122,19 @@ class Task:
         fields = {key: value for key, value in row.items() if value is not None}
         if "query" not in fields:
             other_keys = [str(key) for key in fields if key not in FIELDS]
-            meaning = nearest_word("query", other_keys) or next(
+            likely_name = nearest_word("query", other_keys) or next(
                 (k for k in other_keys if k in _QUERIES), None
             )
-            advice = f": rename {meaning!r}" if meaning else ""
+            advice = f": rename {likely_name!r}" if likely_name else ""
             raise TaskError(f"field 'query' is missing{advice}")
         if "task_id" not in fields:
             fields["task_id"] = index
             gold = fields.get("gold")
-            if isinstance(gold, list) and gold and all(isinstance(part, str) for part in gold):
+            if (
+                isinstance(gold, list)
+                and gold
+                and all(isinstance(gold_action, str) for gold_action in gold)
+            ):
                 fields["gold"] = ";".join(gold)
         unknown = {key: fields.pop(key) for key in list(fields) if key not in FIELDS}
         for key in unknown:
@@ -140,20 +145,21 @@ class Task:
                 )
         metadata = fields.pop("metadata", {})
         if not isinstance(metadata, Mapping):
-            raise TaskError(f"field 'metadata' must be an object, not {_kind(metadata)}")
+            raise TaskError(f"field 'metadata' must be an object, not {_json_type(metadata)}")
         if duplicates := sorted(set(metadata) & set(unknown)):
             raise TaskError(f"field {duplicates[0]!r} is given twice: beside and within 'metadata'")
         return cls(**fields, metadata={**metadata, **unknown}, folder=folder)
 
     @property
     def ages(self) -> Mapping[str, float]:
-        """Folders of the image whose files have fixed ages when an episode begins, by path.
+        """Folders of the image whose files have fixed ages at an episode's start: path → age.
 
-        A value is the age of the newest file there, in seconds; the files' times keep their
-        distances. A task with this mark, even an empty one, depends on the clock.
+        A value is the age of the folder's newest file in seconds, in [0, 1e10); the differences
+        between the files' times are preserved. A task with the metadata key `CLOCK`, even with an
+        empty value, depends on the clock.
 
         Raises:
-            TaskError: The mark has another shape.
+            TaskError: The metadata value has another shape.
         """
         ages = self.metadata.get(CLOCK, {})
         if not isinstance(ages, Mapping) or not all(map(_is_age, ages, ages.values())):
@@ -165,41 +171,47 @@ class Task:
 
     @property
     def depends_on_clock(self) -> bool:
-        """Whether the task is marked as dependent on the clock: its metadata has `CLOCK`."""
+        """Whether the task depends on the clock: its metadata has the key `CLOCK`."""
         return CLOCK in self.metadata
 
     @property
     def caches_gold(self) -> bool:
-        """Whether gold has the same effect at any time, so that its result may be cached."""
+        """Whether gold has the same effect at any time, which permits caching its result."""
         return not self.depends_on_clock and self.metadata.get("cache_gold") is not False
 
     def shown(self) -> Task:
-        """The task as an agent may know it, without solutions and all that scores it."""
+        """Return the part of the task that an agent may see, without solutions and grading data."""
         metadata = {name: self.metadata[name] for name in SHOWN if name in self.metadata}
         return Task(self.task_id, self.query, db=self.db, tags=self.tags, metadata=metadata)
 
     def expects(self, path: str) -> bool:
         """Whether `may_change` names a path, or a folder above it."""
-        places = (PurePosixPath(path), *PurePosixPath(path).parents) if self.may_change else ()
-        return any(place.match(glob) for place in places for glob in self.may_change)
+        expected_paths = (
+            (PurePosixPath(path), *PurePosixPath(path).parents) if self.may_change else ()
+        )
+        return any(
+            expected_path.match(glob)
+            for expected_path in expected_paths
+            for glob in self.may_change
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, without the fields that hold nothing; `from_dict` gives it back."""
+        """Return the task in plain JSON types, without empty fields; `from_dict` inverts it."""
         values = {name: getattr(self, name) for name in _CHECKS}
         plain_values = {name: _thaw(value) for name, value in values.items()}
         return {name: value for name, value in plain_values.items() if value not in (None, [], {})}
 
 
 class Dataset(Sequence[Task]):
-    """Tasks in order, each with an id of its own.
+    """An ordered collection of tasks with unique ids.
 
     Args:
         tasks: The tasks.
-        name: What people call it.
-        source: The file or folder that it was read from, if any.
-        databases: For SQL: the folder or file that holds the tasks' databases, if any.
-        rows: Task id → its place in `source`, such as ``row 3 (line 7)``, where known.
-        kept: The fields of the file that mean nothing, and were put into `metadata`.
+        name: The dataset's name in messages and records.
+        source: The file or folder of the data, if any.
+        databases: For SQL: the folder or file of the tasks' databases, if any.
+        rows: Task id → location in `source`, such as ``row 3 (line 7)``, where known.
+        retained_tasks: Unknown fields of the file, which were moved into `metadata`.
         version: The version of the tasks, if they have one (`intercode.datasets.catalog.VERSIONS`).
 
     Raises:
@@ -213,14 +225,14 @@ class Dataset(Sequence[Task]):
         source: str | None = None,
         databases: str | None = None,
         rows: Mapping[str, str] | None = None,
-        kept: Sequence[str] = (),
+        retained_tasks: Sequence[str] = (),
         version: int | None = None,
     ) -> None:
         self.name = name
         self.source = source
         self.databases = databases
         self.rows = rows or {}
-        self.kept = kept
+        self.kept = retained_tasks
         self.version = version
         self._tasks = tuple(tasks)
         for row, task in enumerate(self._tasks, 1):
@@ -247,7 +259,7 @@ class Dataset(Sequence[Task]):
     @overload
     def __getitem__(self, index: slice) -> Dataset: ...
     def __getitem__(self, index: int | str | slice) -> Task | Dataset:
-        """The task at a position or with an id (a text), or the tasks of a slice."""
+        """Return the task at a position or with an id (a text), or the tasks of a slice."""
         if isinstance(index, str):
             return self.by_id(index)
         if isinstance(index, slice):
@@ -268,7 +280,7 @@ class Dataset(Sequence[Task]):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the tasks in their order: the same tasks give it whatever file held them."""
+        """SHA-256 of the tasks in their order, independent of the file format."""
         if self._digest is None:
             rows = [task.to_dict() for task in self._tasks]
             text = json.dumps(rows, sort_keys=True, separators=(",", ":"), default=str)
@@ -276,10 +288,10 @@ class Dataset(Sequence[Task]):
         return self._digest
 
     def by_id(self, task_id: str | int) -> Task:
-        """The task with this id; a number is taken for its digits, as in data files.
+        """Return the task with an id; a number stands for its digits, as in data files.
 
         Raises:
-            TaskNotFoundError: There is none.
+            TaskNotFoundError: No task has the id.
         """
         try:
             return self._tasks[self._index[str(task_id)]]
@@ -290,10 +302,10 @@ class Dataset(Sequence[Task]):
             ) from None
 
     def at(self, index: int) -> Task:
-        """The task at a position, counted from 0.
+        """Return the task at a position, counted from 0.
 
         Raises:
-            TaskNotFoundError: There is none.
+            TaskNotFoundError: The index is not a whole number, or out of range.
         """
         if isinstance(index, bool) or not isinstance(index, Integral):
             raise TaskNotFoundError(f"{self.name}: an index must be a whole number, not {index!r}")
@@ -306,11 +318,11 @@ class Dataset(Sequence[Task]):
     def select_task(
         self, task_id: Any = None, index: Any = None, **unknown_options: Any
     ) -> Task | None:
-        """The task that options of an environment's `reset` name; None: they name none.
+        """Return the task that options of an environment's `reset` select; None without options.
 
         Raises:
             TaskNotFoundError: No task has that id or index.
-            UsageError: There is another option, or both are given.
+            UsageError: An option is unknown, or both options are given.
         """
         if unknown_options:
             raise UsageError(
@@ -323,15 +335,15 @@ class Dataset(Sequence[Task]):
         return None if index is None else self.at(index)
 
     def splits(self) -> list[str]:
-        """The names under ``split`` in the tasks' `metadata`, each once, in their order."""
+        """Return the distinct names under ``split`` in the tasks' `metadata`, in task order."""
         names = (task.metadata.get("split") for task in self._tasks)
         return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def split(self, name: str) -> Dataset:
-        """The tasks whose `metadata` has this name under ``split``.
+        """Return the tasks whose `metadata` has this name under ``split``.
 
         Raises:
-            TaskError: There are none.
+            TaskError: No task has this split.
         """
         if name not in (split_names := self.splits()):
             message = (
@@ -343,30 +355,30 @@ class Dataset(Sequence[Task]):
         return self.filter(lambda task: task.metadata.get("split") == name)
 
     def where(self, task: Task) -> str:
-        """Tell where a task stands, for messages: ``tasks.jsonl: row 3 (line 7), task 'a'``."""
-        return f"{self._place(task)}task {task.task_id!r}"
+        """Return a task's location for messages: ``tasks.jsonl: row 3 (line 7), task 'a'``."""
+        return f"{self._row_location(task)}task {task.task_id!r}"
 
     @contextmanager
     def locate_errors(self, task: Task) -> Iterator[None]:
-        """Put file and row before a `TaskError` that begins with the task."""
+        """Prefix the message of a `TaskError` from the block with the task's file and row."""
         try:
             yield
         except TaskError as error:
-            raise TaskError(f"{self._place(task)}{error}") from error
+            raise TaskError(f"{self._row_location(task)}{error}") from error
 
-    def _place(self, task: Task) -> str:
+    def _row_location(self, task: Task) -> str:
         row = f"{self.rows[task.task_id]}, " if task.task_id in self.rows else ""
         return f"{self.source or self.name}: {row}"
 
     def filter(self, keep: Callable[[Task], bool]) -> Dataset:
-        """The tasks for which `keep` is true, in the same order."""
+        """Return the tasks for which `keep` is true, in the same order."""
         return self._copy_with(task for task in self._tasks if keep(task))
 
     def order(self, seed: int) -> list[int]:
-        """A permutation of the row numbers, the same for this seed on every machine.
+        """Return a permutation of the row numbers, equal for equal seeds on every machine.
 
-        It sorts by a hash of seed and id rather than shuffling, so that it depends on no
-        library's random numbers, and taking a task away leaves the others in their order.
+        The order sorts by a BLAKE2b hash of seed and id instead of shuffling: it depends on no
+        library's random numbers, and removing a task does not reorder the others.
         """
 
         def key(row: int) -> bytes:
@@ -376,17 +388,17 @@ class Dataset(Sequence[Task]):
         return sorted(range(len(self)), key=key)
 
     def iterate_shuffled(self, rng: Generator) -> Iterator[Task]:
-        """Yield every task once in a random order, then in another one, without an end."""
+        """Yield all tasks in a random order, then in another random order, indefinitely."""
         while True:
             for row in self.order(int(rng.integers(2**32))):
                 yield self._tasks[row]
 
     def sample(self, count: int, seed: int = 0) -> Dataset:
-        """`count` tasks (or all, if there are fewer), drawn and ordered by `seed`."""
+        """Return at most `count` tasks, drawn and ordered by `seed`."""
         return self._copy_with(self._tasks[row] for row in self.order(seed)[:count])
 
     def limit_timeouts(self, timeout: float) -> Dataset:
-        """Return the tasks, with at most so many seconds for each action of theirs."""
+        """Return the dataset with each task's `timeout` capped at some seconds per action."""
         if all((task.timeout or 0) <= timeout for task in self):
             return self
         return self._copy_with(
@@ -407,15 +419,15 @@ def _validate(name: str, check: Callable[[object], Any], value: object) -> Any:
         raise TaskError(f"field {name!r} {error}") from None
 
 
-def _kind(value: object) -> str:
-    """A type by the name that a writer of JSON knows."""
+def _json_type(value: object) -> str:
+    """Return a value's type in the words of JSON, for messages."""
     names = {str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number"}
     return names.get(type(value), type(value).__name__)
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"must be text, not {_kind(value)}")
+        raise ValueError(f"must be text, not {_json_type(value)}")
     if "\0" in value:
         raise ValueError("holds a NUL, which no command or file name can hold")
     try:
@@ -451,8 +463,8 @@ def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (_nonempty_text(value),)
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"must be text or a list of texts, not {_kind(value)}")
-    return tuple(_nonempty_text(item) for item in value)
+        raise ValueError(f"must be text or a list of texts, not {_json_type(value)}")
+    return tuple(_nonempty_text(text) for text in value)
 
 
 def _globs(value: object) -> tuple[str, ...]:
@@ -469,13 +481,13 @@ def _limit(name: str) -> Callable[[object], Any]:
 
 def _files(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"must be an object of path → text, not {_kind(value)}")
+        raise ValueError(f"must be an object of path → text, not {_json_type(value)}")
     return _FixedDict((_nonempty_text(path), _text(content)) for path, content in value.items())
 
 
 def _metadata(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"must be an object, not {_kind(value)}")
+        raise ValueError(f"must be an object, not {_json_type(value)}")
     mapping: dict[str, Any] = freeze(value)
     return mapping
 
@@ -485,7 +497,7 @@ def _refuse_change(*args: object, **options: object) -> NoReturn:
 
 
 class _FixedDict(dict[Any, Any]):
-    """An object in a task, which environments share."""
+    """An immutable object within a task, which environments share."""
 
     __setitem__ = __delitem__ = __ior__ = _refuse_change
     clear = pop = popitem = setdefault = update = _refuse_change
@@ -495,7 +507,7 @@ class _FixedDict(dict[Any, Any]):
 
 
 class _FixedList(list[Any]):
-    """A list in a task, which environments share."""
+    """An immutable list within a task, which environments share."""
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_change
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse_change
@@ -505,7 +517,7 @@ class _FixedList(list[Any]):
 
 
 def freeze(value: Any) -> Any:
-    """Return data of JSON types that cannot be changed, and is equal to this."""
+    """Return an immutable, equal copy of data of JSON types."""
     if isinstance(value, (_FixedDict, _FixedList)):
         return value
     if isinstance(value, Mapping):
@@ -514,14 +526,14 @@ def freeze(value: Any) -> Any:
 
 
 def _thaw(value: Any) -> Any:
-    """Return the same data in the types that JSON is read to."""
+    """Return a copy of frozen data in the types of a JSON parser."""
     if isinstance(value, Mapping):
         return {key: _thaw(item) for key, item in value.items()}
     return [_thaw(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 _QUERIES = ("instruction", "prompt", "question", "description", "problem_statement", "task")
-"""Names that other formats have for the request to the agent."""
+"""Names of the query field in other formats."""
 _CHECKS: dict[str, Callable[[object], Any]] = {
     "task_id": _identifier,
     "query": _nonempty_text,
@@ -539,4 +551,4 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "may_change": _globs,
 }
 FIELDS = frozenset(_CHECKS)
-"""The fields of a task in a file."""
+"""The field names of a task in a data file."""

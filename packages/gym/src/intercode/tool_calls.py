@@ -1,4 +1,4 @@
-"""Tools and calls of them, in plain data: an environment's actions as functions with arguments."""
+"""Tools and tool calls as plain data: an environment's actions as functions with arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a model may ask to have called; its parameters are a JSON schema."""
+    """A function that a model may call; its parameters are a JSON schema."""
 
     name: str
     description: str
@@ -18,12 +18,12 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model asks to have called.
+    """A model's request to call a tool.
 
     Attributes:
-        call_id: The id that the answer, a message of role ``tool``, refers to.
+        call_id: The id that the result, a message of role ``tool``, refers to.
         name: The tool's name.
-        arguments: Arguments by name. Text that is not a JSON object is kept: ``{"_raw": text}``.
+        arguments: Arguments by name. Text that is not JSON object is retained: ``{"_raw": text}``.
     """
 
     call_id: str
@@ -33,10 +33,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A tool, and the action that a call of it stands for."""
+    """A tool, with the conversion between its calls and actions."""
 
     tool: Tool
     action: Callable[[Mapping[str, Any]], str]
-    """Makes the action from the arguments; a `NoAction` says what is wrong with them."""
+    """Converts arguments to an action; a `NoAction` explains invalid arguments."""
     arguments: Callable[[str], Mapping[str, Any] | None]
-    """Reads the arguments from an action; None: it is not one of this tool."""
+    """Converts an action to arguments; None: another tool's action."""

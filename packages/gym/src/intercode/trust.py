@@ -1,9 +1,9 @@
-"""Options of a run's record that act, in contrast to those that are only data.
+"""Trust in recorded runs: the options of a record that act, in contrast to mere data.
 
-A record may be somebody else's. Amounts, modes and the names of what InterCode itself brings along
-are data. An option that would run code, read or write a path, or reach an address acts: it is an
-`Effect`, and is refused unless the caller names the same value again, or trusts the record. The
-tables are lists of what is harmless: an option that stands in none of them acts.
+A record may be untrusted. Amounts, modes and the names of InterCode's own components are data. An
+option that would run code, read or write a path, or reach an address acts. `check` refuses such an
+`Effect` unless the caller repeats its value, or trusts the record. The tables are allowlists of
+harmless options: an option outside the tables acts.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ DATA_OPTIONS = frozenset(
         *("max_rows", "permute_columns", "columns", "history"),
     }
 )
-"""Options whose values are amounts, modes, texts for a model, or names within the tasks."""
+"""Options with harmless values: amounts, modes, texts for a model, or names within the tasks."""
 _MODEL_OPTIONS = {
     **dict.fromkeys(("base_url", "model"), "model"),
     **dict.fromkeys(("judge_url", "judge_model"), "judge_model"),
 }
-"""Option that says where a model is → the option that names it, and thereby the key's owner."""
+"""Option with a model or its URL → the option that names the model, and so the key's provider."""
 _KEYLESS = ("local", "scripted")
-"""Providers that send no key."""
+"""Providers without keys."""
 _PASSWORDS = ("MYSQL_PWD", "PGPASSWORD")
 _OR_FOLDER = "; or, of a benchmark that has moved, its folder: --env PATH"
 _READ = ("env", "data", "databases", "repositories")
 _WORD = re.compile(r"[\w-]+")
 _MODEL_NAME = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+)*")
 _GENERATED = ("seed", "difficulty", "count", "split")
-"""Options within a dataset's name, as in ``generated-bash:seed=1``, that name no path."""
+"""Options within a dataset's name that name no path, such as ``generated-bash:seed=1``."""
 
 _DEEDS = {
     "agent": "runs this agent",
@@ -80,7 +80,7 @@ _DEEDS = {
     "search_test": "runs this code in the sandbox",
     "on": "runs the episodes on this cluster",
 }
-"""Option → its effect, where its value is not harmless."""
+"""Option → the effect of a value that is not harmless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +90,24 @@ class Effect:
     option: str
     value: Any
     deed: str
-    """The effect, in words."""
+    """The description of the effect, for messages."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is a file or folder that every use of the run reads, and is not there."""
+        """Whether the value is a missing file or folder that every use of the run reads."""
         if self.option not in _READ or not isinstance(self.value, str):
             return False
         scheme = parse_scheme(self.value)
-        place = self.value if scheme is None else self.value.partition(":")[2]
-        file, ending, _ = place.partition(".py:")
+        path = self.value if scheme is None else self.value.partition(":")[2]
+        file, ending, _ = path.partition(".py:")
         return file.startswith("/") and not Path(f"{file}.py" if ending else file).exists()
 
     @property
     def words(self) -> list[str]:
-        """The words of a command line that name the option again."""
+        """The words of a command line that repeat the option."""
         values = self.value if isinstance(self.value, list) else [self.value]
-        if (
-            self.option not in _DEEDS and self.option not in DATA_OPTIONS
-        ):  # of an environment from outside
+        # An option of an external environment.
+        if self.option not in _DEEDS and self.option not in DATA_OPTIONS:
             texts = (str(v).lower() if isinstance(v, bool) else v for v in values)
             return [word for text in texts for word in ("-o", f"{self.option}={text}")]
         flag = f"--{self.option.replace('_', '-')}"
@@ -121,8 +120,8 @@ def effects(options: Mapping[str, Any], approved_names: Collection[str] = ()) ->
     """List the options of a record that act.
 
     Args:
-        options: Option → value, as the record has them.
-        approved_names: The options that the caller has named again.
+        options: The record's options, option → value.
+        approved_names: The options that the caller has repeated.
     """
     return [
         Effect(name, value, _DEEDS.get(name, "is not known to be harmless"))
@@ -134,25 +133,26 @@ def effects(options: Mapping[str, Any], approved_names: Collection[str] = ()) ->
 def check(
     record: object, record_effects: Collection[Effect], options: Mapping[str, Any], *, trust: bool
 ) -> None:
-    """Refuse a record that acts, before any work.
+    """Refuse a record with effects, before any work.
 
-    Trust does not extend to an address to which a key of this machine's would go: the caller
-    names the address, or the key is not set.
+    Trust does not extend to an address that would receive a key of this host: the caller must name
+    the address, or unset the key.
 
     Args:
-        record: The record's place, for messages.
-        record_effects: Its effects.
-        options: All options of the run, the caller's included.
+        record: The record's location, for messages.
+        record_effects: The record's effects.
+        options: All options of the run, including the caller's.
         trust: Whether the caller trusts the record.
 
     Raises:
-        TrustError: An effect is neither named again nor trusted.
-        UsageError: A file that the record names is gone.
+        TrustError: An effect is neither repeated nor trusted.
+        UsageError: A file that the record names does not exist any more.
     """
     keys = {effect.option: _key_for(effect.option, options) for effect in record_effects}
     refused_effects = [effect for effect in record_effects if keys[effect.option] or not trust]
     if not refused_effects:
-        # No path of a record without trust is looked at. A benchmark's folder has its data, too.
+        # Paths of an untrusted record are not accessed before this line. A missing folder of a
+        # benchmark is reported first, since it also holds the data.
         for effect in sorted(record_effects, key=lambda effect: effect.option != "env"):
             if effect.is_gone:
                 raise UsageError(
@@ -172,7 +172,7 @@ def check(
 
 
 def listing(record_effects: Collection[Effect]) -> str:
-    """Return effects for people, each with the words that name it again."""
+    """Format effects for messages, each with the words that repeat its option."""
     lines = (
         f"  {_escape_line(shlex.join(effect.words))}\n    {effect.deed}"
         for effect in record_effects
@@ -181,12 +181,12 @@ def listing(record_effects: Collection[Effect]) -> str:
 
 
 def _escape_line(text: str) -> str:
-    """Escape what a terminal would obey, and line ends: a value cannot look like another one."""
+    """Escape control characters and line ends: no value can imitate another line."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _key_for(option: str, options: Mapping[str, Any]) -> str:
-    """Return the name of the key that would go to an option's address; empty if there is none."""
+    """Return the name of the key that would go to an option's address; empty without any."""
     from intercode.models.keys import find
 
     if option == "engine":
@@ -196,16 +196,16 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
     model = str(options.get(_MODEL_OPTIONS[option]) or "")
     provider = model.partition("/")[0]
     is_code = is_reference(model) and provider not in MODELS
-    if provider in _KEYLESS or (is_code and option == _MODEL_OPTIONS[option]):  # no address of ours
+    if provider in _KEYLESS or (is_code and option == _MODEL_OPTIONS[option]):  # its own address
         return ""
     name = _key_variables().get(provider)
-    if name is None:  # the provider finds its keys, and its address, by itself
+    if name is None:  # the provider resolves keys and address by itself
         return f"the key of {provider or 'the provider'}"
     return name if find(name) else ""
 
 
 def _key_variables() -> dict[str, str]:
-    """Return provider → the variable of the key that it sends to a base URL."""
+    """Return provider → the environment variable of the key that it sends to a base URL."""
     from intercode.models.providers import PROVIDERS
 
     names = {name: provider.key for name, provider in PROVIDERS.items()}
@@ -213,20 +213,22 @@ def _key_variables() -> dict[str, str]:
 
 
 def _has_effect(name: str, value: Any, options: Mapping[str, Any]) -> bool:
-    """Tell whether an option's value is more than data."""
+    """Return whether an option's value acts."""
     if value is None or value is False or value in ([], ""):
         return False
     if name in DATA_OPTIONS:
-        parts = value if isinstance(value, list) else [value]
-        return not all(isinstance(part, str | int | float) for part in parts)
+        values = value if isinstance(value, list) else [value]
+        return not all(isinstance(item, str | int | float) for item in values)
     is_harmless = _HARMLESS_TESTS.get(name)
     return not (is_harmless and isinstance(value, str) and is_harmless(value, options))
 
 
 def _is_dataset(value: str, options: Mapping[str, Any]) -> bool:
     name, _, parameters = value.partition(":")
-    parts = [part.partition("=") for part in parameters.split(",")] if parameters else []
-    has_known_names = all(k in _GENERATED and _WORD.fullmatch(v) for k, _, v in parts)
+    assignments = (
+        [assignment.partition("=") for assignment in parameters.split(",")] if parameters else []
+    )
+    has_known_names = all(k in _GENERATED and _WORD.fullmatch(v) for k, _, v in assignments)
     return DATASETS.is_trusted(name) and has_known_names
 
 
@@ -237,7 +239,7 @@ def _is_agent(value: str, options: Mapping[str, Any]) -> bool:
 
 
 def _is_model(value: str, options: Mapping[str, Any]) -> bool:
-    """Tell whether a model is a known provider's, by a name that is neither a file nor a URL."""
+    """Return whether a model is a known provider's, by a name that is neither a file nor a URL."""
     provider, _, name = value.partition("/")
     if provider not in (*_key_variables(), *_KEYLESS):
         return False
@@ -287,4 +289,4 @@ _HARMLESS_TESTS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {
     "sandbox": _is_provider,
     "split": lambda value, options: _WORD.fullmatch(value),
 }
-"""Option → a test whether its value names what InterCode itself brings along."""
+"""Option → a function that returns whether a value names one of InterCode's own components."""

@@ -24,14 +24,14 @@ from intercode.evaluate import evaluate
 from intercode.evaluate.rescore import rescore
 from intercode.records import EPISODES, MANIFEST, RecordWriter, load_actions, read_manifest
 from intercode.registry import DATASETS, ENVS, MODELS, REWARDS, SOURCES
-from intercode.report.live_runs import Library
+from intercode.report.live_runs import RunLibrary
 from intercode.spec import (
-    PARTS,
-    How,
+    SECTIONS,
+    RunOptions,
     RunSpec,
     environment_kinds,
-    list_part_options,
     list_record_effects,
+    list_section_options,
     recorded_options,
 )
 from intercode.trust import _DEEDS, DATA_OPTIONS, effects
@@ -377,23 +377,26 @@ def test_a_server_without_a_key_is_trusted(run: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_record_does_not_say_how_a_command_is_carried_out(run: Path, trap: Trap) -> None:
-    strange = dict.fromkeys(list_part_options(How), "ray://example.org:1")
+    strange = dict.fromkeys(list_section_options(RunOptions), "ray://example.org:1")
     say(run, **strange, exclude=str(trap.tasks))
-    assert not {*list_part_options(How), "exclude"} & recorded_options(read_manifest(run)).keys()
+    assert (
+        not {*list_section_options(RunOptions), "exclude"}
+        & recorded_options(read_manifest(run)).keys()
+    )
     assert main(COMMANDS["locked"]) == 0
     assert read_manifest(Path("new"))["sessions"][0]["locked"]["accepted"] == []
     manifest = read_manifest(run)
     manifest["sessions"][-1]["settings"]["on"] = "ray://example.org:1"
     with pytest.raises(TrustError, match=r"--on ray://example\.org:1"):
-        RunSpec.from_record(manifest, resumes=True)
+        RunSpec.from_record(manifest, is_resume=True)
 
 
 def test_every_option_is_known_to_be_data_or_has_its_effect_in_words() -> None:
-    names = {name for part in (RunSpec, *PARTS.values()) for name in list_part_options(part)}
+    names = {name for part in (RunSpec, *SECTIONS.values()) for name in list_section_options(part)}
     names |= {name for kind in environment_kinds() for name in list_class_options(kind)}
     unflagged = {"options", "limits", "render_mode", "observations", "errors"}  # in no record
     assert (
-        names - list_part_options(How).keys() - {"exclude"}
+        names - list_section_options(RunOptions).keys() - {"exclude"}
         <= DATA_OPTIONS | _DEEDS.keys() | unflagged
     )
     assert not DATA_OPTIONS & _DEEDS.keys()
@@ -461,7 +464,7 @@ def test_no_module_of_a_package_is_imported_because_a_record_names_it(
     capsys.readouterr()
     assert main(["export", "run", "--to", "chat", "--style", "tools"]) == 2
     assert "--trust" in capsys.readouterr().err
-    Library([run]).refresh()
+    RunLibrary([run]).refresh()
     for command in ("resume", "rescore", "locked"):
         assert main(COMMANDS[command]) == 2
         assert "--env bait" in capsys.readouterr().err
@@ -534,7 +537,7 @@ def test_readers_of_records_run_no_file_that_one_names(run: Path, trap: Trap) ->
         main(["report", "run", "--html", "page.html"])
         for style in ("chat", "tools"):
             main(["export", "run", "--to", "chat", "--style", style])
-        Library([run]).refresh()
+        RunLibrary([run]).refresh()
         for command in COMMANDS:
             main(COMMANDS[command])
         assert trap.is_untouched
@@ -564,7 +567,7 @@ def test_no_privilege_comes_from_the_profile_in_a_record(
         asked.append(required_options["limits"])
         raise RecordError("seen")
 
-    monkeypatch.setattr("intercode.cli.rescore.setting", setting)
+    monkeypatch.setattr("intercode.cli.rescore.resolve_setting", setting)
     assert main(COMMANDS["rescore"]) != 0
     assert asked == [{"memory": "2G"}]
 
@@ -663,19 +666,19 @@ def test_the_viewer_follows_no_link(run: Path, tmp_path: Path) -> None:
     (runs := tmp_path / "runs").mkdir()
     outside = run.rename(tmp_path / "outside")
     (runs / "out").symlink_to(outside)
-    library = Library([runs])
+    library = RunLibrary([runs])
     assert not library.refresh() and library.runs() == [] and library.rows == []
     (real := runs / "real").mkdir()
     (real / MANIFEST).write_bytes((outside / MANIFEST).read_bytes())
     (real / EPISODES).symlink_to(outside / EPISODES)
-    library = Library([runs])
+    library = RunLibrary([runs])
     library.refresh()
     assert len(library.runs()) == 1 and library.rows == []
     assert "is a symbolic link, which is refused in" in library.overview()[1]
     (real / EPISODES).unlink()
     (runs / "same").symlink_to("real")
     (real / EPISODES).write_bytes((outside / EPISODES).read_bytes())
-    library = Library([runs])
+    library = RunLibrary([runs])
     library.refresh()
     assert len(library.runs()) == 2, "a link within the folder is one of it"
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from intercode.databases import Session, Source, find, get_engine
+from intercode.databases import DatabaseSession, Source, find, get_engine
 from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
 from intercode.errors import DatabaseError, OutputLimitError, SandboxError, UsageError
 from intercode_sandbox import Limits
@@ -222,7 +222,7 @@ def test_very_many_statements(sqlite: EmbeddedEngine, source: Source) -> None:
 def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source: Source) -> None:
     troubles: list[BaseException] = []
 
-    def play(session: Session) -> None:
+    def play(session: DatabaseSession) -> None:
         try:
             session.execute("SELECT count(*) FROM artist a, artist b")
             session.execute(INSERT)

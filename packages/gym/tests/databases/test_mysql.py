@@ -251,9 +251,8 @@ def test_a_process_that_was_stopped_does_not_take_that_for_a_restart(
 
     with mysql.admin() as admin:
         uptime = int(str(admin.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
-    session._connection.connect_time = (
-        time.monotonic() - uptime
-    )  # as if it were as old as the server
+    # As if it were as old as the server.
+    session._connection.connect_time = time.monotonic() - uptime
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stopped)
     monkeypatch.setattr("intercode.databases.servers.mysql.time", clock)
     monkeypatch.setattr(MySQLConnection, "query", late)

@@ -15,7 +15,7 @@ from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.source import names
 from intercode.datasets import bird, load, spider, wikisql
-from intercode.datasets.spider import hardness
+from intercode.datasets.spider import compute_difficulty
 from intercode.errors import TaskError
 from intercode.rewards.test_suite import sibling_databases
 from intercode.task import Dataset
@@ -157,7 +157,7 @@ def test_malformed_rows_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_hardness(sql: str, level: str | None) -> None:
-    assert hardness(sql) == level
+    assert compute_difficulty(sql) == level
 
 
 @needs_upstream
@@ -170,7 +170,7 @@ def test_release_of_2023() -> None:
     assert {task.db for task in dataset} == set(names(SPIDER))
     levels = Counter(task.tags[0] for task in dataset)
     assert levels == {"easy": 248, "medium": 446, "hard": 174, "extra": 166}
-    computed = [hardness(task.gold[0], "mysql") for task in dataset]
+    computed = [compute_difficulty(task.gold[0], "mysql") for task in dataset]
     assert computed == [task.metadata["hardness"] for task in dataset]
     assert spider.load(SPIDER.parent) == dataset
 

@@ -144,7 +144,7 @@ def test_at_the_same_time(archive: Path, cache: Path) -> None:
             assert eventually(lambda: len(waiting) == 3)
 
     with serve(Place(archive.read_bytes())) as place, ThreadPoolExecutor(4) as pool:
-        found = [pool.submit(fetch, "spider", origin=place.url, say=say) for _ in range(4)]
+        found = [pool.submit(fetch, "spider", origin=place.url, report_line=say) for _ in range(4)]
         assert [len(one.result()) for one in found] == [3] * 4
         assert place.asked == 1
     assert left(cache) == ["spider"]

@@ -55,7 +55,7 @@ def test_the_folder_of_a_task_is_in_the_sandbox(tmp_path: Path) -> None:
     env.reset(options={"task_id": "0"})
     assert env.step("pwd; ./run; grep -ao 'flag{.*}' deep/raw.bin")[0] == "/ctf/0\nran\nflag{a}\n"
     assert env.step("wc -c < deep/raw.bin")[0] == "11\n"
-    assert env.place.changes() == []  # the files are the image's
+    assert env.workspace.changes() == []  # the files are the image's
     assert env.step("submit flag{a}")[1] == 1.0
     env.close()
 

@@ -89,6 +89,15 @@ def test_a_benchmark_is_read_again_if_a_file_or_folder_of_it_changes(tmp_path: P
     assert len(load_dataset("spider", root=tmp_path)) == 3
 
 
+def test_a_loader_depends_on_the_files_of_a_loader_that_it_calls(tmp_path: Path) -> None:
+    file = write(tmp_path / "tasks.json")
+    load = dataset_cache.cached_loader(load_file)
+    load_both = dataset_cache.cached_loader(lambda path: load(path))
+    assert load_both(file)[1].query == "Do 1."
+    replaced(file)
+    assert load_both(file)[1].query == "Do 9."
+
+
 def test_the_working_directory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, rows in (("a", ROWS), ("b", ROWS[:1])):
         (tmp_path / name).mkdir()

@@ -42,7 +42,7 @@ class Case:
     """Whether the state is worth something without an answer."""
     task: str | None = None
     """A task that is graded by what is in the place; None: the first."""
-    place: Callable[[Any], SandboxBackend] = lambda env: env.place
+    workspace: Callable[[Any], SandboxBackend] = lambda env: env.workspace
     """The sandbox of a running episode."""
     exit_fd: Callable[[Any], int] | None = None
     """What becomes readable when the process that runs actions is gone: its own end of a channel,
@@ -55,12 +55,12 @@ class Case:
     def kill(self, env: Any) -> None:
         """Have the sandbox die under the episode, and wait until its process has."""
         fd = None if self.exit_fd is None else self.exit_fd(env)
-        self.place(env).close()
+        self.workspace(env).close()
         assert fd is None or becomes_readable(fd)
 
     def fail(self, env: Any) -> None:
         """Have the sandbox's process 1 fail, as by what runs in it, and wait until it has."""
-        place = self.place(env)
+        place = self.workspace(env)
         place._control.send(b"no request")  # type: ignore[attr-defined]
         assert place._process.wait(PATIENCE)  # type: ignore[attr-defined]
 
@@ -96,8 +96,8 @@ CASES = (
             "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT MAX(n) FROM r",
         ),
         task="move",
-        place=lambda env: env.place._worker.sandbox,
-        exit_fd=lambda env: int(env.place._worker.process.socket.fileno()),
+        workspace=lambda env: env.workspace._worker.sandbox,
+        exit_fd=lambda env: int(env.workspace._worker.process.socket.fileno()),
     ),
     Case(
         "python",

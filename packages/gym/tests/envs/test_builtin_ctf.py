@@ -73,7 +73,7 @@ def needles(flag: str) -> list[str]:
 
 def places(env: CtfEnv, wanted: list[str]) -> set[str]:
     given = json.dumps(wanted).encode()
-    done = env.place.exec(["python3", "-c", SEARCH], stdin=given, timeout=60)
+    done = env.workspace.exec(["python3", "-c", SEARCH], stdin=given, timeout=60)
     assert done.ok, done.stderr
     return set(json.loads(done.stdout))
 
@@ -100,7 +100,7 @@ def test_the_search_finds(env: CtfEnv) -> None:
     env.reset(options={"task_id": "torn"})
     env.step("mkdir -p /srv/a")
     for name, text in enumerate(["plain", *needles(flag)]):
-        env.place.write_file(f"/srv/a/{name}", f"x{text}x".encode())
+        env.workspace.write_file(f"/srv/a/{name}", f"x{text}x".encode())
     # A process has its variables when it is another program than the shell.
     run = "sleep 60 & until grep -q HERE= /proc/$!/environ; do sleep 0.01; done"
     assert env.step(f"export HERE={flag}; {run}")[4]["ok"]

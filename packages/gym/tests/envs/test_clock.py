@@ -41,7 +41,7 @@ def test_files_have_their_ages_whenever_the_layer_was_made(tmp_path: Path, days:
     task = Task("t", "?", gold=(RECENT,), image=_image(tmp_path, days), metadata=mark)
     with closing(BashEnv(Dataset([task]))) as env:
         env.reset()
-        assert env.place.changes() == []
+        assert env.workspace.changes() == []
         assert env.step(RECENT)[0].splitlines() == ["/data/-dash", "/data/new one"]
         ages = env.step("date +%s; stat -c %Y '/data/new one' '/data/a week old' /data/old")[0]
         now, *times = map(int, ages.split())

@@ -123,7 +123,7 @@ def test_a_seed_gives_an_order_that_visits_every_task_once(make: Make) -> None:
 
 def test_the_order_of_calls(case: Case, make: Make) -> None:
     env = make()
-    for call in (lambda: env.step("x"), lambda: env.episode, lambda: env.place):
+    for call in (lambda: env.step("x"), lambda: env.episode, lambda: env.workspace):
         with pytest.raises(EnvironmentStateError, match=r"call reset\(\) first"):
             call()
     with pytest.raises(TaskNotFoundError):
@@ -138,7 +138,7 @@ def test_the_order_of_calls(case: Case, make: Make) -> None:
     env.step(case.shows[0])
     env.close()
     env.close()
-    for call in (lambda: env.step("x"), lambda: env.step("submit"), lambda: env.place):
+    for call in (lambda: env.step("x"), lambda: env.step("submit"), lambda: env.workspace):
         with pytest.raises(EnvironmentStateError):
             call()
 

@@ -198,7 +198,7 @@ def test_a_service(make_ctf: MakeCtf) -> None:
         env.step("pkill python3; kill -9 -1")
     assert env.step(enter)[0] == FLAG
     assert env.step(f"submit {FLAG}")[1] == 1.0
-    assert env.place.processes() == []  # it ended with the episode
+    assert env.workspace.processes() == []  # it ended with the episode
 
 
 def test_no_agent_has_the_rights_to_look_into_a_service() -> None:
@@ -229,7 +229,7 @@ def test_the_flag_is_nowhere_in_the_sandbox(make_ctf: MakeCtf, task: str) -> Non
         pytest.skip("needs root: an ordinary user's sandbox has one user only")
     env = make_ctf(task=task, max_turns=20)
     env.step("submit x")
-    env.place.write_file("/tmp/search.py", SEARCH.encode())
+    env.workspace.write_file("/tmp/search.py", SEARCH.encode())
     assert env.step("env; set; cat /proc/*/cmdline")[0].count(FLAG) == 0
     assert env.step("python3 /tmp/search.py")[0] == "[]\n"
     # The search itself finds: in a file, a variable and the memory of a process.

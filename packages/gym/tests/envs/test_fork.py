@@ -99,22 +99,22 @@ def test_a_fork_goes_on_where_the_other_is_and_each_for_itself(kind: type[Memory
 
 
 def test_state_is_saved_where_it_can_be_else_the_actions_are_repeated() -> None:
-    assert begun(Saving(), "a").snapshot().how == "state"
-    assert begun(Memory(), "a").snapshot().how == "replay"
+    assert begun(Saving(), "a").snapshot().mode == "state"
+    assert begun(Memory(), "a").snapshot().mode == "replay"
     env = begun(Saving(), "a", "job")
-    assert env.snapshot().how == "replay"
+    assert env.snapshot().mode == "replay"
     with pytest.raises(ForkError, match="1 background process: job"):
-        env.snapshot(how="state")
+        env.snapshot(mode="state")
     with pytest.raises(ForkError, match=r"Memory cannot save its state.*replay"):
-        begun(Memory()).snapshot(how="state")
+        begun(Memory()).snapshot(mode="state")
     with pytest.raises(UsageError, match="'exact'"):
-        env.snapshot(how="exact")  # type: ignore[arg-type]
+        env.snapshot(mode="exact")  # type: ignore[arg-type]
 
 
 def test_what_is_left_out_is_said_in_info_and_in_the_record() -> None:
     env = begun(Saving(), "a", "job")
     with env.snapshot(lossy=True) as snapshot:
-        assert snapshot.how == "state"
+        assert snapshot.mode == "state"
         assert snapshot.lost == ("1 background process: job",)
         (fork,) = env.fork(lossy=True)
         assert fork.step("b")[0] == "a b"
@@ -129,7 +129,7 @@ def test_a_fork_is_lazy_and_can_be_forked_before_it_begins() -> None:
     (deeper,) = fork.fork()
     assert len(place.made) == 1
     assert deeper.episode.fork == Fork("1#0.0", 1, (0, 0))
-    assert deeper.place.done == ("a",)
+    assert deeper.workspace.done == ("a",)
     assert len(place.made) == 2
     assert fork.fork()[0].episode.fork == Fork("1#0.0", 1, (0, 1))
 
@@ -278,7 +278,7 @@ def test_a_saved_state_is_freed_with_the_last_that_needs_it() -> None:
 def test_a_running_action_is_not_forked() -> None:
     with Gate() as gate:
         env = begun(Saving(), "a")
-        env.place.calls["wait"] = gate
+        env.workspace.calls["wait"] = gate
         thread = threading.Thread(target=env.step, args=("wait",))
         thread.start()
         assert gate.reached.wait(PATIENCE)
@@ -366,7 +366,7 @@ def test_a_snapshot_says_what_it_is() -> None:
     snapshot = begun(Saving(), "a").snapshot()
     assert isinstance(snapshot, EpisodeSnapshot)
     assert repr(snapshot) == (
-        "EpisodeSnapshot(how='state', "
+        "EpisodeSnapshot(mode='state', "
         "carried=('actions', 'turns', 'elapsed time', 'limits'), lost=())"
     )
 

@@ -22,7 +22,7 @@ from intercode.databases.inside import wire
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError
 from intercode.rewards.gold import GoldCache
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 from striking import struck_in_a_call
 from waiting import PATIENCE
 
@@ -143,7 +143,7 @@ def test_it_may_strike_at_any_moment_of_the_wait_for_a_database(module: str) -> 
     """Also where a session is used without an environment: the next answer is its own."""
     with closing(intercode.make("sql")) as env:
         env.reset(seed=0)
-        session = env.unwrapped.place  # type: ignore[attr-defined]
+        session = env.unwrapped.workspace  # type: ignore[attr-defined]
         for number in range(10_000):
             try:
                 with Moment(number, module):
@@ -164,7 +164,7 @@ def test_a_worker_that_owes_an_answer_serves_no_other_session(
 
     with closing(intercode.make("sql")) as env:
         env.reset(seed=0)
-        worker = env.unwrapped.place._worker  # type: ignore[attr-defined]
+        worker = env.unwrapped.workspace._worker  # type: ignore[attr-defined]
         process = worker.process
         with monkeypatch.context() as patch, pytest.raises(Struck):
             patch.setattr(wire, "receive", struck)
@@ -181,9 +181,9 @@ def test_on_the_way_in_or_out_it_leaves_nothing_locked(
 ) -> None:
     env = toy(many(1))
     env.reset()
-    real = getattr(OneCaller, method)
+    real = getattr(CallGuard, method)
 
-    def struck(self: OneCaller, *exception: object) -> None:
+    def struck(self: CallGuard, *exception: object) -> None:
         if method == "__enter__":
             with monkeypatch.context() as patch:  # its caller's frame is the one that is noted
                 patch.setattr(sys, "_getframe", lambda depth, get=sys._getframe: get(depth + 1))
@@ -191,7 +191,7 @@ def test_on_the_way_in_or_out_it_leaves_nothing_locked(
         raise Struck
 
     with monkeypatch.context() as patch, pytest.raises(Struck):
-        patch.setattr(OneCaller, method, struck)
+        patch.setattr(CallGuard, method, struck)
         env.step("first")
     env.reset()
     assert env.step("second")[0] == "second\n"

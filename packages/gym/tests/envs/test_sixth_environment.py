@@ -93,7 +93,7 @@ class AwkEnv(InterCodeEnv):
     )
 
     def __init__(self, data="fruit", *, options=None, **changes):
-        options = AwkOptions.of(options, changes)
+        options = AwkOptions.merge(options, changes)
         opens = lambda sandbox: Awk(sandbox, options.separator)
         super().__init__(data, None, opens, options.reward or score, options=options)
 

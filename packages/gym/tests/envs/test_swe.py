@@ -125,9 +125,9 @@ def test_an_episode_is_a_shell_in_the_repository(env: SweEnv) -> None:
     assert env.step("pwd; echo $x; git status --short; git commit -qam z > /dev/null; echo $?")[
         0
     ] == ("/repo/tests\n1\n?? z\n1\n")
-    assert env.place.changes() != []
+    assert env.workspace.changes() != []
     env.reset(options={"task_id": "unittest"})
-    assert env.place.changes() == []  # the repository is the image's: nothing was copied
+    assert env.workspace.changes() == []  # the repository is the image's: nothing was copied
 
 
 def test_files_of_all_kinds_are_taken_over(env: SweEnv) -> None:

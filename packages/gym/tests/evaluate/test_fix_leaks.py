@@ -66,7 +66,7 @@ def packed(folder: Path, place: Path) -> str:
 def found(task: Task, image: str | None = None, history: str = "none") -> list[Leak]:
     with closing(SweEnv(Dataset([task]), image=image, history=history)) as env:
         env.reset()
-        return leaks(task, env.place, image or "host", flags=False)
+        return leaks(task, env.workspace, image or "host", flags=False)
 
 
 @pytest.fixture(scope="module")

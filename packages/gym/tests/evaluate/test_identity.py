@@ -46,7 +46,7 @@ class Maze(InterCodeEnv):
     traits = Traits(language="bash")
 
     def __init__(self, data, *, options=None, **changes):
-        options = MazeOptions.of(options, changes)
+        options = MazeOptions.merge(options, changes)
         score = lambda task, episode, place: 1.0
         super().__init__(data, None, BashInterpreter, options.reward or score, options=options)
 """
@@ -142,7 +142,7 @@ def _spec(env: str, **options: Any) -> RunSpec:
     common: dict[str, Any] = {"agent": "oracle", "limit": 1, "quiet": True}
     if env == "ctf":
         common["secret"] = "of the test"  # else each run has flags of its own
-    return RunSpec.of({"env": name, **common, **options})
+    return RunSpec.from_layers({"env": name, **common, **options})
 
 
 @pytest.mark.parametrize("env", ENVS)

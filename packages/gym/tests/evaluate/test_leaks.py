@@ -27,7 +27,7 @@ SLEEPS = "grep -qsa ^intercode /proc/[0-9]*/cmdline"
 
 
 def shown(gold: str, text: bytes, *, flags: bool = False, short: bool = False) -> str:
-    return find_gold_form([gold], text, flags=flags, short=short)
+    return find_gold_form([gold], text, flags=flags, accepts_short_lines=short)
 
 
 blanks = st.text(" \n\t", max_size=3)
@@ -84,8 +84,8 @@ def test_short_lines_count_in_a_query_only() -> None:
 
 def test_of_a_patch_what_it_adds() -> None:
     patch = "--- a/x.py\n+++ b/x.py\n@@ -1 +1,2 @@\n context = 'c'\n-old\n+added = 'one more'\n+x\n"
-    assert telling_lines(patch, short=True) == [b"added = 'one more'", b"x"]
-    assert telling_lines(patch, short=False) == [b"added = 'one more'"]
+    assert telling_lines(patch, accepts_short_lines=True) == [b"added = 'one more'", b"x"]
+    assert telling_lines(patch, accepts_short_lines=False) == [b"added = 'one more'"]
 
 
 @pytest.mark.parametrize(

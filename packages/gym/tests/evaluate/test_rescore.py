@@ -17,7 +17,7 @@ import intercode
 from intercode.episode import Episode, NoAction, Score, Turn
 from intercode.errors import InterCodeError, RecordError, TaskNotFoundError, UsageError
 from intercode.evaluate import Progress, evaluate
-from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.episode_loop import PlayableEnv
 from intercode.evaluate.replayed_env import NotReproducibleError, difference
 from intercode.evaluate.rescore import rescore
 from intercode.evaluate.run_differences import DriftError
@@ -149,7 +149,9 @@ def test_a_reward_of_the_record_starts_no_sandbox(made: Path, tmp_path: Path) ->
     assert new[0, "long"].status == "truncated" and new[0, "long"].turns[-1].reward == 0.2
     assert new[0, "skip"].reward == 0.0
     assert all(turn.reward == 0.0 for turn in new[0, "long"].turns[:-1])
-    costs = {Outcome.of(episode).cost for key, episode in new.items() if key[1] != "raise"}
+    costs = {
+        Outcome.from_episode(episode).cost for key, episode in new.items() if key[1] != "raise"
+    }
     assert costs == {0.25}
     every = rescore(made, BASH, brief, every_turn=True)
     rewards = {e.task_id: [turn.reward for turn in e.turns] for e in every.episodes()}
@@ -214,7 +216,7 @@ def test_it_can_be_interrupted_and_gone_on_with(made: Path, tmp_path: Path) -> N
     heard = threading.Event()
 
     class Hears(Progress):
-        def stopping(self, in_flight: int) -> None:
+        def report_interrupt(self, in_flight: int) -> None:
             heard.set()
 
     def interrupted(task: Task, episode: Episode, sandbox: Any) -> float:
@@ -264,14 +266,14 @@ def test_what_is_refused_leaves_nothing_behind(made: Path, tmp_path: Path) -> No
 
 
 def test_another_environment_than_the_recorded_one_is_noticed(made: Path) -> None:
-    def longer() -> EpisodeEnv:
+    def longer() -> PlayableEnv:
         return intercode.make("bash", data=BASH, max_turns=5, reward=files)
 
     result = rescore(made, BASH, files, longer)
     why = {r.after.task_id: r.after.error for r in result.lost}
     assert why["long"] == "not reproducible: it goes on after turn 4; recorded: truncated"
 
-    def shorter() -> EpisodeEnv:
+    def shorter() -> PlayableEnv:
         return intercode.make("bash", data=BASH, max_turns=2, reward=files)
 
     result = rescore(made, BASH, files, shorter)

@@ -483,7 +483,7 @@ class Looking:
     def check(self, tasks: Sequence[Task]) -> None:
         self.seen += tasks
 
-    def within(self, env: object, task: Task) -> Any:
+    def make_agent(self, env: object, task: Task) -> Any:
         self.seen += [env, task]
         return ScriptedAgent()
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from intercode.databases import Engine, find, get_engine
+from intercode.databases import DatabaseEngine, find, get_engine
 from intercode.databases.servers import supervisor
 from intercode.databases.servers.mysql_client import MySQLConnection
 from intercode.databases.servers.private import RECIPES, PrivateServer, _user
@@ -85,7 +85,7 @@ class Killer(Progress):
                 self._kill()
 
 
-def run(engine: Engine, tasks: Dataset, kill: Any, out: Path) -> RunResult:
+def run(engine: DatabaseEngine, tasks: Dataset, kill: Any, out: Path) -> RunResult:
     from intercode.envs.sql import SqlEnv
 
     return evaluate(

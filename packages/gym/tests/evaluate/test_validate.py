@@ -246,7 +246,7 @@ def test_rewards_that_vary() -> None:
 def test_tests_that_are_slow() -> None:
     """How long tests take is what doing nothing, which they fail, does not take."""
     trials = {
-        number: Trial(reward, None, None, "", (), slowest=2.0, rest=rest, timed_out=False)
+        number: Trial(reward, None, None, "", (), slowest_seconds=2.0, rest=rest, timed_out=False)
         for number, reward, rest in ((GOLD, 1.0, 40.0), (GOLD_REPEAT, 1.0, 37.0), (NOOP, 0.0, 3.0))
     }
     used = checks.usage(TASKS[0], trials, None)
@@ -260,7 +260,7 @@ def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
     gold = "def one():\n    return 1"
     tasks = Dataset([Task("one", "?", gold=(gold,), tests=(tests,), timeout=PATIENCE)])
     evaluate(tasks, "oracle", lambda: intercode.make("python", data=tasks), out=tmp_path)
-    (trial,) = read_latest(tmp_path, lambda episode: Trial.of(episode, {})).values()
+    (trial,) = read_latest(tmp_path, lambda episode: Trial.from_episode(episode, {})).values()
     assert trial.rest >= 0.7
 
 
@@ -366,7 +366,7 @@ def test_a_run_leaves_tasks_out(tmp_path: Path) -> None:
 
 
 def test_a_list_is_written_and_read(tmp_path: Path) -> None:
-    made = Exclusion.of(TASKS, {"t1": "why; ünd"})
+    made = Exclusion.from_tasks(TASKS, {"t1": "why; ünd"})
     made.write(tmp_path / "list.json")
     again = read_exclusion(tmp_path / "list.json")
     assert again == made and again.check(TASKS) == ""
@@ -404,7 +404,7 @@ def test_malformed_lists_are_refused(tmp_path: Path, text: str | bytes, message:
 @given(st.dictionaries(st.text(min_size=1), st.text()), st.text())
 def test_any_list_survives(tmp_path_factory: Any, tasks: dict[str, str], text: str) -> None:
     path = tmp_path_factory.mktemp("lists") / "list.json"
-    made = Exclusion.of(TASKS, tasks)
+    made = Exclusion.from_tasks(TASKS, tasks)
     made.write(path)
     assert read_exclusion(path) == made
     assert json.loads(path.read_text())["tasks"] == tasks

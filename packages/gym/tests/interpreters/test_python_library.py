@@ -86,7 +86,7 @@ def test_nobody_can_write_to_it(folder: Path) -> None:
     gc.collect()  # else others, of tests before, could go while their ranges are looked at
     library = Library(str(folder))
     with pytest.raises(TypeError):
-        library._data[0:1] = b"x"
+        library._content[0:1] = b"x"
     libc = ctypes.CDLL(None, use_errno=True)
     ranges = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines()
               if "memfd:library" in line]  # fmt: skip
@@ -107,10 +107,10 @@ def test_nobody_can_write_to_it(folder: Path) -> None:
 
 def test_no_more_than_the_library_is_in_it() -> None:
     library = Library()
-    assert {"json.decoder", "asyncio", "statistics", "encodings.utf_8"} <= set(library._places)
-    tops = {name.partition(".")[0] for name in library._places}
+    assert {"json.decoder", "asyncio", "statistics", "encodings.utf_8"} <= set(library._locations)
+    tops = {name.partition(".")[0] for name in library._locations}
     assert tops <= sys.stdlib_module_names | {"__hello__", "__phello__"} | set(_BUILD)
-    assert all(not os.path.isabs(path) for path, *_ in library._places.values())
+    assert all(not os.path.isabs(path) for path, *_ in library._locations.values())
 
 
 def test_every_module_of_it_can_be_compiled_and_its_extensions_loaded() -> None:

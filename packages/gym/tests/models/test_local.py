@@ -322,7 +322,7 @@ def test_a_download_goes_on_where_it_broke_off(
         part = store.home(catalogued).with_name(f".{catalogued.file}.new")
         part.parent.mkdir()
         part.write_bytes(content[:100])  # what a killed process has left
-        store.fetch(catalogued, origin=place.url, say=said.append)
+        store.fetch(catalogued, origin=place.url, report_line=said.append)
         assert place.ranges == ["bytes=100-"]
         store.fetch(catalogued, origin=place.url)
         assert place.asked == 2

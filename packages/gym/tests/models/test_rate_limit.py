@@ -64,7 +64,7 @@ def test_without_limits_nobody_waits() -> None:
 def test_tokens_that_were_not_used_are_given_back() -> None:
     clock = Clock()
     pace = limit(clock, tokens=600)
-    pace.release(pace.acquire(600), unused=540)
+    pace.release(pace.acquire(600), unused_tokens=540)
     assert pace.acquire(1) == pytest.approx(1006)
 
 
@@ -158,7 +158,7 @@ def test_a_storm_loses_no_call(count: int, seconds: float, says_when: bool) -> N
             started = pace.acquire(500, ticket)
             if (when := provider()) is None:
                 sleep(0.3)
-                pace.release(started, unused=440)
+                pace.release(started, unused_tokens=440)
                 return True
             pace.refuse(when if says_when else None)
         return False

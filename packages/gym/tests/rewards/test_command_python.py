@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.rewards.verification import _archive
+from intercode.rewards.verification import _program_archive
 from intercode.task import Task
 
 from .conftest import Grade
@@ -129,7 +129,7 @@ PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"))
 def test_any_version_of_python(python: Path, tmp_path: Path) -> None:
     """Outside of a sandbox, which has none but one."""
     archive = tmp_path / "archive"
-    archive.write_bytes(_archive())
+    archive.write_bytes(_program_archive())
     place = tmp_path / "place"
     place.mkdir()
     (place / "calc.py").write_text("number = 3")
@@ -156,7 +156,7 @@ def test_a_customization_of_the_image_still_counts(tmp_path: Path) -> None:
     for place, name in ((site, "one"), (tmp_path, "one"), (tmp_path, "two")):
         (place / "space").mkdir(exist_ok=True)
         (place / "space" / f"{name}.py").write_text(f"number = {int(place == site)}")
-    (tmp_path / "archive").write_bytes(_archive())
+    (tmp_path / "archive").write_bytes(_program_archive())
     said = "import space.one as one, space.two as two; print(one.number, two.number)"
     env = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": f"{tmp_path}/archive"}
     python = [tmp_path / "v/bin/python", "-c"]

@@ -209,9 +209,8 @@ def test_environments_share_the_results_of_what_they_run_on() -> None:
 
     def compute() -> int:
         started.set()
-        in_a_fork(
-            lambda: GoldCache.from_option(True, one).get("key", lambda: 2)
-        )  # waits for no one
+        # Waits for no one.
+        in_a_fork(lambda: GoldCache.from_option(True, one).get("key", lambda: 2))
         return 1
 
     assert shared.get("key", compute) == 1 and started.is_set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.databases import Engine, get_engine
+from intercode.databases import DatabaseEngine, get_engine
 
 from .sql_store import Store
 
@@ -191,7 +191,7 @@ CREATE TRIGGER more AFTER INSERT ON note BEGIN
 
 
 @pytest.fixture(scope="module")
-def virtual(sqlite_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
+def virtual(sqlite_engine: DatabaseEngine, tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(sqlite_engine, folder := tmp_path_factory.mktemp("virtual"))
     with (folder / "store.sql").open("a") as script:
         script.write(VIRTUAL)
@@ -228,7 +228,7 @@ def test_a_virtual_table_that_an_agent_breaks_is_a_wrong_change(virtual: Store) 
 
 
 def test_a_virtual_table_without_its_module_is_no_obstacle(
-    sqlite_engine: Engine, tmp_path: Path
+    sqlite_engine: DatabaseEngine, tmp_path: Path
 ) -> None:
     path = tmp_path / "store.sqlite"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -113,7 +113,7 @@ def test_the_outermost_query_does_not_order(dialect: str, sql: str) -> None:
     ],
 )
 def test_a_query_that_leaves_a_choice_to_the_engine(sql: str, expected: bool) -> None:
-    assert read_facts(sql, "mysql").chooses is expected
+    assert read_facts(sql, "mysql").leaves_choice is expected
 
 
 @given(

@@ -178,7 +178,7 @@ def test_names_that_stand_once_go_on_doing_so(origin: Path, tmp_path: Path, seed
     asked = QueryConditions(
         (Condition("customer", "name", ("ann", "Eve")), Condition("pupil", "name", ("Lou", "Kim")))
     )
-    mutate(origin, copy, asked, seed, gentle=True)
+    mutate(origin, copy, asked, seed, is_gentle=True)
     assert query(copy, "SELECT COUNT(*) - COUNT(DISTINCT name) FROM customer") == [(0,)]
     assert query(copy, "SELECT name FROM customer WHERE id = 1") == [("Ann",)]
     assert query(copy, "SELECT COUNT(*) FROM customer WHERE name = 'Eve'") in ([(0,)], [(1,)])
@@ -215,7 +215,7 @@ def test_what_is_looked_up_stands_once_in_every_copy(
         tmp_path / "copy",
         QueryConditions((*conditions,), 0, (*lookups,)),
         seed,
-        gentle=gentle,
+        is_gentle=gentle,
     )
     for table, comparisons in SINGLES:
         where = " AND ".join(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from intercode.databases import Engine, Result
+from intercode.databases import DatabaseEngine, StatementResult
 from intercode.databases.base import Row
 from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Score, Turn
@@ -28,8 +28,8 @@ SUITE = {
 }
 
 
-def result(rows: list[Row]) -> Result:
-    return Result(("c",) * (len(rows[0]) if rows else 1), rows, len(rows))
+def result(rows: list[Row]) -> StatementResult:
+    return StatementResult(("c",) * (len(rows[0]) if rows else 1), rows, len(rows))
 
 
 def are_equal(gold: list[Row], answer: list[Row], ordered: bool = False) -> bool:
@@ -102,7 +102,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def score(engine: Engine, folder: Path, gold: str, answer: str | None, **options: bool) -> Score:
+def score(
+    engine: DatabaseEngine, folder: Path, gold: str, answer: str | None, **options: bool
+) -> Score:
     task = Task("t", "?", (gold,), db="pets")
     databases = DatabaseStage(engine, Dataset([task], databases=str(folder)))
     turns = [] if answer is None else [Turn(answer, "", info={"columns": 1})]
@@ -111,7 +113,7 @@ def score(engine: Engine, folder: Path, gold: str, answer: str | None, **options
         return SuiteReward(databases, **options)(task, episode, session)
 
 
-def test_it_must_agree_on_every_database(sqlite_engine: Engine, folder: Path) -> None:
+def test_it_must_agree_on_every_database(sqlite_engine: DatabaseEngine, folder: Path) -> None:
     assert score(sqlite_engine, folder, GOLD, "SELECT name FROM pet WHERE age >= 6").value == 1.0
     found = score(sqlite_engine, folder, GOLD, "SELECT name FROM pet WHERE name = 'Rex'")
     assert found.value == 0.0
@@ -121,13 +123,13 @@ def test_it_must_agree_on_every_database(sqlite_engine: Engine, folder: Path) ->
     assert score(sqlite_engine, folder, GOLD, "SELECT nothing FROM pet").value == 0.0
 
 
-def test_distinct_counts_only_if_kept(sqlite_engine: Engine, folder: Path) -> None:
+def test_distinct_counts_only_if_kept(sqlite_engine: DatabaseEngine, folder: Path) -> None:
     answer = f"SELECT DISTINCT {GOLD.removeprefix('SELECT ')}"
     assert score(sqlite_engine, folder, GOLD, answer).value == 1.0
     assert score(sqlite_engine, folder, GOLD, answer, keep_distinct=True).value == 0.0
 
 
-def test_order_counts_where_gold_orders(sqlite_engine: Engine, folder: Path) -> None:
+def test_order_counts_where_gold_orders(sqlite_engine: DatabaseEngine, folder: Path) -> None:
     gold, answer = "SELECT age FROM pet ORDER BY age", "SELECT age FROM pet ORDER BY age DESC"
     assert score(sqlite_engine, folder, gold, answer).value == 0.0
     assert score(sqlite_engine, folder, "SELECT age FROM pet", answer).value == 1.0

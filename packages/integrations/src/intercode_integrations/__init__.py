@@ -1,8 +1,9 @@
-"""InterCode in other frameworks, and agents of others in InterCode.
+"""Adapters between InterCode and other frameworks, in both directions.
 
-An adapter imports its framework and no other adapter. The framework is an extra of the same name
-(``intercode-gym[harbor]``); no environment can hold all of them. Public names are imported at their
-first use.
+Other frameworks use InterCode's environments, and InterCode runs their agents. An adapter imports
+its framework and no other adapter. The framework is an extra of the same name
+(``intercode-gym[harbor]``), because no single Python environment can install all of them. Public
+names are imported at their first use.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 check_package(intercode, __name__, __file__)
 PACKAGES[__name__] = Path(__file__).parent
 ORIGIN = "https://github.com/intercode-gym/intercode"
-"""The project of this package: `intercode_sandbox.origin` reads this line before the import."""
+"""Project of this package: `intercode_sandbox.origin` reads this line before the import."""
 
 __all__ = ["AsyncEnv", "SandboxPool", "connect", "connect_vec"]
 
@@ -39,7 +40,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported now."""
+    """Import and return a public name."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
@@ -53,14 +54,14 @@ def __dir__() -> list[str]:
 
 @contextmanager
 def require_framework(framework: str, package: str) -> Iterator[None]:
-    """Import what an adapter needs of its framework.
+    """Import an adapter's framework, or explain how to install it.
 
     Args:
         framework: The framework's name, for the message.
-        package: What pip installs.
+        package: The package that pip installs.
 
     Raises:
-        UsageError: A module is not installed, and it is none of InterCode's own.
+        UsageError: A module outside InterCode is not installed.
     """
     try:
         yield

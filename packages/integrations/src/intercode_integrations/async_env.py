@@ -1,13 +1,13 @@
-"""Environments for programs that have an event loop: servers, agents' frameworks.
+"""Environments for programs with an event loop, such as servers and agent frameworks.
 
-A call runs on a thread of the executor of `AsyncSandbox`, so that only a call that runs costs a
-thread: a thousand idle episodes have none. Calls of one environment run one after the other, in
-the order in which they were made.
+Each call runs on a thread of the executor of `AsyncSandbox`. Only a running call occupies a thread:
+a thousand idle episodes occupy none. Calls of one environment run one after the other, in the order
+in which they were made.
 
-A cancelled call leaves nothing half done. One that has not begun never begins; one that runs
-continues in the background, and its environment takes the next call when it has ended. Only
-`close` ends a running call. An action whose wait is cancelled, also before it began, ends the
-attempt: its observation is lost, and the next action is refused until `reset`.
+A cancelled call never stays half done. A waiting call is dropped; a running call continues in the
+background, and the environment takes the next call after its end. Only `close` ends a running call.
+An action whose wait is cancelled ends the attempt, even if the action had not started: its
+observation is lost, and the next action is refused until `reset`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Generic, Self, TypeVar
 import gymnasium
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.episode import Episode, Score
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.models.base import Tool
@@ -38,21 +38,21 @@ Result = tuple[str, float, bool, bool, dict[str, Any]]
 @dataclass(frozen=True, slots=True)
 class _Job(Generic[T]):
     call: Callable[[], T]
-    answer: asyncio.Future[T]
+    result_future: asyncio.Future[T]
     discard: Callable[[T], object]
     """Frees a result that is no longer awaited."""
     abandon: Callable[[], object]
-    """Called between two calls, when this one is no longer awaited."""
+    """Called between two calls if this call is no longer awaited."""
 
 
 class CallQueue:
-    """Runs the calls of one thing, one after the other, for the tasks of one event loop.
+    """A queue that runs the calls of one resource, one after the other, for tasks of an event loop.
 
     Args:
-        label: Names the thing, for messages.
-        stop: Ends the call that runs; called from another thread.
-        close: Frees the thing; called when no call runs.
-        executor: Threads of the caller's own, in place of the shared ones.
+        label: Name of the resource, for messages.
+        stop: Ends the running call; called from another thread.
+        close: Frees the resource; called when no call runs.
+        executor: Threads of the caller, in place of the shared threads.
     """
 
     def __init__(
@@ -75,45 +75,47 @@ class CallQueue:
         discard: Callable[[T], object] = lambda result: None,
         abandon: Callable[[], object] = lambda: None,
     ) -> T:
-        """Run a call when all before it have ended, and wait for its result.
+        """Run a call after all earlier calls have ended, and wait for its result.
 
         Args:
             call: Runs on a thread.
             discard: Frees the result if the wait for it was cancelled.
-            abandon: Is called if the wait was cancelled, before the next call begins.
+            abandon: Called before the next call starts if the wait was cancelled.
 
         Raises:
-            EnvironmentStateError: The thing is closed, or was closed before the call began.
+            EnvironmentStateError: The resource is closed, or was closed before the call started.
         """
         if self._closing_task is not None:
             raise EnvironmentStateError(f"{self._label} is closed")
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Job(call, answer, discard, abandon))
+        result_future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Job(call, result_future, discard, abandon))
         self._run_next()
-        return await answer
+        return await result_future
 
     async def close(self) -> None:
-        """End the running call, refuse those that wait, and free the thing. Idempotent.
+        """End the running call, refuse the waiting calls, and free the resource. Idempotent.
 
-        If the wait for it is cancelled, closing continues.
+        Closing continues if the caller's wait for it is cancelled.
         """
         if self._closing_task is None:
             self._closing_task = asyncio.get_running_loop().create_task(self._end())
         await asyncio.shield(self._closing_task)
 
-    def when_idle(self, work: Callable[[], object]) -> None:
-        """Do something when no call runs or waits: now, or after the last one."""
-        self._idle_callbacks.append(work)
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when no call runs or waits: now, or after the last call."""
+        self._idle_callbacks.append(callback)
         self._run_next()
 
     def _run_next(self) -> None:
         while self._queue and self._running_future is None:
             job = self._queue.popleft()
-            if job.answer.done():
+            if job.result_future.done():
                 job.abandon()
             else:
                 executor = self._executor or threads(os.getpid())
-                self._running_future = job.answer.get_loop().run_in_executor(executor, job.call)
+                self._running_future = job.result_future.get_loop().run_in_executor(
+                    executor, job.call
+                )
                 self._running_future.add_done_callback(partial(self._finish_job, job))
         while self._idle_callbacks and self._running_future is None:
             self._idle_callbacks.pop()()
@@ -121,11 +123,11 @@ class CallQueue:
     def _finish_job(self, job: _Job[T], future: asyncio.Future[T]) -> None:
         self._running_future = None
         error = future.exception()
-        if not job.answer.done():
+        if not job.result_future.done():
             if error is None:
-                job.answer.set_result(future.result())
+                job.result_future.set_result(future.result())
             else:
-                job.answer.set_exception(error)
+                job.result_future.set_exception(error)
         else:
             job.abandon()
             if error is None:
@@ -135,9 +137,9 @@ class CallQueue:
     async def _end(self) -> None:
         loop, pid = asyncio.get_running_loop(), os.getpid()
         while self._queue:
-            answer = self._queue.popleft().answer
-            if not answer.done():
-                answer.set_exception(EnvironmentStateError(f"{self._label} was closed"))
+            result_future = self._queue.popleft().result_future
+            if not result_future.done():
+                result_future.set_exception(EnvironmentStateError(f"{self._label} was closed"))
         if self._running_future is not None:
             await loop.run_in_executor(closing_threads(pid), self._stop)
         if self._running_future is not None:
@@ -148,15 +150,15 @@ class CallQueue:
 class AsyncEnv:
     """An environment whose calls are awaited.
 
-    ``async with`` closes it. `env` is the environment itself, for attributes that cost no time.
-    Gymnasium's wrappers around it take part in `reset`, `step` and `close`.
+    ``async with`` closes it. `env` is the environment itself, for attributes that need no waiting.
+    Gymnasium's wrappers around the environment apply to `reset`, `step` and `close`.
 
     Args:
         env: An environment, from `intercode.make`.
-        executor: Threads for its calls; default: up to 1,024 that all share.
+        executor: Threads for its calls; default: up to 1,024 threads that all environments share.
 
     Raises:
-        UsageError: It is not one of InterCode's.
+        UsageError: The environment is not an InterCode environment.
     """
 
     def __init__(self, env: gymnasium.Env[str, str], executor: Executor | None = None) -> None:
@@ -177,7 +179,7 @@ class AsyncEnv:
 
     @property
     def dataset(self) -> Dataset:
-        """The tasks."""
+        """The tasks of the environment."""
         return self._base_env.dataset
 
     @property
@@ -188,17 +190,19 @@ class AsyncEnv:
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **keywords: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode; see `InterCodeEnv.reset`."""
+        """Start an episode; see `InterCodeEnv.reset`."""
         return await self._calls(partial(self.env.reset, seed=seed, options=options, **keywords))
 
     async def step(self, action: str) -> Result:
         """Take an action; see `InterCodeEnv.step`.
 
-        If the wait for it is cancelled, the action is taken nevertheless, unless it waited for
-        another call: `episode` has its turn when the next call begins. The attempt has ended then.
+        If the wait is cancelled during the action, the action still completes: `episode` has its
+        turn when the next call starts. If the action still waited for another call, it is dropped.
+        In both cases the attempt has ended.
 
         Raises:
-            EnvironmentStateError: As `InterCodeEnv.step`; or an action before it was cancelled.
+            EnvironmentStateError: See `InterCodeEnv.step`; also raised if an earlier action was
+                cancelled.
         """
         return await self._act(partial(self.env.step, action))  # type: ignore[arg-type]
 
@@ -215,35 +219,37 @@ class AsyncEnv:
     async def score(
         self,
         task: Task,
-        place: Any,
+        workspace: Any,
         *,
         output: str | None = None,
         episode: Episode | None = None,
     ) -> Score:
-        """Score a place that an agent has left; see `InterCodeEnv.score`.
+        """Score a workspace that an agent has left; see `InterCodeEnv.score`.
 
         Args:
             task: The task.
-            place: The place; an `AsyncSandbox`, too, of which no call runs.
+            workspace: The workspace, or an `AsyncSandbox` without a running call.
             output: The agent's answer.
             episode: The record of the attempt, in place of `output`.
         """
-        place = place.sandbox.backend if isinstance(place, AsyncSandbox) else place
-        score = partial(self._base_env.score, task, place, output=output, episode=episode)
+        workspace = workspace.sandbox.backend if isinstance(workspace, AsyncSandbox) else workspace
+        score = partial(self._base_env.score, task, workspace, output=output, episode=episode)
         return await self._calls(score)
 
-    async def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+    async def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
         """Save the running episode; see `InterCodeEnv.snapshot`."""
         return await self._calls(
-            partial(self._base_env.snapshot, how, lossy), EpisodeSnapshot.close
+            partial(self._base_env.snapshot, mode, lossy), EpisodeSnapshot.close
         )
 
     async def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
-        """Begin a fork of a snapshot's episode here; see `InterCodeEnv.restore`."""
+        """Start a fork of a snapshot's episode in this environment; see `InterCodeEnv.restore`."""
         return await self._calls(partial(self._base_env.restore, snapshot))
 
-    async def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[AsyncEnv]:
-        """Fork the running episode into other environments; see `InterCodeEnv.fork`.
+    async def fork(
+        self, n: int = 1, mode: ForkMode = "auto", lossy: bool = False
+    ) -> list[AsyncEnv]:
+        """Fork the running episode into new environments; see `InterCodeEnv.fork`.
 
         Forks that are no longer awaited are closed.
         """
@@ -252,17 +258,17 @@ class AsyncEnv:
             for fork in forks:
                 fork.close()
 
-        forks = await self._calls(partial(self._base_env.fork, n, how, lossy), close)
+        forks = await self._calls(partial(self._base_env.fork, n, mode, lossy), close)
         return [AsyncEnv(fork, self._executor) for fork in forks]
 
-    def when_idle(self, work: Callable[[], object]) -> None:
-        """Do something when no call runs or waits: now, or after the last one."""
-        self._calls.when_idle(work)
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when no call runs or waits: now, or after the last call."""
+        self._calls.when_idle(callback)
 
     async def close(self) -> None:
-        """End the episode, with the action that runs, and free its sandbox. Idempotent.
+        """End the episode and its running action, and free its sandbox. Idempotent.
 
-        A call that runs or waits raises `SandboxClosedError` or `EnvironmentStateError`.
+        A running or waiting call raises `SandboxClosedError` or `EnvironmentStateError`.
         """
         await self._calls.close()
 

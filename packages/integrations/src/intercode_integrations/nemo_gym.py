@@ -1,4 +1,4 @@
-"""Our sandboxes for NeMo Gym, found by it under the name ``intercode``."""
+"""InterCode's sandboxes for NeMo Gym, which finds them under the name ``intercode``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ with require_framework("NeMo Gym", "nemo-gym"):
 
 
 class InterCodeProvider:
-    """NeMo Gym's protocol of a provider; images are named as ours are (``docker://NAME``)."""
+    """A sandbox provider for NeMo Gym; images have InterCode's names (``docker://NAME``)."""
 
     name = "intercode"
 
@@ -32,7 +32,12 @@ class InterCodeProvider:
         self._live: dict[str, tuple[AsyncSandbox, SandboxSpec]] = {}
 
     async def create(self, spec: SandboxSpec) -> Handle:
-        """Start a sandbox. NeMo Gym itself uploads its files."""
+        """Start a sandbox. NeMo Gym itself uploads its files.
+
+        Raises:
+            SandboxCreateError: The specification has an entry point or a GPU, or the sandbox cannot
+                start.
+        """
         if spec.entrypoint or spec.resources.gpu:
             raise SandboxCreateError("this machine has neither an entry point nor a GPU")
         memory, disk = spec.resources.memory_mib or 1024, spec.resources.disk_gib or 1
@@ -57,7 +62,7 @@ class InterCodeProvider:
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command. A folder or a user that is not there is the command's own failure."""
+        """Run a command. A missing folder or user is a failure of the command: exit code 126."""
         sandbox, spec = self._live[handle.sandbox_id]
         options: dict[str, Any] = {"env": {**spec.env, **(env or {})}, "timeout": timeout_s}
         options |= {} if user in (None, 0, "root") else {"user": str(user)}
@@ -75,16 +80,16 @@ class InterCodeProvider:
         return SandboxExecResult(stdout, stderr, code, reason)
 
     async def upload_file(self, handle: Handle, source_path: Path, target_path: str) -> None:
-        """Copy a file into it, with its mode."""
+        """Copy a file into the sandbox, with its mode."""
         mode = source_path.stat().st_mode & 0o777
         await handle.raw.write_file(target_path, source_path.read_bytes(), mode)
 
     async def download_file(self, handle: Handle, source_path: str, target_path: Path) -> None:
-        """Copy a file out of it."""
+        """Copy a file out of the sandbox."""
         target_path.write_bytes(await handle.raw.read_file(source_path))
 
     async def status(self, handle: Handle) -> Status:
-        """Tell whether it was closed."""
+        """Return whether the sandbox is running or closed."""
         return Status.RUNNING if handle.sandbox_id in self._live else Status.STOPPED
 
     async def close(self, handle: Handle) -> None:
@@ -93,6 +98,6 @@ class InterCodeProvider:
             await handle.raw.close()
 
     async def aclose(self) -> None:
-        """End all of its sandboxes."""
+        """End all sandboxes of this provider."""
         while self._live:
             await self._live.popitem()[1][0].close()

@@ -1,8 +1,8 @@
-"""Environments of any OpenEnv server, played by our runner: ``intercode run openenv:URL``.
+"""Environments of any OpenEnv server, played by InterCode's runner: ``intercode run openenv:URL``.
 
-A task is a split's name and a place in it, by which OpenEnv's `reset` chooses. An action is the
-text of the only field of its schema, or a JSON object with all of them. The sum of the rewards is
-the episode's score.
+A task is a split's name and an index, which OpenEnv's `reset` resolves. An action is the text of
+its schema's only field, or a JSON object with all fields. The sum of the rewards is the episode's
+score.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import Traits, language_traits
 from intercode.errors import ActionError, UsageError
 from intercode.task import Dataset, Task
@@ -24,12 +24,12 @@ from intercode_integrations.serve.client import (
 )
 
 _QUERIES = ("query", "question", "prompt", "instruction", "description")
-"""Names under which a task may tell its request; the first observation tells it in any case."""
+"""Fields in which a task may have its request; the first observation always contains it."""
 _INTERNAL_FIELDS = ("metadata", "truncated", "info")
-"""Fields of an observation that an agent is not shown; the last two are our servers'."""
+"""Fields of an observation that are hidden from agents; InterCode's servers add the last two."""
 
 
-class OpenEnvEnv(Elsewhere):
+class OpenEnvEnv(RemoteEnvironment):
     """An environment of an OpenEnv server.
 
     Args:
@@ -54,7 +54,7 @@ class OpenEnvEnv(Elsewhere):
 
     @classmethod
     def tasks(cls, address: str) -> Dataset:
-        """List the tasks of an environment, of all its splits; one, if it names none."""
+        """List the tasks of all splits of an environment; one task if the server has no list."""
         server = RemoteServer(address)
         tasks = []
         try:
@@ -64,7 +64,7 @@ class OpenEnvEnv(Elsewhere):
                 for index, record in enumerate(server.tasks(split)):
                     record = record if isinstance(record, dict) else {}
                     tasks.append(_task(prefix, record, {"split": split, "index": index}))
-        except UsageError:  # no routes of tasks: each reset gives one
+        except UsageError:  # the server has no task routes: each reset chooses a task
             tasks = [Task(server.name, "What the first observation says.")]
         return Dataset(tasks, f"openenv:{address}", source=address)
 
@@ -91,18 +91,18 @@ class OpenEnvEnv(Elsewhere):
             refuse_failure(observation["info"])
         return _observation_text(observation) or task.query
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         try:
-            reply_data = self._session.ask("step", self._read(action))
+            reply_data = self._session.ask("step", self._parse_action(action))
         except ActionError as error:
-            return Reply(f"[not executed: {error}]", ok=False, info={"executed": False})
+            return RemoteReply(f"[not executed: {error}]", ok=False, info={"executed": False})
         observation, info = reply_data["observation"], reply_data["observation"].get("info") or {}
         if self._is_ours:
             refuse_failure(info)
         if (reward := reply_data["reward"]) is not None:
             self._total = reward + (0.0 if self._is_ours else self._total or 0.0)
         truncated = bool(observation.get("truncated"))
-        return Reply(
+        return RemoteReply(
             _observation_text(observation),
             self._total if reply_data["done"] else None,
             ended=reply_data["done"] and not truncated,
@@ -113,7 +113,7 @@ class OpenEnvEnv(Elsewhere):
             info=sandbox_end(info) if self._is_ours else {},
         )
 
-    def _read(self, action: str) -> dict[str, Any]:
+    def _parse_action(self, action: str) -> dict[str, Any]:
         if self._field is not None:
             return {self._field: action}
         try:
@@ -122,10 +122,10 @@ class OpenEnvEnv(Elsewhere):
             schema_text = msgspec.json.encode(self._schema).decode()
             raise ActionError(f"an action is a JSON object by {schema_text}: {error}") from None
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         if self._is_ours:
             return self._take("submit" if answer is None else f"submit {answer}")
-        return Reply("", self._total or 0.0)  # the agent has had enough
+        return RemoteReply("", self._total or 0.0)  # the agent submitted on its own
 
     def close(self) -> None:
         """End the episode and the session. Idempotent."""
@@ -145,7 +145,7 @@ def _task(prefix: str, record: dict[str, Any], position: dict[str, Any]) -> Task
 
 
 def _observation_text(observation: dict[str, Any]) -> str:
-    """Return the text of an observation: of its only field, if that is one, else its JSON."""
+    """Return the observation's only field if it is text, else all fields as JSON."""
     fields = {
         name: value
         for name, value in observation.items()

@@ -1,8 +1,8 @@
 """A pool of sandboxes, or of environments, that a server leases to its clients.
 
-It bounds how many there are, starts some ahead, and closes those whose clients have gone: after a
-time without use, at a greatest age, or when the server says that their owner has left. Each lease
-is of a fresh one, which is closed when the lease ends.
+The pool limits their number, starts some ahead, and ends leases whose clients have gone: after an
+idle time, at a maximum age, or when the server reports that their owner has left. Each lease has a
+fresh sandbox or environment, which the pool closes with the lease.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class SupportsClose(Protocol):
-    """A thing that can be leased."""
+    """A resource that a pool can lease."""
 
     def close(self) -> None:
-        """Free the thing. Idempotent."""
+        """Free the resource. Idempotent."""
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -47,25 +47,25 @@ Resource = TypeVar("Resource", bound=SupportsClose)
 
 @dataclass(frozen=True, slots=True)
 class PoolCounts:
-    """The numbers of a pool, for a server's metrics: of this moment, and since its start."""
+    """Counters of a pool for a server's metrics: at this moment, and since its start."""
 
     capacity: int
     leased: int
-    """Leases, open or being opened."""
+    """Leases that are open or being opened."""
     used: int
-    """Leases that are in use at this moment."""
+    """Leases in use at this moment."""
     warm: int
-    """Started ahead, or being started."""
+    """Resources that are started ahead, or being started."""
     waiting: int
     """Clients that wait for a lease."""
     opened: int
-    """Leases that were opened since the start, and so below."""
+    """Leases opened since the start, like all counts below."""
     refused: int
-    """Clients that were refused for want of capacity."""
+    """Clients that were refused because the pool was full."""
     failed: int
     """Sandboxes that could not be started."""
     idle: int
-    """Leases that ended because they were not used."""
+    """Leases that ended because they were idle."""
     aged: int
     """Leases that ended because of their age."""
     abandoned: int
@@ -73,32 +73,32 @@ class PoolCounts:
 
 
 class Lease(Generic[Key, Resource]):
-    """The right to use a sandbox or an environment of a pool, until it ends.
+    """A lease of a sandbox or an environment of a pool.
 
-    As a context manager it is opened at the beginning and closed at the end, and in use in
-    between; `async with` gives an `AsyncSandbox` or an `AsyncEnv`. A server whose requests come one
-    by one calls `open` or `open_async`, keeps the `id`, and uses `SandboxPool.use`.
+    As a context manager, a lease is opened on entry, is in use inside the block, and is closed on
+    exit. ``async with`` gives an `AsyncSandbox` or an `AsyncEnv`. A server with separate requests
+    calls `open` or `open_async`, retains the `id`, and uses `SandboxPool.use`.
     """
 
     def __init__(
         self, pool: SandboxPool[Key, Resource], key: Key, owner: Hashable, wait: float | None
     ) -> None:
         self.id = secrets.token_urlsafe(24)
-        """A name that cannot be guessed."""
+        """Unguessable name of the lease."""
         self.key, self.owner = key, owner
         self._pool, self._wait = pool, wait
         self.resource: Resource | None = None
-        """The sandbox or environment, once it is open."""
+        """Sandbox or environment, once the lease is open."""
         self.start_time = self.last_use = 0.0
         self.users = 0
         self.ended = False
         self._async_resource: AsyncSandbox | AsyncEnv | None = None
 
     def open(self) -> Self:
-        """Wait for the pool's capacity, and start the sandbox.
+        """Wait for capacity in the pool, and start the sandbox.
 
         Raises:
-            CapacityError: All are leased, and none was returned in time; or the pool is closing.
+            CapacityError: All are leased and none was returned in time, or the pool is closing.
             InterCodeError: The sandbox cannot be started.
         """
         self._refuse_reopening()
@@ -107,7 +107,7 @@ class Lease(Generic[Key, Resource]):
         return self
 
     async def open_async(self) -> Self:
-        """Do the same as `open` in an event loop. If it is cancelled, nothing is leased."""
+        """Open the lease in an event loop, like `open`. A cancelled call leases nothing."""
         self._refuse_reopening()
         await self._pool.admit_async(self._wait)
         loop = asyncio.get_running_loop()
@@ -124,15 +124,15 @@ class Lease(Generic[Key, Resource]):
             raise LeaseError("this lease was used before: acquire another one from the pool")
 
     def _close_abandoned(self, fill_future: asyncio.Future[None]) -> None:
-        if fill_future.exception() is None:  # else there is nothing to close
+        if fill_future.exception() is None:  # otherwise the pool holds nothing to close
             closing_threads(os.getpid()).submit(self.close)
 
     @property
     def async_resource(self) -> AsyncSandbox | AsyncEnv:
-        """The thing with calls that are awaited.
+        """Resource with awaitable calls.
 
         Raises:
-            UsageError: It is neither a sandbox nor an environment.
+            UsageError: The resource is neither a sandbox nor an environment.
         """
         if self._async_resource is None:
             resource: object = self.resource
@@ -145,14 +145,14 @@ class Lease(Generic[Key, Resource]):
         return self._async_resource
 
     def end_use(self) -> None:
-        """End a use of `async_resource`, now or when a cancelled call has ended."""
+        """End a use of `async_resource`, now or after the end of a cancelled call."""
         if isinstance(self._async_resource, AsyncEnv):
             self._async_resource.when_idle(lambda: self._pool.end_use(self))
         else:  # no call of an AsyncSandbox outlasts its wait
             self._pool.end_use(self)
 
     def close(self) -> None:
-        """End the lease, with what runs there. Idempotent, safe from any thread."""
+        """End the lease and everything that runs in its resource. Idempotent and thread-safe."""
         self._pool.end(self)
 
     def __enter__(self) -> Resource:
@@ -182,22 +182,23 @@ class Lease(Generic[Key, Resource]):
 
 
 class SandboxPool(Generic[Key, Resource]):
-    """Leases sandboxes, or environments.
+    """A pool that leases sandboxes or environments.
 
-    A thread of its own closes those whose time is over and starts some ahead. ``with`` closes it.
+    The pool's own thread ends expired leases and starts resources ahead. ``with`` closes the pool.
 
     Args:
-        opens: Starts what is leased, from the argument of `lease`: `Provider.start` takes an
-            image, ``env.stage.open`` a task; a function may make environments. Default: native
-            sandboxes, by image.
-        capacity: How many there are at once, those that were started ahead among them.
+        opens: Starts a resource from the argument of `lease`: `Provider.start` takes an image,
+            ``env.stage.open`` a task; a function may make environments. Default: native sandboxes,
+            by image.
+        capacity: The maximum number of resources at once, including those started ahead.
         idle: Seconds without use after which a lease ends.
         lifetime: Seconds after which a lease ends, used or not.
-        warm: How many to start ahead for a key. They make room for leases of other keys.
-        clock: Tells the time, in seconds.
+        warm: The number of resources to start ahead for each key. They give way to leases of other
+            keys.
+        clock: Returns the time, in seconds.
 
     Raises:
-        UsageError: A number is not positive, or more are to be started ahead than there may be.
+        UsageError: A number is not positive, or `warm` exceeds the capacity.
     """
 
     def __init__(
@@ -210,9 +211,9 @@ class SandboxPool(Generic[Key, Resource]):
         warm: Mapping[Key, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for name, number in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
-            if not number > 0:
-                raise UsageError(f"{name} must be more than 0, not {number}")
+        for name, limit in {"capacity": capacity, "idle": idle, "lifetime": lifetime}.items():
+            if not limit > 0:
+                raise UsageError(f"{name} must be more than 0, not {limit}")
         self._warm_targets = dict(warm or {})
         if sum(self._warm_targets.values()) > capacity:
             raise UsageError(f"warm has more sandboxes than the capacity, {capacity}, allows")
@@ -223,11 +224,12 @@ class SandboxPool(Generic[Key, Resource]):
         self._leases: dict[str, Lease[Key, Resource]] = {}
         self._warm: dict[Key, deque[Resource]] = {key: deque() for key in self._warm_targets}
         self._slot_count = 0
-        """Slots of leases: open, being opened, or about to be."""
+        """Slots of leases: open, being opened, or about to be opened."""
         self._starting_counts: Counter[Key] = Counter()
-        """How many are being started ahead, by key."""
+        """Number of resources being started ahead, by key."""
         self._failed_keys: set[Key] = set()
-        """Keys of which the last could not be started: none is, until one was leased."""
+        """Keys whose last start failed: the pool starts none ahead for them until a lease succeeds.
+        """
         self._waiting_futures: deque[Future[None]] = deque()
         self._counts: Counter[str] = Counter()
         self._closing = False
@@ -239,21 +241,21 @@ class SandboxPool(Generic[Key, Resource]):
     def lease(
         self, key: Key, *, owner: Hashable = None, wait: float | None = 0.0
     ) -> Lease[Key, Resource]:
-        """Return a lease that is yet to be opened, by ``with``, ``async with`` or `Lease.open`.
+        """Return a lease that is not open yet: open it by ``with``, ``async with`` or `Lease.open`.
 
         Args:
-            key: An image, a task; see the pool's `opens`.
-            owner: A client; `leave` ends all that it has leased.
-            wait: Seconds to wait where all are leased; 0 refuses at once, None waits for ever.
+            key: An image or a task; see the pool's `opens`.
+            owner: A client; `leave` ends all its leases.
+            wait: Seconds to wait if all are leased; 0 refuses at once, None waits without limit.
         """
         return Lease(self, key, owner, wait)
 
     @contextmanager
     def use(self, id: str) -> Iterator[Resource]:
-        """Use what was leased. Time without use is counted from the end.
+        """Use a leased resource. Its idle time starts when the block ends.
 
         Raises:
-            LeaseError: There is no such lease, or it has ended.
+            LeaseError: The lease does not exist, or has ended.
         """
         lease = self._find(id)
         resource = self.begin_use(lease)
@@ -264,12 +266,12 @@ class SandboxPool(Generic[Key, Resource]):
 
     @asynccontextmanager
     async def use_async(self, id: str) -> AsyncIterator[Any]:
-        """Use what was leased, in an event loop: an `AsyncSandbox` or an `AsyncEnv`.
+        """Use a leased resource in an event loop: an `AsyncSandbox` or an `AsyncEnv`.
 
-        A call whose wait was cancelled counts as use until it has ended.
+        A call whose wait was cancelled counts as use until its end.
 
         Raises:
-            LeaseError: There is no such lease, or it has ended.
+            LeaseError: The lease does not exist, or has ended.
         """
         lease = self._find(id)
         resource = lease.async_resource
@@ -280,16 +282,16 @@ class SandboxPool(Generic[Key, Resource]):
             lease.end_use()
 
     def leave(self, owner: Hashable) -> int:
-        """End all leases of a client that has left; return how many there were."""
+        """End all leases of a client that has left; return their number."""
         with self._condition:
             leases = [lease for lease in self._leases.values() if lease.owner == owner]
         return sum(self.end(lease, "abandoned") for lease in leases)
 
     def sweep(self) -> int:
-        """End the leases whose time is over, as the pool's thread does by itself.
+        """End the expired leases, as the pool's thread does by itself.
 
         Returns:
-            How many there were.
+            The number of ended leases.
         """
         with self._condition:
             expired_leases = [
@@ -300,7 +302,7 @@ class SandboxPool(Generic[Key, Resource]):
         return sum(self.end(lease, reason) for lease, reason in expired_leases)
 
     def counts(self) -> PoolCounts:
-        """Return the numbers of this moment, and since the start."""
+        """Return the counters of this moment, and since the start."""
         with self._condition:
             return PoolCounts(
                 self._capacity,
@@ -315,10 +317,10 @@ class SandboxPool(Generic[Key, Resource]):
         """Lease no more, and wait until all leases have ended.
 
         Args:
-            timeout: Seconds; None waits for ever.
+            timeout: Seconds; None waits without limit.
 
         Returns:
-            Whether all have ended.
+            Whether all leases have ended.
         """
         with self._condition:
             self._closing = True
@@ -330,7 +332,7 @@ class SandboxPool(Generic[Key, Resource]):
             return self._condition.wait_for(lambda: not self._slot_count, timeout)
 
     def close(self) -> None:
-        """End all leases, with what runs there, and the pool. Idempotent."""
+        """End all leases and everything that runs in their resources, then the pool. Idempotent."""
         self.drain(timeout=0)
         if threading.current_thread() is not self._maintenance_thread:
             self._maintenance_thread.join()
@@ -351,13 +353,13 @@ class SandboxPool(Generic[Key, Resource]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # What leases use.
+    # Methods that leases call.
 
     def admit(self, wait: float | None) -> None:
         """Take a slot for a lease, or wait for one.
 
         Raises:
-            CapacityError: There is none in time, or the pool is closing.
+            CapacityError: No slot was free in time, or the pool is closing.
         """
         future = self._request_slot(wait)
         try:
@@ -367,7 +369,7 @@ class SandboxPool(Generic[Key, Resource]):
                 raise self._capacity_error(wait) from None
 
     async def admit_async(self, wait: float | None) -> None:
-        """Take a slot as `admit` does, in an event loop. If it is cancelled, none is taken."""
+        """Take a slot in an event loop, like `admit`. A cancelled call takes no slot."""
         future = self._request_slot(wait)
         try:
             await asyncio.wait_for(asyncio.wrap_future(future), wait)
@@ -380,11 +382,12 @@ class SandboxPool(Generic[Key, Resource]):
             raise
 
     def fill(self, lease: Lease[Key, Resource]) -> None:
-        """Open a lease that has a slot: with one that was started ahead, or with a new one."""
+        """Open a lease that has a slot, with a resource started ahead or a new one."""
         with self._condition:
             warm = self._warm.get(lease.key)
             resource = warm.popleft() if warm else None
-            # A slot is granted only where there is one, or one that was started ahead gives way.
+            # A slot is granted only if capacity is free, or a resource that was started ahead gives
+            # way.
             evicted_resource = None if resource is not None else self._evict_warm()
         if evicted_resource is not None:
             _close(evicted_resource)
@@ -408,7 +411,7 @@ class SandboxPool(Generic[Key, Resource]):
             raise CapacityError("the pool is closing")
 
     def begin_use(self, lease: Lease[Key, Resource]) -> Resource:
-        """Count a user of a lease."""
+        """Count one more user of a lease."""
         with self._condition:
             if lease.ended or lease.resource is None:
                 raise self._missing_lease_error()
@@ -416,7 +419,7 @@ class SandboxPool(Generic[Key, Resource]):
             return lease.resource
 
     def end_use(self, lease: Lease[Key, Resource]) -> None:
-        """Count a user less; the last one of a lease that has ended frees what is left."""
+        """Count one user less; the last user of an ended lease frees its resource."""
         with self._condition:
             lease.users -= 1
             lease.last_use = self._clock()
@@ -425,9 +428,9 @@ class SandboxPool(Generic[Key, Resource]):
             closing_threads(os.getpid()).submit(_close, lease.resource)
 
     def end(self, lease: Lease[Key, Resource], reason: str = "") -> bool:
-        """End a lease, with what runs there; return whether this call has done so.
+        """End a lease and everything that runs in its resource; return whether this call ended it.
 
-        Something that is in use is only stopped: its user's thread may be inside of it.
+        A resource in use is only stopped, because its user's thread may be inside it.
         """
         with self._condition:
             if self._leases.pop(lease.id, None) is None:
@@ -436,7 +439,7 @@ class SandboxPool(Generic[Key, Resource]):
             used = lease.users > 0
             if reason:
                 self._counts[reason] += 1
-        assert lease.resource is not None  # it was open
+        assert lease.resource is not None  # the lease was open
         (_stop if used else _close)(lease.resource)
         self._release_slot()
         return True
@@ -492,7 +495,7 @@ class SandboxPool(Generic[Key, Resource]):
         )
 
     def _evict_warm(self) -> Resource | None:
-        """Take one of those that were started ahead, if there are more than there may be."""
+        """Take a resource that was started ahead if the pool exceeds its capacity."""
         if self._slot_count + self._count_warm() > self._capacity:
             for resources in self._warm.values():
                 if resources:
@@ -500,7 +503,7 @@ class SandboxPool(Generic[Key, Resource]):
         return None
 
     def _expiry_reason(self, lease: Lease[Key, Resource]) -> str:
-        """Say why the time of a lease is over; empty: it is not."""
+        """Return the reason why a lease has expired; empty if it has not."""
         now = self._clock()
         if now >= lease.start_time + self._lifetime:
             return "aged"
@@ -530,7 +533,7 @@ class SandboxPool(Generic[Key, Resource]):
         )
 
     def _pause(self) -> float:
-        """Return the seconds until the next lease may be over."""
+        """Return the seconds until the next lease may expire."""
         now, ends = self._clock(), [self._idle_limit, _MAX_PAUSE]
         for lease in self._leases.values():
             ends.append(lease.start_time + self._lifetime - now)
@@ -538,7 +541,7 @@ class SandboxPool(Generic[Key, Resource]):
         return max(0.0, min(ends))
 
     def _start_warm(self, key: Key) -> None:
-        """Start one ahead. A failure is told to the next client, who meets it, too."""
+        """Start one resource ahead. After a failure, the next client meets the error, too."""
         try:
             resource = self._opens(key)
         except (InterCodeError, OSError):
@@ -559,7 +562,7 @@ class SandboxPool(Generic[Key, Resource]):
 
 
 def _close(resource: SupportsClose) -> None:
-    """Free a thing that is not in use; a sandbox that was lost is free already."""
+    """Free a resource that is not in use; a lost sandbox is already free."""
     try:
         resource.close()
     except (InterCodeError, OSError) as error:
@@ -567,7 +570,7 @@ def _close(resource: SupportsClose) -> None:
 
 
 def _stop(resource: SupportsClose) -> None:
-    """End what runs in a thing whose user's thread may be inside of it; `close` follows."""
+    """End what runs in a resource whose user's thread may be inside it; `close` follows."""
     if isinstance(base_env := getattr(resource, "unwrapped", resource), InterCodeEnv):
         base_env.stop()
     else:

@@ -27,7 +27,7 @@ from intercode.cli.main import main
 from intercode.errors import ImageError
 from intercode_integrations.external_agents import layers, profile
 from intercode_sandbox import get_provider
-from intercode_sandbox.network import Gate, Policy, RefusedError
+from intercode_sandbox.network import NetworkGate, Policy, RefusedError
 
 PROFILE = """
 name = "{name}"
@@ -152,7 +152,7 @@ def _kept() -> list[str]:
     return sorted(path.name for path in Path(os.environ["INTERCODE_CACHE"], "agents").glob("*"))
 
 
-def _says(layer: layers.Layer, *argv: str) -> str:
+def _says(layer: layers.AgentLayer, *argv: str) -> str:
     provider = get_provider("native")
     try:
         sandbox = provider.start(f"host+{layer.path}")
@@ -316,12 +316,12 @@ def test_only_an_operators_names_may_be_private() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        policy = Policy.of([f"mirror.example:{port}"])
-        Gate(policy, resolve, private=True).connect_to_host("mirror.example", port).close()
+        policy = Policy.parse([f"mirror.example:{port}"])
+        NetworkGate(policy, resolve, private=True).connect_to_host("mirror.example", port).close()
         with pytest.raises(RefusedError):
-            Gate(policy, resolve, private=True).connect_to_host("other.example", port)
+            NetworkGate(policy, resolve, private=True).connect_to_host("other.example", port)
         with pytest.raises(RefusedError):
-            Gate(policy, resolve).connect_to_host("mirror.example", port)
+            NetworkGate(policy, resolve).connect_to_host("mirror.example", port)
 
 
 def test_every_profile_that_installs_is_pinned() -> None:

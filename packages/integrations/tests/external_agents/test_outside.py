@@ -108,7 +108,7 @@ def test_a_command_solves_a_task_and_all_commands_read_its_record(
     assert episode.metadata["outside"]["output"] == "Done.\n"
     assert episode.metadata["model"]["calls"][1]["thought"] == "I make it."
     # Tokens are those that the server has counted.
-    outcome = Outcome.of(episode)
+    outcome = Outcome.from_episode(episode)
     assert outcome.calls == len(server.exchanges) == 3
     assert (outcome.tokens_in or 0) + (outcome.tokens_out or 0) == server.usage.total
     run = str(tmp_path / "run")
@@ -251,9 +251,9 @@ def test_dollars_end_the_calls_of_the_model(
     assert episode.success and episode.status == "submitted" and episode.error is None
     assert episode.metadata["ended_by"] == "cost"
     assert episode.turns[0].action == GOLD
-    costs = [price.of(each.usage) for each in server.exchanges if each.usage is not None]
+    costs = [price.compute_cost(each.usage) for each in server.exchanges if each.usage is not None]
     assert len(costs) > 1 and sum(costs[:-1]) < 2 <= sum(costs)
-    assert Outcome.of(episode).cost == pytest.approx(sum(costs))
+    assert Outcome.from_episode(episode).cost == pytest.approx(sum(costs))
 
 
 def test_a_program_that_goes_on_without_its_model_is_killed(
@@ -282,7 +282,7 @@ def test_a_call_that_a_limit_cuts_off_says_nothing_of_the_agents_start(
 ) -> None:
     """Neither before its answer's first byte, nor in the middle of a stream."""
     never = threading.Event()
-    server.plan = lambda _: Fault("slow", until=never)
+    server.plan = lambda _: Fault("slow", last_request=never)
     body = {"model": "$INTERCODE_MODEL", "messages": [{"role": "user", "content": "hi"}]}
     asked = json.dumps(body).replace("}]}", f'}}], "stream": {streamed}}}').replace('"', '\\"')
     headers = '-H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json"'
@@ -301,7 +301,7 @@ def test_a_program_that_leaves_before_its_model_answers_makes_no_score(
     play: Play, server: ScriptedServer
 ) -> None:
     never = threading.Event()
-    server.plan = lambda _: Fault("slow", until=never)
+    server.plan = lambda _: Fault("slow", last_request=never)
     leaves = "cli:bash -c 'timeout 1 python3 /opt/tiny.py x; true'"
     try:
         episode = play(agent=leaves, code=1)

@@ -264,7 +264,7 @@ def test_calls_under_way_may_end_and_a_second_signal_ends_them(tmp_path: Path) -
 
     def plan(number: int) -> Fault | None:
         arrived.set()
-        return None if number else Fault("slow", until=never)
+        return None if number else Fault("slow", last_request=never)
 
     with (
         ScriptedServer(script([Rule(Line("Late."))]), plan=plan, key=KEY) as server,
@@ -298,7 +298,9 @@ def test_failing_calls_are_told_and_one_that_is_cut_off_is_recorded(tmp_path: Pa
     def plan(number: int) -> Fault | None:
         if number == 2:
             arrived.set()
-        return [Fault("status", 400), Fault("status", 500), Fault("slow", until=never)][number]
+        return [Fault("status", 400), Fault("status", 500), Fault("slow", last_request=never)][
+            number
+        ]
 
     with (
         ScriptedServer(script([Rule(Line("Late."))]), plan=plan, key=KEY) as server,

@@ -67,6 +67,6 @@ def test_a_failure_is_not_a_reward() -> None:
     task = intercode.load_dataset("bash")[0]
     with skyrl_gym.make("intercode", extras={"task_id": task.task_id}) as env:
         env.init(PROMPT)
-        env.env.unwrapped.place.close()
+        env.env.unwrapped.workspace.close()
         with pytest.raises(intercode.SandboxError):
             env.step(block("ls"))

@@ -152,7 +152,7 @@ def test_the_agents_view(folder: Folder) -> None:
         )
         seen = env.step("ls /tests /solution; grep -rl apples /srv /tmp /logs /root; env")[0]
         assert "apples" not in seen and seen.count("No such file") == 2
-        assert env.place.limits.memory == 300 << 20
+        assert env.workspace.limits.memory == 300 << 20
         assert str(env.dataset.source) not in env.step("cat /proc/mounts")[0]
         assert env.dataset[0].shown().metadata == {}
 

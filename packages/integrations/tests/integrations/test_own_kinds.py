@@ -33,7 +33,7 @@ from intercode.envs.bash import BashEnv
 from intercode.envs.options import SandboxOptions
 from intercode.envs.traits import Traits
 from intercode.envs.vector import ThreadVectorEnv
-from intercode.evaluate.agent_setup import Actors, AgentProvider
+from intercode.evaluate.agent_setup import PreparedAgent, AgentProvider
 from intercode.evaluate.executor import Threads
 from intercode.interpreters.bash import BashInterpreter
 from intercode.models import Answer, Usage
@@ -74,7 +74,7 @@ class Maze(InterCodeEnv):
     traits = Traits(language="bash")
 
     def __init__(self, data, *, options=None, **changes):
-        options = MazeOptions.of(options, changes)
+        options = MazeOptions.merge(options, changes)
         used(f"env {options.width} {options.compact} {options.scale} {options.doors}")
         super().__init__(data, None, BashInterpreter, options.reward or score, options=options)
 
@@ -103,7 +103,7 @@ class Sayings(AgentProvider):
     def make(self, spec, budget, pace):
         word = self.name.rpartition(":")[2]
         used(f"agents {word}")
-        return Actors(lambda task: ScriptedAgent([f"echo {word}", "submit"]), self.name)
+        return PreparedAgent(lambda task: ScriptedAgent([f"echo {word}", "submit"]), self.name)
 
 
 class Client:

@@ -61,7 +61,7 @@ def test_episode(bash: Environments) -> None:
     assert one.get_reward() == 1.0
     assert one.get_reward() == 1.0
     with pytest.raises(EnvironmentStateError, match="no sandbox"):
-        _ = one._env.place
+        _ = one._env.workspace
     assert one.reset(index=1).startswith("Task: ")
     assert one.submit() == "[the episode has ended]"
     assert "did nothing" in one.bash("ls")
@@ -71,7 +71,7 @@ def test_episode(bash: Environments) -> None:
 def test_lost_sandbox_is_no_reward(bash: Environments) -> None:
     one: Any = bash()
     one.reset(task_id="archive-01")
-    one._env.place.close()
+    one._env.workspace.close()
     assert "ended" in one.bash("ls")
     assert "did nothing" in one.bash("ls")
     assert one.get_reward() is None
@@ -85,7 +85,7 @@ def test_lost_sandbox_that_no_tool_has_met(
 ) -> None:
     one: Any = bash()
     one.reset(task_id="archive-01")
-    one._env.place.close()
+    one._env.workspace.close()
     assert one.get_reward() is None
     assert "archive-01: an attempt has no reward: SandboxClosedError: " in caplog.text
 
@@ -143,7 +143,7 @@ def test_gold_runs_once_for_all(bash: Environments) -> None:
 def test_closed_when_dropped(bash: Environments) -> None:
     one: Any = bash()
     one.reset(task_id="archive-01")
-    place = one._env.place
+    place = one._env.workspace
     del one
     with pytest.raises(intercode.SandboxError):
         place.exec(["/bin/true"])

@@ -153,7 +153,7 @@ def test_task_of_a_lost_first_is_left_out_for_it_alone() -> None:
 
         def script(number: int, said: str) -> str:
             if trainer.asked == [1]:
-                envs.envs[0].unwrapped.place.close()  # type: ignore[attr-defined]
+                envs.envs[0].unwrapped.workspace.close()  # type: ignore[attr-defined]
             return block("submit" if "Output" in said else "pwd")
 
         trainer.script = script

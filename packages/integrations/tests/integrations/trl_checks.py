@@ -105,7 +105,7 @@ def test_lost_sandbox_is_left_out(tmp_path: Path) -> None:
 
     def script(number: int, said: str) -> str:
         if number == LOST and "<tool_response>" not in said.split("</tools>")[-1]:
-            made[number]._env.place.close()
+            made[number]._env.workspace.close()
         return calls(number, said)
 
     with nothing_left(), closing(environments("bash", data=TASKS)) as bash:
@@ -255,7 +255,7 @@ def test_rollout_of_a_lost_sandbox_is_left_out(tmp_path: Path) -> None:
         def script(number: int, said: str) -> str:
             if number == LOST and "Output:\n" not in said:
                 assert rollouts._envs is not None
-                rollouts._envs.envs[number].unwrapped.place.close()
+                rollouts._envs.envs[number].unwrapped.workspace.close()
             return Blocks(0)(number, said)
 
         given = {"train_dataset": rollouts.dataset(), "rollout_func": rollouts}

@@ -1,6 +1,6 @@
 """The 2023 protocol: its environments, its rewards, and replays of its recorded runs.
 
-No other room of the package depends on it.
+No other package of InterCode depends on this package.
 """
 
 import intercode
@@ -11,4 +11,4 @@ check_package(intercode, "intercode_paper", __file__)
 ORIGIN = "https://github.com/intercode-gym/intercode"
 """The project of this package: `intercode_sandbox.origin` reads this line before the import."""
 VERSION = 1
-"""The version of the rules of 2023. They stay as they are: raise it when any score can differ."""
+"""The version of the 2023 grading rules, which are fixed. Raise it when any score can differ."""

@@ -1,9 +1,9 @@
-r"""The 2023 Bash interpreter: every action a new process in a directory that ``cd`` moves.
+r"""The 2023 Bash interpreter: a new process for every action, in a directory that ``cd`` changes.
 
-An action's text was pasted into a command line, as a string: it was put between double quotes after
-``/bin/bash -c``, and the whole was split as a POSIX shell would. So a double quote inside the
-action ends the quoting, words that follow a space outside quotes become ``$0``, ``$1``…, and a
-backslash before ``"`` or ``\`` is eaten. Gold goes the same way.
+The 2023 release pasted an action's text between double quotes after ``/bin/bash -c``, and split
+this command line like a POSIX shell. A double quote inside the action therefore ends the quoting.
+Words after a space outside quotes become ``$0``, ``$1``…; a backslash before ``"`` or ``\`` is
+removed. Gold passes through the same steps.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from intercode.interpreters.base import Execution
 from intercode_sandbox.base import Completed, Limits, SandboxBackend
 
 START = "/"
-"""The directory in which an episode begins, and in which every ``cd`` is run."""
+"""The working directory at an episode's start, and of every ``cd``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The engine's part of one action: a process, and where it runs."""
+    """The process of one action, and its working directory."""
 
     argv: tuple[bytes, ...] | None
-    """The process, or None: the text cannot be split, and nothing is run."""
+    """The process's arguments; None: the text cannot be split, and no process runs."""
     cwd: str
-    """The directory it runs in."""
+    """The working directory of the process."""
     enters: str | None = None
-    """For a ``cd``: the directory of later actions, if this one exits with 0."""
+    """For a ``cd``: the directory of later actions if the process exits with 0."""
 
 
 def split(command: str) -> tuple[bytes, ...] | None:
-    """Return the process of a command's text, or None for a text that is malformed.
+    """Return the process's arguments for a command's text; None for a malformed text.
 
     >>> split('echo "a b" c')
     (b'/bin/bash', b'-c', b'echo a', b'b c')
@@ -49,36 +49,36 @@ def split(command: str) -> tuple[bytes, ...] | None:
 
 
 def split_words(line: str) -> tuple[bytes, ...] | None:
-    """Return the process of a command line, or None for one that is malformed."""
+    """Return the process's arguments for a command line; None for a malformed line."""
     try:
         argv = shlex.split(line)
         words = tuple(word.encode("utf-8", "surrogateescape") for word in argv)
-    except ValueError:  # unbalanced quotes; or a lone surrogate, which is not text either
+    except ValueError:  # unbalanced quotes, or a lone surrogate that cannot be encoded
         return None
     return None if any(b"\0" in word for word in words) else words
 
 
 def resolve(current: str, path: str) -> str:
-    """Return the directory that `path` names, seen from `current`: text only, nothing is looked up.
+    """Resolve a path against a directory textually, without access to a file system.
 
     >>> resolve("/testbed/dir1", "../dir2 && ls")
     '/testbed/dir2 && ls'
     """
     segments: list[str] = []
-    for part in (path if path.startswith("/") else f"{current}/{path}").split("/"):
-        if part == "..":
+    for segment in (path if path.startswith("/") else f"{current}/{path}").split("/"):
+        if segment == "..":
             del segments[-1:]
-        elif part not in ("", "."):
-            segments.append(part)
+        elif segment not in ("", "."):
+            segments.append(segment)
     return "/" + "/".join(segments)
 
 
 Split = Callable[[str], "tuple[bytes, ...] | None"]
-"""A function from a command's text to its process, or to None if the text is malformed."""
+"""A function from a command's text to the process's arguments; None for a malformed text."""
 
 
 def plan(action: str, cwd: str, split: Split = split) -> Call:
-    """Return the call for `action` while `cwd` is the current directory."""
+    """Return the call for an action in the current directory `cwd`."""
     if not action.startswith("cd"):
         return Call(split(action), cwd)
     path = resolve(cwd, action.partition("cd ")[2].strip())
@@ -86,37 +86,38 @@ def plan(action: str, cwd: str, split: Split = split) -> Call:
 
 
 TIMEOUT = 10.0
-"""Seconds for one action. The process was left running in 2023; here it is killed, which no
-recorded observation or reward shows."""
+"""Seconds for one action. In 2023 the process continued afterwards; this interpreter kills it. No
+recorded observation or reward shows the difference."""
 TIMED_OUT = "Command timed out"
 MALFORMED = "Malformed command"
-"""The observation where the text cannot be split, or the output is not UTF-8."""
+"""The observation if the text cannot be split, or the output is not UTF-8."""
 MAX_ACTION_BYTES = 120 * 1024
-"""Bytes of an action: the kernel takes arguments of 128 KiB, and some words go before it."""
+"""The maximum bytes of an action: the kernel's limit of an argument is 128 KiB, and the command
+line has further words before the action."""
 _NOT_STARTED = "OCI runtime exec failed: exec failed: unable to start container process: "
 TOO_LONG = f"{_NOT_STARTED}argument list too long: unknown\r\n"
 OUTPUT_LIMIT = 64 * 1024 * 1024
-"""Bytes of an action's output. In 2023 there was no limit; this one only protects the machine."""
+"""The maximum bytes of an action's output. 2023 had no limit; this limit protects the host."""
 
 LIMITS = Limits(
     timeout=TIMEOUT,
-    # Root of a container: reads files of mode 000, gives files away.
+    # Root of a container: reads files of mode 000, changes owners.
     capabilities=("chown", "dac_override", "fowner", "fsetid"),
 )
 ENVIRONMENT: Mapping[str, str] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
 }
-"""The whole environment of a process, but for what `variables` adds: no LANG (messages quote with
-'), no TERM, no USER. bash itself adds PWD, SHLVL (0 for a single command) and _."""
+"""All environment variables of a process, except those that `variables` adds. LANG (messages quote
+with '), TERM and USER are unset. bash itself adds PWD, SHLVL (0 for a single command) and _."""
 AGENT_HOST = "a1b2c3d4e5f6"
 GOLD_HOST = "b2c3d4e5f6a1"
-"""The names of the two containers. They differ, so that a gold which shows its environment never
-agrees with itself."""
+"""The host names of the two containers. The names differ, so a gold that prints its environment
+variables never agrees with itself."""
 
 
 def variables(host: str, image: str) -> dict[str, str]:
-    """Return the environment of a process: images also set which file system they are.
+    """Return the environment variables of a process; images also set their file system's version.
 
     >>> variables("h", "nl2bash+/data/fs_4.tar.gz")["script"]
     'setup_nl2b_fs_4.sh'
@@ -132,9 +133,9 @@ def variables(host: str, image: str) -> dict[str, str]:
 
 _BACKGROUND = re.compile(rb"(?<![&<>])&(?![&>0-9])")
 _WAITING_SHELL = ("/bin/bash", "-o", "pipefail", "-c", '"$@" 2>&1 | cat', "bash")
-"""The engine waited until no process held the output any more: background jobs, too, came to
-their end within the action. Only for commands with a background job: a list of processes shows the
-pipe.
+"""A shell that waits for the end of background jobs: the container engine waited until no process
+held the output any more. Only commands with a background job use this shell, since a list of
+processes shows the pipe.
 """
 
 
@@ -144,7 +145,7 @@ class Output:
 
     text: str
     exit_code: int | None
-    """None: it was not run, timed out, or its output was not text."""
+    """None: the process was not run, timed out, or its output was not text."""
     timed_out: bool = False
 
 
@@ -155,21 +156,21 @@ def run(
     cwd: str = START,
     timeout: float = TIMEOUT,
 ) -> Output:
-    """Run a process as the engine did.
+    """Run a process like the container engine of 2023.
 
     Args:
-        sandbox: The sandbox to run it in.
-        argv: The process; None for text that could not be split.
-        environment: Its whole environment.
-        cwd: Its directory.
-        timeout: Seconds.
+        sandbox: The sandbox of the process.
+        argv: The process's arguments; None for text that could not be split.
+        environment: All environment variables of the process.
+        cwd: The working directory.
+        timeout: The time limit in seconds.
 
     Raises:
         SandboxError: The sandbox failed.
     """
     if argv is None:
         return Output(MALFORMED, None)
-    # `env -i`: 2023's environment holds nothing of the image's own.
+    # `env -i`: the environment of 2023 has none of the image's variables.
     words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
     if any(_BACKGROUND.search(word) for word in argv):
         words = [*_WAITING_SHELL, *words]
@@ -183,7 +184,7 @@ def run(
         )
     except SandboxError:
         raise
-    except OSError as error:  # of the directory: a `cd` that did more than one thing
+    except OSError as error:  # no such directory: a previous action was more than a plain `cd`
         return Output(_no_directory(cwd, error), 126)
     if result.timed_out:
         return Output(TIMED_OUT, None, timed_out=True)
@@ -195,7 +196,7 @@ def run(
 
 
 def _no_directory(cwd: str, error: OSError) -> str:
-    """Return the message of a container engine that could not enter a directory."""
+    """Return the message of a container engine that cannot enter a directory."""
     reason = os.strerror(error.errno or errno.ENOENT).lower()
     return (
         f"{_NOT_STARTED}chdir to cwd ({json.dumps(cwd, ensure_ascii=False)}) "
@@ -204,13 +205,13 @@ def _no_directory(cwd: str, error: OSError) -> str:
 
 
 class PaperBash:
-    """Runs actions as the 2023 environment did. An `Interpreter`.
+    """An `Interpreter` with the behaviour of the 2023 environment.
 
     Args:
-        sandbox: The sandbox to run them in; it is not closed with the interpreter.
-        environment: The whole environment of a process.
-        cwd: The first action's directory.
-        split: Turns an action's text into a process.
+        sandbox: The sandbox of the actions, which the interpreter does not close.
+        environment: All environment variables of a process.
+        cwd: The first action's working directory.
+        split: Converts an action's text to a process's arguments.
     """
 
     def __init__(
@@ -226,15 +227,15 @@ class PaperBash:
         self.cwd = cwd
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action in a process of its own."""
+        """Run one action in a new process."""
         start_time = time.monotonic()
-        # Nor is it split, for minutes.
+        # Refused before the split, which would take minutes.
         if len(action.encode("utf-8", "surrogatepass")) > MAX_ACTION_BYTES:
             return Execution(TOO_LONG.encode(), ok=False, exit_code=126, info={"cwd": self.cwd})
         call = plan(action, self.cwd, self._split)
         output = run(self._sandbox, call.argv, self._environment, call.cwd, timeout or TIMEOUT)
         if call.enters is not None and output.exit_code == 0:
-            # Literally: after `cd X && ls` no directory of that name can be entered any more.
+            # The literal text: after `cd X && ls` no later process can enter this directory.
             self.cwd = call.enters
         return Execution(
             output.text.encode("utf-8"),
@@ -249,7 +250,7 @@ class PaperBash:
 
 
 def run_gold(sandbox: SandboxBackend, command: str, environment: Mapping[str, str]) -> Output:
-    """Run a gold command: split like an action, always from ``/``, and never as a ``cd``."""
+    """Run a gold command: split like an action, always in ``/``, and never treated as a ``cd``."""
     return run(sandbox, split(command), environment)
 
 
@@ -264,12 +265,13 @@ _INIT_LINE = re.compile(rb"(?m)^( *(?:\S+ +)*?1 +(?:\S+ +)*?)init$")
 
 
 def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
-    """Return the output of a process as it would have been in a container.
+    """Return the output of a process as in a 2023 container.
 
-    In a 2023 container process 1 was an idle ``bash`` on a terminal, and an action was none of its
-    children: the engine put it there from outside (parent 0). In a sandbox process 1 starts the
-    action, is called ``init``, and some of its entries in ``/proc`` cannot be entered. Only text
-    that shows *that* is changed, and only where the command asks for processes or walks ``/proc``.
+    In a 2023 container process 1 was an idle ``bash`` on a terminal. An action was not its child:
+    the engine entered the container from outside (parent 0). In a sandbox process 1 is named
+    ``init``, starts the action, and some of its entries in ``/proc`` cannot be entered. The
+    function changes only text that shows *this* difference, and only if the command lists processes
+    or walks ``/proc``.
     """
     if b"Permission denied" in output:
         output = _DENIAL_LINES.sub(b"", output)
@@ -284,6 +286,6 @@ def as_in_container(output: bytes, argv: Iterable[bytes]) -> bytes:
 
 
 def _idle_bash(match: re.Match[bytes]) -> bytes:
-    """Return process 1's line with a terminal and its state, in formats that show them."""
+    """Return process 1's line as ``/bin/bash``, with terminal and state in formats with both."""
     columns = match[1].replace(b" ?     ", b" pts/0 ", 1)
     return re.sub(rb"(?<= )[SRD]  (?= )", b"Ss+", columns, count=1) + b"/bin/bash"

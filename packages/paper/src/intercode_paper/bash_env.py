@@ -1,4 +1,4 @@
-"""Bash as in 2023: the environment ``make("bash", protocol="paper")``, and the replay of runs."""
+"""The Bash environment of 2023, ``make("bash", protocol="paper")``, and the replay of its runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from intercode_paper.session import PaperOptions, ending, refuse_limits
 from intercode_sandbox import Provider, SandboxBackend
 
 IMAGE = "nl2bash"
-"""The image of tasks that name none."""
+"""The default image of tasks."""
 
 _golds_by_provider: weakref.WeakKeyDictionary[Provider, dict[str, GoldRuns]] = (
     weakref.WeakKeyDictionary()
@@ -39,7 +39,7 @@ _golds_lock = threading.Lock()
 
 
 def gold_runs(provider: Provider, image: str) -> GoldRuns:
-    """Return the golds' outcomes in an image, which is prepared once for all who ask."""
+    """Return the outcomes of golds in an image, prepared once per provider and image."""
     with _golds_lock:
         runs_by_image = _golds_by_provider.setdefault(provider, {})
         if image not in runs_by_image:
@@ -48,19 +48,19 @@ def gold_runs(provider: Provider, image: str) -> GoldRuns:
 
 
 class PaperBashStage(NoRecipe, SandboxStage):
-    """Starts sandboxes as the 2023 resets left containers.
+    """A stage whose sandboxes start in the state of a 2023 container after its reset.
 
-    What is prepared once for an image is shared by all environments of a provider.
+    All environments of a provider share the preparation of an image.
     """
 
     DEFAULT = IMAGE
 
-    def changed(self, task: Task, place: SandboxBackend) -> bool:
-        """Return False: an image is prepared once, and gold runs in the same."""
+    def changed(self, task: Task, workspace: SandboxBackend) -> bool:
+        """Return False: an image is prepared once, and gold runs in the same prepared image."""
         return False
 
     def golds(self, task: Task) -> GoldRuns:
-        """Return the golds' outcomes in the task's image, which is prepared for both sides."""
+        """Return the outcomes of golds in the task's image; agent and gold share the image."""
         return gold_runs(self.provider, self.image(task))
 
     def open(self, task: Task) -> SandboxBackend:
@@ -72,7 +72,7 @@ class PaperBashReward:
     """The 2023 reward of an episode.
 
     Args:
-        stage: Has the outcomes of golds.
+        stage: The stage that has the outcomes of golds.
     """
 
     def __init__(self, stage: PaperBashStage) -> None:
@@ -84,7 +84,7 @@ class PaperBashReward:
 
         Raises:
             RewardError: Gold could not be run.
-            SandboxError: The sandbox died.
+            SandboxError: The sandbox was lost.
         """
         executed_turns = (t for t in reversed(episode.turns) if t.info.get("executed", True))
         observation = next((turn.observation for turn in executed_turns), task.query)
@@ -93,16 +93,16 @@ class PaperBashReward:
 
 
 class PaperBashEnv(InterCodeEnv[SandboxBackend]):
-    """The 2023 Bash environment: a new process for each action, its reward, its quirks.
+    """The 2023 Bash environment: a new process for each action, with the 2023 reward and quirks.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
         options: The options, as one value; its `limits` must be the defaults.
-        **changes: Single options by their names: see `PaperOptions`.
+        **changes: Single options by name: see `PaperOptions`.
 
     Raises:
-        TaskError: A task has no gold, or has a field that 2023 did not know.
-        UsageError: An option makes no sense.
+        TaskError: A task has no gold, or has a field that the 2023 protocol lacks.
+        UsageError: An option is invalid.
     """
 
     name: ClassVar[str] = "bash"
@@ -116,7 +116,7 @@ class PaperBashEnv(InterCodeEnv[SandboxBackend]):
         options: PaperOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperOptions.of(options, changes)
+        options = PaperOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:
@@ -152,15 +152,15 @@ _OTHER_SUITES = {
     "ic_bash_react_10_turns_fs_2": (range(53), "nl2bash_fs_1"),
     "ic_bash_plan_solve_fs_2": (range(31), "nl2bash_fs_1"),
 }
-"""Files of the release → the tasks that were recorded in the container of another suite, and that
-suite. Only the observations show it."""
+"""Results file of the release → the rows that were recorded in the container of another suite, and
+that suite. Only the observations show the difference."""
 
 
 def suites_by_episode(recorded_run: RecordedRun) -> dict[str, str]:
-    """Return, by the ids of episodes, the suites of the release whose container ran them instead.
+    """Return episode id → suite, for episodes that were recorded in another suite's container.
 
     Args:
-        recorded_run: A run; the file's name tells which one of the release it is.
+        recorded_run: A run, which its file's name identifies.
     """
     rows, suite = _OTHER_SUITES.get(recorded_run.path.stem, (range(0), ""))
     ids = [episode.task_id for episode in recorded_run.episodes]
@@ -179,17 +179,17 @@ def replay_bash(
     """Execute recorded actions in fresh sandboxes, and compare the results with the record.
 
     Args:
-        tasks: The data file that was run, in its order.
-        recorded_run: The results.
+        tasks: The tasks of the run's data file, in order.
+        recorded_run: The recorded results.
         provider: The provider of sandboxes.
         image: The image of the run's file system.
-        workers: Episodes at a time.
+        workers: The number of concurrent episodes.
         progress: Called after each finished episode, from this thread.
-        task_images: Another image for some tasks, by the episodes' ids.
+        task_images: Episode id → another image.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
-        SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
+        SandboxError, ImageError: A sandbox failed. A partial run gives no report.
     """
     start_time = time.monotonic()
     jobs = [(find_task(tasks, episode), episode) for episode in recorded_run.episodes]
@@ -211,32 +211,35 @@ def replay_bash(
 @dataclass(frozen=True, slots=True)
 class _Turn(ReplayedTurn):
     early_reward: float
-    """The reward of the version before the released one."""
+    """The turn's reward under the version before the released version."""
 
 
-def same_text(recorded_text: str, replayed_text: str) -> bool:
-    """Whether an observation is the recorded one, or the recorded one is cut from it."""
+def has_same_text(recorded_text: str, replayed_text: str) -> bool:
+    """Return whether an observation equals the recorded text, or its recorded excerpt."""
     return recorded_text == (replayed_text[:CUT] if len(recorded_text) == CUT else replayed_text)
 
 
 def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Turn]:
-    """Replay one episode; turns that do not count are executed all the same."""
+    """Replay one episode; turns that are not compared are executed, too."""
     turns: list[_Turn] = []
-    observation, scored = task.query, False
+    observation, is_scored = task.query, False
     with closing(golds.image.start()) as sandbox:
         bash = PaperBash(sandbox, variables(AGENT_HOST, golds.image.name))
         for turn in episode.turns:
             if turn.command is None:
                 continue
-            submits = turn.command.startswith("submit")
-            if not submits and turn.command != "skip":
+            is_submission = turn.command.startswith("submit")
+            if not is_submission and turn.command != "skip":
                 observation = bash.execute(turn.command).output.decode("utf-8")
             score = Score(0.0)
-            # A computed reward is 0.01 at least: one that was recorded as 0 was not computed.
-            if submits or turn.reward:
-                score, scored = golds.score(task, observation, sandbox, is_repeat=scored), True
-            if turn.counts:
-                same_observation = turn.observation is None or same_text(
+            # A computed reward is at least 0.01: a recorded reward of 0 was not computed.
+            if is_submission or turn.reward:
+                score, is_scored = (
+                    golds.score(task, observation, sandbox, is_repeat=is_scored),
+                    True,
+                )
+            if turn.is_compared:
+                same_observation = turn.observation is None or has_same_text(
                     turn.observation, observation
                 )
                 early_reward = early_score(score).value if score.detail else 0.0
@@ -245,7 +248,7 @@ def _episode(golds: GoldRuns, task: Task, episode: RecordedEpisode) -> list[_Tur
 
 
 def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]]) -> ReplayReport:
-    # No file says which version it is of; a run is of one. The released one, if in doubt.
+    # Files do not state the reward's version. A run has one version; in doubt, the released one.
     all_turns = [turn for turns in replays for turn in turns]
     is_early = sum(turn.recorded_turn.has_reward(turn.early_reward) for turn in all_turns) > sum(
         turn.same_reward for turn in all_turns

@@ -1,4 +1,8 @@
-"""The 2023 Bash reward, to the last rounding: 0.01 and three parts of at most 0.33."""
+"""The 2023 Bash reward, exact including its rounding: 0.01 plus three parts of at most 0.33.
+
+The parts compare changed paths, the content of added files, and the similarity of outputs, between
+the agent's container and gold's.
+"""
 
 from __future__ import annotations
 
@@ -18,38 +22,38 @@ from intercode_paper.container import IGNORED_NAMES, Pair, PaperImage, md5sum
 from intercode_sandbox.base import SandboxBackend
 
 COMPARED_STATUSES = frozenset({"A", "??", "C"})
-"""The statuses of which the content is compared; modified files never were."""
+"""Git statuses whose files are compared by content; 2023 never compared modified files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The state in which one side, the agent or gold, left its container."""
+    """The final state of one container, the agent's or gold's."""
 
     pairs: Sequence[Pair]
-    """Paths and codes of ``git status --short``, as the reward read them."""
+    """Paths and codes of ``git status --short``, as the reward parsed them."""
     output: str
     """The output of the last action, or of gold."""
     md5: Callable[[str], str]
-    """The text that ``md5sum PATH`` prints there, errors included."""
+    """Returns the text that ``md5sum PATH`` prints in the container, including errors."""
     malformed: bool = False
-    """For gold only: its output was not text, or it could not be run."""
+    """For gold only: whether its output was not text, or gold could not be run."""
 
 
 def has_same_content(path: str, agent: Outcome, gold: Outcome) -> bool:
-    """Whether a path that both added counts as the same.
+    """Return whether a path that both sides added counts as equal.
 
-    A path without a dot was taken for a directory and given to ``md5deep``, which no image had:
-    the same "not found" on both sides.
+    The 2023 release took a path without a dot for a directory, and called ``md5deep``. No image had
+    this program, so both sides printed the same "not found".
     """
     return "." not in path or agent.md5(path) == gold.md5(path)
 
 
 def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
-    """Compute the reward, with the 2023 ``info`` as its detail.
+    """Compute the reward, in [0.01, 1.0], with the 2023 ``info`` as its detail.
 
     Args:
-        agent: The agent's side.
-        gold: Gold's side.
+        agent: The agent's outcome.
+        gold: Gold's outcome.
         executed: The value of ``info["action_executed"]``.
     """
     agent_pairs, gold_pairs = set(agent.pairs), set(gold.pairs)
@@ -85,8 +89,8 @@ def score(agent: Outcome, gold: Outcome, executed: bool = True) -> Score:
 def early_score(released_score: Score) -> Score:
     """Compute the reward of the runs before the release (GPT-3.5's of 20 and 21 May 2023).
 
-    It differs in one point: of gold's output only the end was compared, as much of it as the
-    agent's output is long (all of it, if that is empty).
+    The early reward compares only the end of gold's output, cut to the length of the agent's output
+    (the whole output, if the agent's is empty).
 
     Args:
         released_score: A result of `score`.
@@ -100,31 +104,36 @@ def early_score(released_score: Score) -> Score:
 
 
 def _total(info: Mapping[str, Any]) -> Score:
-    parts: Mapping[str, float] = info["reward"]
-    # In this order: the sum of floats depends on it (0.6900000000000001 is recorded).
-    value = 0.01 + parts["file_diff"] + parts["file_changes"] + parts["answer_similarity"]
-    return Score(value, parts, info)
+    components: Mapping[str, float] = info["reward"]
+    # The sum of floats depends on this order: 0.6900000000000001 is recorded.
+    value = (
+        0.01
+        + components["file_diff"]
+        + components["file_changes"]
+        + components["answer_similarity"]
+    )
+    return Score(value, components, info)
 
 
 _VOLATILE = re.compile(
     r"\b(?:date|w|who|uptime|ps|pstree|top|free|df)\b|-[acm]min\b|-newer|/proc\b|\$\$"
 )
-"""Golds of which the output may differ from one second to the next: run every time."""
+"""Golds whose output may change from second to second: they run every time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
     first_outcome: Outcome
     later_outcome: Outcome
-    """The outcome of every further run in the same container, where the first left something
-    behind that git's reset does not see."""
+    """The outcome of further runs in the same container. The first run may have left changes that
+    git's reset ignores."""
 
 
 class GoldRuns:
-    """The outcomes of golds in one image, each run once where that is enough. Thread-safe.
+    """The cached outcomes of golds in one image; volatile golds run every time. Thread-safe.
 
     Args:
-        image: The image; shared with the agent's sandboxes.
+        image: The image, shared with the agent's sandboxes.
     """
 
     def __init__(self, image: PaperImage) -> None:
@@ -142,7 +151,7 @@ class GoldRuns:
             task: The task.
             observation: The output of the agent's last action.
             sandbox: The agent's sandbox.
-            is_repeat: Whether the episode was scored before: gold then runs for another time.
+            is_repeat: Whether the episode was scored before: gold then counts as run again.
 
         Raises:
             RewardError: The task has no gold.
@@ -153,11 +162,11 @@ class GoldRuns:
         return score(agent, self.outcome(task, is_repeat))
 
     def outcome(self, task: Task, is_repeat: bool = False) -> Outcome:
-        """Return the state in which a task's gold leaves its container.
+        """Return the final state of the container after a task's gold.
 
         Args:
             task: The task.
-            is_repeat: Whether gold was run in this episode before.
+            is_repeat: Whether gold ran in this episode before.
 
         Raises:
             RewardError: The task has no gold.
@@ -169,7 +178,7 @@ class GoldRuns:
         with self._lock:
             runs = self._runs_by_command.get(command)
         if runs is None:
-            # Two threads may run the same gold at once: it costs little, and no lock is held.
+            # No lock during the run: two threads may run the same gold at once, which costs little.
             runs = self._run(command)
             if not _VOLATILE.search(command):
                 with self._lock:
@@ -180,9 +189,9 @@ class GoldRuns:
         sandbox = self.image.start()
         try:
             first_outcome = self._run_once(sandbox, command)
-            if first_outcome.pairs or not _changes_ignored(sandbox):
+            if first_outcome.pairs or not _has_ignored_changes(sandbox):
                 return _Runs(first_outcome, first_outcome)
-            # Nothing for a reset to undo, but something it would not: the next run sees it.
+            # Git's reset has nothing to undo, but ignored changes remain: the next run sees them.
             return _Runs(first_outcome, self._run_once(sandbox, command))
         finally:
             sandbox.close()
@@ -198,7 +207,7 @@ class GoldRuns:
         return Outcome(pairs, output.text, sums.__getitem__, output.text == MALFORMED)
 
 
-def _changes_ignored(sandbox: SandboxBackend) -> bool:
+def _has_ignored_changes(sandbox: SandboxBackend) -> bool:
     return any(change.path.split("/")[1] in IGNORED_NAMES for change in sandbox.changes())
 
 
@@ -206,11 +215,11 @@ _WORD = re.compile(r"(?u)\b\w\w+\b")
 
 
 def cosine(first_text: str, second_text: str) -> float | None:
-    """Return the similarity of two texts in [0, 1], or None if neither has a word.
+    """Return the similarity of two texts in [0, 1]; None if neither text has a word.
 
-    That is the cosine of their TF-IDF vectors, as scikit-learn's `TfidfVectorizer` has them by
-    default, fitted on the two texts: a word is two or more word characters, in lower case; its
-    weight is its count times ``ln((1 + 2) / (1 + df)) + 1``; both vectors have length 1.
+    The similarity is the cosine of the texts' TF-IDF vectors, with the defaults of scikit-learn's
+    ``TfidfVectorizer`` fitted on the two texts. A word is two or more word characters, in lower
+    case. Its weight is its count times ``ln((1 + 2) / (1 + df)) + 1``; both vectors have length 1.
 
     >>> cosine("5 files found", "7 files found")
     1.0
@@ -222,7 +231,7 @@ def cosine(first_text: str, second_text: str) -> float | None:
     words = first_counts.keys() | second_counts.keys()
     if not words:
         return None
-    # ln(3/3) + 1 for a word that both have, ln(3/2) + 1 for a word that one has.
+    # ln(3/3) + 1 for a word of both texts, ln(3/2) + 1 for a word of one text.
     weight = {
         w: 1.0 if w in first_counts and w in second_counts else math.log(1.5) + 1.0 for w in words
     }
@@ -237,6 +246,6 @@ def cosine(first_text: str, second_text: str) -> float | None:
 
 
 def similarity(agent_text: str, gold_text: str) -> float:
-    """Return `cosine`; for two texts without a word, 1 if they are equal, else 0."""
+    """Return `cosine`; for two texts without words, 1 if the texts are equal, else 0."""
     value = cosine(agent_text, gold_text)
     return float(agent_text == gold_text) if value is None else value

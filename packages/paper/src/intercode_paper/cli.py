@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.spec import RunSpec, add_options, list_part_options, positive
+from intercode.spec import RunSpec, add_options, list_section_options, positive
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of `intercode replay` to a parser."""
     parser.add_argument(
         "--env", default="bash", choices=("bash", "sql", "python", "ctf"), help="default: bash"
     )
@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="for SQL, with --data: the folder or dump with the databases",
     )
-    add_options(parser, list_part_options(RunSpec), "limit", "tasks")
+    add_options(parser, list_section_options(RunSpec), "limit", "tasks")
     parser.add_argument(
         "--workers",
         type=positive,
@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Replay, and print the report."""
+    """Replay a recorded run, print the report, and return the exit code."""
     from intercode_paper import replay
 
     return replay.execute(args)

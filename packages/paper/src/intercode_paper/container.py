@@ -1,11 +1,11 @@
-"""A container of 2023: an image that is prepared once, and ``git status`` in it.
+"""Containers of 2023: sandboxes from an image that is prepared once, and their ``git status``.
 
-Preparing does what a container's first reset did, and brings the files' ages back: the tasks ask
-for files changed "in the last week", and the recordings are from May and June 2023.
+The preparation has the effect of a container's first reset, and restores the ages of files: tasks
+ask for files changed "in the last week", and the recordings are from May and June 2023.
 
-The images had a repository in ``/`` that tracked all but the system's directories. The status is
-computed from a sandbox's changes; no git is run. Ignored are the properties that git ignores: empty
-directories, times, owners, modes but for the executable bit, sockets and pipes.
+The images of 2023 had a git repository in ``/`` that tracked all but the system directories. This
+module computes the status from a sandbox's changes, without git. Like git, it ignores empty
+directories, times, owners, modes except for the executable bit, sockets and pipes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from intercode_paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
 from intercode_sandbox.base import Change, Completed, FileType, Provider, SandboxBackend, Snapshot
 
 RECORDING_TIME = datetime(2023, 6, 1, tzinfo=UTC).timestamp()
-"""The time of the recordings, for the ages of files. Files newer than that are as old as the
-image: brand-new, as they were in 2023."""
+"""The time of the recordings, for the ages of files. Newer files have the age 0: they were created
+with the image, as in 2023."""
 _BASE_LOGS = ("bootstrap.log", "wtmp", "btmp")
-"""Logs of the base image, which was weeks old; the others were as old as the image."""
+"""Logs of the base image, which was weeks old; all other logs were as old as the image."""
 _TYPES: Mapping[bytes, FileType] = {b"f": "file", b"l": "symlink"}
 
 
@@ -44,11 +44,11 @@ class _Entry:
     mode: int
     mtime: float
     path: str
-    """Without the leading slash."""
+    """The path without the leading slash."""
 
 
 class PaperImage:
-    """Starts sandboxes as a 2023 reset left a container. Thread-safe.
+    """An image whose sandboxes start in the state of a 2023 container after its reset. Thread-safe.
 
     Args:
         provider: The provider of sandboxes.
@@ -65,22 +65,22 @@ class PaperImage:
         """Start a fresh sandbox.
 
         Args:
-            network: Whether it reaches the network.
+            network: Whether the sandbox has network access.
 
         Raises:
-            SandboxError, ImageError: As `Provider.start` does.
+            SandboxError, ImageError: As for `Provider.start`.
         """
         snapshot, _ = self._prepare_once()
         return self._provider.start(snapshot, LIMITS, network)
 
     def status(self, sandbox: SandboxBackend) -> list[Pair]:
-        """Return ``git status --short`` of a sandbox of `start`, as the reward read it."""
-        return pairs(self.short_status(sandbox))
+        """Return ``git status --short`` of a sandbox of `start`, as the 2023 reward parsed it."""
+        return parse_pairs(self.short_status(sandbox))
 
     def short_status(self, sandbox: SandboxBackend) -> str:
         """Return ``git status --short`` of a sandbox of `start`."""
         _, index = self._prepare_once()
-        return short(status(index, sandbox.changes()))
+        return format_short(status(index, sandbox.changes()))
 
     def close(self) -> None:
         """Delete the prepared snapshot. Idempotent."""
@@ -102,7 +102,7 @@ class PaperImage:
 
 
 def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
-    """Turn a started image into a container after its first reset; return its tracked files."""
+    """Bring a fresh sandbox into a container's state after its first reset; return the index."""
     if script:
         _add_script(sandbox, script)
     entries = _entries(sandbox)
@@ -116,22 +116,24 @@ def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
     # `git clean -fd` removes directories without tracked files, even /tmp and /mnt, but
     # not mount points.
     untracked_directories = [
-        e.path for e in entries if e.kind == b"d" and e.path not in index.directories
+        entry_item.path
+        for entry_item in entries
+        if entry_item.kind == b"d" and entry_item.path not in index.directories
     ]
     if untracked_directories:
         empty_directories = sorted(
             untracked_directories, key=lambda path: path.count("/"), reverse=True
         )
         sandbox.exec(["rmdir", "--", *(f"/{path}" for path in empty_directories)])
-    _bring_ages_back(sandbox, entries, index)
+    _restore_ages(sandbox, entries, index)
     return index
 
 
 def _add_script(sandbox: SandboxBackend, name: str) -> None:
-    """Write the script that had made the file system: the images held it in ``/``.
+    """Write a stand-in for the script in ``/`` that had created the image's file system.
 
-    It is seen wherever a task's ``*.sh`` lost its quotes. Its text is never shown, its size
-    sometimes: 60 bytes for the fourth, just below 4 KiB for the first.
+    The script appears in results of tasks whose ``*.sh`` lost its quotes. No result shows its text,
+    but some show its size: 60 bytes for the fourth file system, just below 4 KiB for the first.
     """
     size = 60 if name.endswith("_4.sh") else 4050
     head = "#!/bin/bash\n# stands for the script of the release\n"
@@ -142,18 +144,18 @@ def _add_script(sandbox: SandboxBackend, name: str) -> None:
 
 def _entries(sandbox: SandboxBackend) -> list[_Entry]:
     listing = sandbox.exec(_listing(), timeout=60, output_limit=OUTPUT_LIMIT)
-    _must_succeed(listing, "its files cannot be listed")
+    _check_success(listing, "its files cannot be listed")
     entries = []
     for line in listing.stdout.split(b"\0")[:-1]:
         kind, mode, mtime, name = line.split(b" ", 3)
         path = name.decode("utf-8", "surrogateescape").lstrip("/")
-        if seen_by_git(path):
+        if is_visible_to_git(path):
             entries.append(_Entry(kind, int(mode, 8), float(mtime), path))
     return entries
 
 
-def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
-    now = _plain_moment(time.time())
+def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
+    now = _listing_time(time.time())
     paths: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
         if entry.kind == b"f" or (entry.kind == b"d" and entry.path in index.directories):
@@ -161,10 +163,10 @@ def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Inde
             paths[int(now - age)].append(f"/{entry.path}")
     for moment, names in sorted(paths.items()):
         result = sandbox.exec(["touch", "-h", "-d", f"@{moment}", "--", *names])
-        _must_succeed(result, "the times of its files cannot be set")
+        _check_success(result, "the times of its files cannot be set")
     keep = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
     base_log_tests = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
-    # An image without logs is none of the tasks'.
+    # Exit codes are ignored: an image without logs belongs to no task of 2023.
     sandbox.exec(["find", "/var/log", *keep, "-exec", "touch", "-h", "{}", "+"])
     sandbox.exec(
         [
@@ -184,10 +186,11 @@ def _bring_ages_back(sandbox: SandboxBackend, entries: list[_Entry], index: Inde
     )
 
 
-def _plain_moment(now: float) -> float:
-    """Return the last moment whose day, hour and minute are three different numbers of two digits.
+def _listing_time(now: float) -> float:
+    """Return the last time whose day, hour and minute are three different two-digit numbers.
 
-    A date counts as words in the reward, and ``Nov 21 00:00`` has one fewer than any recorded.
+    The reward counts the words of a date: ``Nov 21 00:00`` has one word fewer than every recorded
+    date. The search covers the last 60 minutes; without a match the time is unchanged.
     """
     for minutes in range(60):
         moment = now - 60 * minutes
@@ -197,14 +200,14 @@ def _plain_moment(now: float) -> float:
     return now
 
 
-def _must_succeed(result: Completed, problem: str) -> None:
+def _check_success(result: Completed, problem: str) -> None:
     if not result.ok:
         reason = result.stderr.decode("utf-8", "replace").strip()
         raise ImageError(f"the image cannot be used for the 2023 protocol: {problem}: {reason}")
 
 
 def md5sum(sandbox: SandboxBackend, path: str) -> str:
-    """Return the text of ``md5sum PATH`` in ``/``, with the path as git and the reward wrote it."""
+    """Return the output of ``md5sum PATH`` in ``/``; the path is split like in the 2023 reward."""
     try:
         words = shlex.split(f"md5sum {path}")
     except ValueError:
@@ -217,9 +220,9 @@ _SYSTEM = """
 bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv
 """
 IGNORED_NAMES = frozenset(_SYSTEM.split())
-"""Names in ``/`` that the images' ``.gitignore`` lists."""
+"""Names in ``/`` that the ``.gitignore`` of the images lists."""
 Pair = tuple[str, str]
-"""A path and its status, in the order in which the 2023 reward held them."""
+"""A path and its status, in the order of the 2023 reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +230,9 @@ class Index:
     """The tracked files of an image."""
 
     files: Mapping[str, tuple[FileType, bool]]
-    """Path without the leading slash → its type, and whether its owner may execute it."""
+    """Path without the leading slash → its type, and whether its owner may execute the file."""
     directories: frozenset[str] = field(init=False)
-    """All directories with a tracked file in or below them."""
+    """All directories that contain a tracked file at any depth."""
 
     def __post_init__(self) -> None:
         ancestors = {d for path in self.files for d in parents(path)}
@@ -237,17 +240,17 @@ class Index:
 
 
 def parents(path: str) -> list[str]:
-    """Return the directories above a relative path, the highest first.
+    """Return the parent directories of a relative path, the highest first.
 
     >>> parents("a/b/c")
     ['a', 'a/b']
     """
     parts = path.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def seen_by_git(path: str) -> bool:
-    """Whether git looks at a relative path at all."""
+def is_visible_to_git(path: str) -> bool:
+    """Return whether git considers a relative path: neither ignored nor within ``.git``."""
     parts = path.split("/")
     return parts[0] not in IGNORED_NAMES and ".git" not in parts
 
@@ -257,13 +260,13 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
 
     Args:
         index: The tracked files.
-        changes: All differences from the image of which `index` was made.
+        changes: All differences from the image of `index`.
     """
     tracked_lines: list[tuple[str, str]] = []
     untracked: set[str] = set()
     for change in changes:
         path = change.path.lstrip("/")
-        if not seen_by_git(path):
+        if not is_visible_to_git(path):
             continue
         tracked_file = index.files.get(path)
         if tracked_file is None:
@@ -277,7 +280,7 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
         elif (
             change.type != tracked_file[0]
             or change.content_changed
-            or _executable(change) != tracked_file[1]
+            or _is_executable(change) != tracked_file[1]
         ):
             tracked_lines.append((" M", path))
     return sorted(tracked_lines, key=_by_path) + [
@@ -285,15 +288,15 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
     ]
 
 
-def _executable(change: Change) -> bool:
-    """Whether a file is executable to git, which ignores the modes of symlinks."""
+def _is_executable(change: Change) -> bool:
+    """Return whether a file is executable for git, which ignores the modes of symlinks."""
     return change.type == "file" and bool(change.mode & stat.S_IXUSR)
 
 
 def _untracked_path(index: Index, path: str) -> str | None:
-    """Return an untracked path as shown: the highest directory that holds no tracked file.
+    """Return the displayed form of an untracked path: its highest directory without tracked files.
 
-    Below a tracked file that became a directory nothing is shown.
+    Paths below a tracked file that became a directory are not displayed: None.
     """
     for directory in parents(path):
         if directory in index.files:
@@ -315,7 +318,7 @@ _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"',
 
 
 def quote_path(path: str) -> str:
-    r"""Return a path as git's short format writes it: quoted as in C, if it must be.
+    r"""Return a path in git's short format: quoted like in C if necessary.
 
     >>> quote_path("Icon\r"), quote_path("a b"), quote_path("é"), quote_path("a-b")
     ('"Icon\\r"', '"a b"', '"\\303\\251"', 'a-b')
@@ -327,17 +330,17 @@ def quote_path(path: str) -> str:
     return f'"{escaped_path}"' if escaped_path != path or " " in path else path
 
 
-def short(lines: Iterable[tuple[str, str]]) -> str:
-    """Return the text that git prints."""
+def format_short(lines: Iterable[tuple[str, str]]) -> str:
+    """Format the lines of a status like git."""
     return "".join(f"{code} {quote_path(path)}\n" for code, path in lines)
 
 
-def pairs(text: str) -> list[Pair]:
-    r"""Return the text as the 2023 reward read it: split at whitespace, taken in twos.
+def parse_pairs(text: str) -> list[Pair]:
+    r"""Parse a status like the 2023 reward: split at whitespace, in pairs of words.
 
-    So a path with a space puts all words after it out of step.
+    A path with a space therefore misaligns all following pairs.
 
-    >>> pairs(' M a.txt\n?? "b c"\n?? d\n')
+    >>> parse_pairs(' M a.txt\n?? "b c"\n?? d\n')
     [('a.txt', 'M'), ('"b', '??'), ('??', 'c"')]
     """
     words = text.split()

@@ -1,10 +1,10 @@
-"""CTF as in 2023: the environment ``make("ctf", protocol="paper")``, and the replay of runs.
+"""The CTF environment of 2023, ``make("ctf", protocol="paper")``, and the replay of its runs.
 
-An action was pasted between single quotes, so that a single quote inside it ended the quoting;
-an action that began with ``python -c`` or ``python3 -c`` was split as it stood, without a shell.
-Where the recordings are silent, this follows the Bash environment of 2023: every action is a new
-process; ``cd``, the time limit and ``Malformed command`` are the same; so is the observation after
-a flag that is right.
+The 2023 release pasted an action between single quotes, so a single quote inside the action ended
+the quoting. An action that began with ``python -c`` or ``python3 -c`` was split without a shell.
+If the recordings do not show a behaviour, this module follows the Bash environment of 2023: in the
+process per action, ``cd``, the time limit, ``Malformed command``, and the observation after a right
+flag.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from intercode_sandbox.base import Provider, SandboxBackend
 WRONG = "Submitted flag is incorrect. Keep trying!"
 """The observation after a wrong flag."""
 RIGHT = "The submitted flag is correct."
-"""The observation after a right flag in some recordings; in the others it is the one before."""
+"""The observation after a right flag in some recordings; the others repeat the last observation."""
 
 _PLAIN_PREFIXES = ("python -c", "python3 -c")
 _PREFIX = "cmd "
-"""Some recordings have it before each command, which was run without it."""
+"""A prefix of commands in some recordings, which 2023 removed before the execution."""
 
 
 class PaperCtfEnv(CtfEnv):
     """The 2023 CTF environment: a new process for each action, and any number of flags.
 
-    ``submit FLAG`` hands in its second word, in capitals or not; a wrong one makes a turn.
-    ``submit`` alone gives up.
+    ``submit FLAG`` submits its second word, which is case-insensitive. A wrong flag makes a turn,
+    and the episode continues. ``submit`` alone gives up.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
         options: The options, as one value; its `limits` must be the defaults.
-        **changes: Single options by their names: see `PaperCtfOptions`.
+        **changes: Single options by name: see `PaperCtfOptions`.
 
     Raises:
-        TaskError: A task has no flag, or has a field that 2023 did not know.
-        UsageError: An option makes no sense.
+        TaskError: A task has no flag, or has a field that the 2023 protocol lacks.
+        UsageError: An option is invalid.
     """
 
     Options: ClassVar[type[EnvOptions]] = PaperCtfOptions
@@ -72,14 +72,14 @@ class PaperCtfEnv(CtfEnv):
         options: PaperCtfOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperCtfOptions.of(options, changes)
+        options = PaperCtfOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:
             with tasks.locate_errors(task):
                 _check(task)
         super().__init__(
-            Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source),
+            Dataset(map(_with_folder, tasks), tasks.name, tasks.source),
             options=CtfOptions(
                 **{**asdict(options), "attempts": None, "limits": LIMITS, "reward": _reward}
             ),
@@ -98,7 +98,7 @@ class PaperCtfEnv(CtfEnv):
     def _reply(self, answer: str | None) -> Execution | None:
         if answer is None or _is_flag(self.episode_state.task, answer):
             return None
-        self.episode.answer = None  # it is in the turn
+        self.episode.answer = None  # the turn records the answer
         return Execution(WRONG.encode(), ok=False, info={SUBMITTED_KEY: answer, "executed": False})
 
 
@@ -108,7 +108,7 @@ def _reward(task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
 
 
 def split(command: str) -> tuple[bytes, ...] | None:
-    """Return the process of a command's text, or None for a text that is malformed.
+    """Return the process's arguments for a command's text; None for a malformed text.
 
     >>> split('echo "a b" c')
     (b'/bin/bash', b'-c', b'echo "a b" c')
@@ -124,7 +124,7 @@ def split(command: str) -> tuple[bytes, ...] | None:
 
 
 def _submitted_flag(action: str) -> str | None:
-    """Return the flag that an action submits, its second word; None if it has only one.
+    """Return the flag that an action submits, its second word; None for an action of one word.
 
     >>> _submitted_flag("submit flag{a} at last")
     'flag{a}'
@@ -134,21 +134,21 @@ def _submitted_flag(action: str) -> str | None:
 
 
 def _is_flag(task: Task, answer: str | None) -> bool:
-    """Whether an answer is a flag of the task's, in capitals or not."""
+    """Return whether an answer is a flag of the task, ignoring case."""
     return answer is not None and answer.lower() in {flag.strip().lower() for flag in task.gold}
 
 
-def _in_its_folder(task: Task) -> Task:
-    """Return the task with its 2023 folder, ``/ctf/ID``, unless it names one, and all its files."""
+def _with_folder(task: Task) -> Task:
+    """Return the task with all its files; the default folder is that of 2023, ``/ctf/ID``."""
     facts = {"directory": f"{FOLDER}/{task.task_id}", **task.metadata, "assets_without": ()}
     return replace(task, metadata=facts)
 
 
 def _check(task: Task) -> None:
-    """Refuse fields that 2023 did not know.
+    """Refuse a task without a flag, or with fields that the 2023 protocol lacks.
 
     Raises:
-        TaskError: It names the task and the field.
+        TaskError: The task is refused; the message names task and field.
     """
     if not task.gold:
         raise TaskError(f"task {task.task_id!r}, field 'gold': the flag is missing")
@@ -169,7 +169,7 @@ class CtfReplayReport(RegradedReport):
     """The report of a replay of a CTF run."""
 
     without_files: int = 0
-    """Episodes whose task has no files here, so that commands show something else."""
+    """Episodes whose task's files are missing on this host, which changes observations."""
 
 
 def replay_ctf(
@@ -182,26 +182,26 @@ def replay_ctf(
 ) -> CtfReplayReport:
     """Execute recorded actions in fresh sandboxes, and compare the results with the record.
 
-    Nothing reaches the network. A task's `setup` is not run: in the release it fetches files.
-    Tasks without their files are replayed too: rewards depend on the flags alone.
+    Sandboxes have no network access. A task's `setup` is not run: in the release, setups download
+    files. Tasks without their files are replayed, too: rewards depend on the flags alone.
 
     Args:
-        tasks: The data file that was run.
-        recorded_run: The results.
+        tasks: The tasks of the run's data file.
+        recorded_run: The recorded results.
         provider: The provider of sandboxes.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        workers: Episodes at a time.
+        image: The image of all tasks; None: each task's image, or ``host``.
+        workers: The number of concurrent episodes.
         progress: Called after each finished episode, from this thread.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
-        TaskError: A task has no flag, or has a field that 2023 did not know.
-        SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
+        TaskError: A task has no flag, or has a field that the 2023 protocol lacks.
+        SandboxError, ImageError: A sandbox failed. A partial run gives no report.
     """
     start_time = time.monotonic()
     stage = CtfStage(provider, image, LIMITS)
     jobs = [
-        (episode, replace(_in_its_folder(find_task(tasks, episode)), setup=None))
+        (episode, replace(_with_folder(find_task(tasks, episode)), setup=None))
         for episode in recorded_run.episodes
     ]
     for _, task in jobs:
@@ -221,7 +221,7 @@ def replay_ctf(
 def _episode(
     stage: CtfStage, provider: Provider, episode: RecordedEpisode, task: Task
 ) -> tuple[list[ReplayedTurn], float, bool]:
-    """Return an episode's turns, its reward by default, and whether the task's files are here."""
+    """Return an episode's turns, its default reward, and whether the task's files exist."""
     turns = []
     folder, observation = stage.directory(task), task.query
     with closing(stage.open(task)) as sandbox:
@@ -239,18 +239,20 @@ def _episode(
                 observation = RIGHT if turn.observation == RIGHT else observation
             elif status == "submitted":
                 observation = WRONG
-            if turn.counts:
+            if turn.is_compared:
                 same_observation = turn.observation in (None, observation)
                 turns.append(ReplayedTurn(turn, observation, reward, same_observation))
-    return turns, _by_default(provider, episode, task), has_files
+    return turns, _default_reward(provider, episode, task), has_files
 
 
-def _by_default(provider: Provider, episode: RecordedEpisode, task: Task) -> float:
-    """Return the default reward of the submitted flags; the reward looks at nothing else.
+def _default_reward(provider: Provider, episode: RecordedEpisode, task: Task) -> float:
+    """Return the reward of the submitted flags under the default protocol.
 
-    So the commands between, which have just been run, need not be.
+    The reward depends on flags alone, so the commands between them are not run again.
     """
-    flags = [t.command for t in episode.turns if t.command and t.command.startswith("submit")]
+    flags = [
+        turn.command for turn in episode.turns if turn.command and turn.command.startswith("submit")
+    ]
     dataset = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
     with closing(CtfEnv(dataset, sandbox=provider, max_turns=len(flags) + 1)) as env:
         env.reset()

@@ -1,7 +1,7 @@
-"""The environments in legacy ``gym`` 0.26, which was given up in 2022.
+"""An adapter for legacy ``gym`` 0.26, whose development ended in 2022.
 
-``import gym`` finds `register` by an entry point of the group ``gym.envs``, whichever is imported
-first. What is made is an environment of `intercode.make`, with the four values of old loops.
+``import gym`` calls `register` through an entry point of the group ``gym.envs``, in any order of
+imports. ``gym.make`` returns an environment of `intercode.make` whose `step` returns four values.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class GymEnv(gymnasium.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode; return the observation and info, as gym 0.26 does."""
+        """Begin an episode; return observation and info, like gym 0.26."""
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:  # type: ignore[override]
-        """Take an action; ``info["TimeLimit.truncated"]`` tells that the turns were used up."""
+        """Execute an action; ``info["TimeLimit.truncated"]`` is true after the limit of turns."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         limit_info = {"TimeLimit.truncated": truncated} if terminated or truncated else {}
         return observation, float(reward), terminated or truncated, {**info, **limit_info}
@@ -53,7 +53,7 @@ class GymEnv(gymnasium.Env[str, str]):
 
 
 def make(env: str, **options: Any) -> GymEnv:
-    """Make an environment, as `intercode.make` does: what ``gym.make`` calls."""
+    """Make an environment, like `intercode.make`. ``gym.make`` calls this function."""
     return GymEnv(create(env, **options))
 
 
@@ -67,7 +67,7 @@ def register() -> None:
                 f"intercode-{env}-v0",
                 "intercode_paper.legacy_gym:make",
                 kwargs={"env": env},
-                # gym's wrappers expect five values, and names that NumPy 2 no longer has.
+                # gym's wrappers expect five values, and names that NumPy 2 lacks.
                 order_enforce=False,
                 disable_env_checker=True,
             )

@@ -1,7 +1,7 @@
-"""The settings of the 2023 experiments, as far as they are known.
+"""Presets: the settings of the 2023 experiments, as far as they are known.
 
-A preset says who acts, how, and for how many turns. It does not choose the protocol: with
-``--protocol paper`` the environment is that of 2023, too. Prompts are InterCode's own.
+A preset sets agent, model, strategy and limits, but not the protocol: ``--protocol paper`` selects
+the environment of 2023, too. The prompts are InterCode's.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ MODELS: Mapping[str, str] = {
     "vicuna": "openai-compatible/vicuna-13b",
     "starchat": "openai-compatible/starchat-beta",
 }
-"""The paper's name → ours. Those that are no longer to be had are replaced by ``--model``."""
+"""The paper's model name → InterCode's. ``--model`` replaces models that no longer exist."""
 SETTINGS: Mapping[str, str] = {
     "bash": "Bourne Shell",
     "ctf": "Bourne Shell",
     "python": "Python 3 Interpreter",
     "sql": "MySQL Database",
 }
-"""Environment → what prompts called it."""
+"""Environment → its name in prompts."""
 STRATEGIES: Mapping[str, tuple[str, ...]] = {
     "single-turn": ("bash", "sql"),
     "try-again": ("bash", "sql", "python", "ctf"),
     "react": ("bash", "sql"),
     "plan-solve": ("bash", "sql"),
 }
-"""The paper's name → where it was tried."""
+"""The paper's strategy → its environments."""
 _TURNS = {"python": 7}
 _DIALOGUE = {"bash": 7, "sql": 5}
 _CHAT_ONLY = ("react", "plan-solve")
@@ -41,7 +41,7 @@ _CHAT_ONLY = ("react", "plan-solve")
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Options of ``intercode run`` by name, for those that are not given."""
+    """Options of ``intercode run``, which the caller's options override."""
 
     env: str
     agent: str
@@ -60,7 +60,7 @@ def get(name: str) -> Preset:
     """Return a preset, named ``paper-MODEL-ENV-STRATEGY``.
 
     Raises:
-        UsageError: There is none of this name.
+        UsageError: No preset has the name.
     """
     if name not in (presets := dict(_iterate_presets())):
         raise UsageError(f"there is no preset {name!r}{hint_text(name, presets)}")
@@ -84,9 +84,9 @@ def _iterate_presets() -> Iterator[tuple[str, Preset]]:
 
 
 def _preset(model: str, env: str, strategy: str) -> Preset:
-    if strategy == "react":  # completions of 100 tokens, and the least to look at
+    if strategy == "react":  # completions of 100 tokens, and the shortest observations
         return Preset(env, "react", model, SETTINGS[env], 10, 350, reply_tokens=100)
-    if strategy == "plan-solve":  # refined, until the true reward was 1
+    if strategy == "plan-solve":  # refined until the true reward was 1
         return Preset(env, "plan-solve-refine-oracle", model, SETTINGS[env], 10, 1000)
     if strategy == "single-turn":
         return Preset(env, "single-turn", model, SETTINGS[env], 1, 1000)

@@ -1,6 +1,6 @@
-"""Python as in 2023: ``make("python", protocol="paper")``, and the replay of runs.
+"""The Python environment of 2023, ``make("python", protocol="paper")``, and the replay of its runs.
 
-The reward ran the tests in the very names that the agent's actions had made.
+As in 2023, the reward runs the tests in the namespace of the agent's actions.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from intercode_paper.session import PaperOptions, PaperStage, TextInterpreter, e
 from intercode_sandbox.base import Limits, Provider, SandboxBackend
 
 TIMEOUT = 30.0
-"""Seconds that the client of 2023 waited for one request, an action or a test."""
+"""The time limit of one request (an action or a test) in the client of 2023, in seconds."""
 LIMITS = Limits(timeout=TIMEOUT, output=16 << 20)
 LATE = "result expired"
-"""The client's message after that."""
+"""The client's message after this time limit."""
 ENDED = "connection closed by peer"
-"""The client's message once the server had ended."""
+"""The client's message after the server's end."""
 Result = dict[str, str]
 """The result of an execution: ``output`` and ``error``, or ``error`` alone."""
 Answer = Result | str
-"""The answer to an action: a text if it was not executed."""
+"""The answer to an action: a text if the action was not executed."""
 _FUNCTION = re.compile(r"def (\w+)\(")
 
 
@@ -56,17 +56,17 @@ class Trial:
 
     @property
     def reward(self) -> float:
-        """The share of tests with the same result for both; a failure of both is the same, too."""
+        """The share of tests with equal results; equal failures count as equal results."""
         equal_count = sum(result == self.gold[test] for test, result in self.agent.items())
         return equal_count / len(self.agent)
 
 
 class PaperPython:
-    """One server and its client: the place of an episode.
+    """One server and its client: the workspace of an episode.
 
     Args:
-        sandbox: The sandbox that the server runs in; it is closed with the session.
-        timeout: Seconds that one request may take.
+        sandbox: The sandbox of the server, which `close` closes.
+        timeout: The time limit of one request in seconds.
 
     Raises:
         SandboxError: The sandbox failed.
@@ -82,14 +82,14 @@ class PaperPython:
             raise
 
     def step(self, action: str) -> Answer:
-        """Execute an action; return the observation, before it was made a text."""
+        """Execute an action; return the observation, before its conversion to text."""
         return self._ask("step", action)
 
     def trial(self, task: Task, name: str) -> Trial:
-        """Test a function of the agent's under gold's name, then gold, whose names then stay.
+        """Test the agent's function under gold's name, then gold; gold's namespace remains.
 
         Raises:
-            RewardError: Gold is not a function, or there are no tests.
+            RewardError: Gold is not a function, or the task has no tests.
         """
         if not task.tests:
             raise RewardError(f"task {task.task_id!r} has no tests")
@@ -99,7 +99,7 @@ class PaperPython:
         return Trial(agent, self._tests(task, task.gold[0]))
 
     def kill(self) -> None:
-        """Do nothing: the tests run in the names that the agent has made."""
+        """Do nothing: the tests run in the agent's namespace."""
 
     def close(self) -> None:
         """End the server, and free the sandbox. Idempotent."""
@@ -113,7 +113,7 @@ class PaperPython:
 
     def _execute(self, source: str) -> Result:
         answer = self._ask("execute", source)
-        # In 2023 the experiment itself ended here.
+        # In 2023 a text as the answer ended the experiment.
         return answer if isinstance(answer, dict) else {"error": f"Error: {answer}"}
 
     def _ask(self, request: str, source: str) -> Answer:
@@ -125,7 +125,7 @@ class PaperPython:
 
 
 def score(trial: Trial, name: str) -> Score:
-    """Return the reward, with the 2023 ``info`` as its detail."""
+    """Compute the reward, in [0, 1], with the 2023 ``info`` as its detail."""
     info = {
         "submitted_function": name,
         "agent_obs": dict(trial.agent),
@@ -139,7 +139,7 @@ def gold_name(task: Task) -> str:
     """Return the name of the first function that gold defines.
 
     Raises:
-        RewardError: It defines none.
+        RewardError: Gold defines no function.
     """
     match = _FUNCTION.search(task.gold[0]) if task.gold else None
     if match is None:
@@ -148,7 +148,7 @@ def gold_name(task: Task) -> str:
 
 
 def submitted_name(action: str) -> str:
-    """Return the name in ``submit NAME``; an empty text if there is none.
+    """Return the name in ``submit NAME``; an empty text without a name.
 
     >>> submitted_name("submit total")
     'total'
@@ -157,18 +157,18 @@ def submitted_name(action: str) -> str:
 
 
 def defined_name(action: str) -> str | None:
-    """Return the function that the experiments submitted after an action, if they did."""
+    """Return the function that the experiments of 2023 submitted after an action; None: none."""
     match = _FUNCTION.match(action)
     return match[1] if match else None
 
 
 def is_error(answer: Answer) -> bool:
-    """Whether an action failed."""
+    """Return whether an answer reports a failed action."""
     return isinstance(answer, str) or bool(answer["error"])
 
 
 def _parse_answer(data: bytes) -> Answer | None:
-    """Return a server's valid answer; None for anything else, which the agent's code may print."""
+    """Parse a server's answer; None for invalid data, which the agent's code may print."""
     try:
         answer: Any = json.loads(data)
     except (ValueError, RecursionError):
@@ -189,22 +189,23 @@ def _prelude() -> str:
 
 
 class PythonStage(PaperStage[PaperPython]):
-    """Gives each episode a session in a sandbox of its own.
+    """A stage that opens a session in a new sandbox for each episode.
 
     Args:
-        stage: Starts the sandboxes.
+        stage: The default protocol's stage, which starts the sandboxes.
     """
 
-    def changed(self, task: Task, place: PaperPython) -> bool:
-        """Whether the image differs from the session's."""
-        return self._stage.changed(task, place.sandbox)
+    def changed(self, task: Task, workspace: PaperPython) -> bool:
+        """Return whether the image differs from that of the session."""
+        return self._stage.changed(task, workspace.sandbox)
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot be tried here.
+        """Refuse a task that the protocol does not support.
 
         Raises:
-            TaskError: It has no tests or no function as gold, or a field that 2023 did not know.
-            ImageError: Its image does not exist.
+            TaskError: The task has no tests, no function as gold, or a field that the 2023 protocol
+                lacks.
+            ImageError: The task's image does not exist.
         """
         try:
             gold_name(task)
@@ -225,19 +226,19 @@ class PythonStage(PaperStage[PaperPython]):
 
 
 class PaperPythonEnv(InterCodeEnv[PaperPython]):
-    """The 2023 Python environment: its observations, its reward, its quirks.
+    """The 2023 Python environment, with its observations, reward and quirks.
 
-    ``submit NAME`` hands in the function of that name. Gold is run in the names of the agent, and
-    with `reward_every_turn` it stays there.
+    ``submit NAME`` submits the function of that name. Gold runs in the agent's session, and its
+    namespace remains with `reward_every_turn`.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
         options: The options, as one value; its `limits` must be the defaults.
-        **changes: Single options by their names: see `PaperOptions`.
+        **changes: Single options by name: see `PaperOptions`.
 
     Raises:
-        TaskError: A task has no tests or no gold, or has a field that 2023 did not know.
-        UsageError: An option makes no sense.
+        TaskError: A task has no tests or no gold, or has a field that the 2023 protocol lacks.
+        UsageError: An option is invalid.
     """
 
     name: ClassVar[str] = "python"
@@ -253,7 +254,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         options: PaperOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperOptions.of(options, changes)
+        options = PaperOptions.merge(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         provider = options.sandbox
@@ -267,7 +268,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         super().__init__(
             tasks,
             stage,
-            lambda place: TextInterpreter(place.step, is_error),
+            lambda workspace: TextInterpreter(workspace.step, is_error),
             _reward,
             options=options,
         )
@@ -279,18 +280,18 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         return status
 
 
-def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
-    """Score the function that was submitted, or the one that was written last.
+def _reward(task: Task, episode: Episode, workspace: PaperPython) -> Score:
+    """Score the submitted function, or the function that the last action defined.
 
     Raises:
-        SandboxError: The sandbox died.
+        SandboxError: The sandbox was lost.
     """
     name = episode.answer
     if episode.status != "submitted" and episode.turns:
         name = defined_name(episode.turns[-1].action)
-        if name is None:  # the experiments submitted nothing then
+        if name is None:  # in this case the experiments of 2023 submitted nothing
             return Score(0.0)
-    return score(place.trial(task, name or ""), name or "")
+    return score(workspace.trial(task, name or ""), name or "")
 
 
 _COUNT = re.compile(r"Failed \d+/\d+ Test Cases\.")
@@ -301,7 +302,7 @@ class PythonReplayReport(RegradedReport):
     """The report of a replay of a Python run."""
 
     python: str = ""
-    """The version of Python in the replay. It was 3.9 in 2023."""
+    """The version of Python in the replay; 3.9 in 2023."""
 
 
 def replay_python(
@@ -315,17 +316,17 @@ def replay_python(
     """Execute recorded actions in fresh processes, and compare the results with the record.
 
     Args:
-        tasks: The data file that was run, in its order.
-        recorded_run: The results.
-        provider: The provider of sandboxes; see `python_start.provider`.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        workers: Episodes at a time.
+        tasks: The tasks of the run's data file, in order.
+        recorded_run: The recorded results.
+        provider: The provider of sandboxes; see `intercode.interpreters.python_start.provider`.
+        image: The image of all tasks; None: each task's image, or ``host``.
+        workers: The number of concurrent episodes.
         progress: Called after each finished episode, from this thread.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
         RewardError: A task has no tests, or no function as gold.
-        SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
+        SandboxError, ImageError: A sandbox failed. A partial run gives no report.
     """
     start_time = time.monotonic()
     jobs = [(episode, _task(tasks, episode)) for episode in recorded_run.episodes]
@@ -346,7 +347,7 @@ def replay_python(
 
 
 def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
-    """Return an episode's task, by its row: several tasks have the same query."""
+    """Return an episode's task by its row, since several tasks have the same query."""
     row = int(episode.task_id) if episode.task_id.isdecimal() else -1
     if 0 <= row < len(tasks) and tasks[row].query.strip() == episode.query.strip():
         return tasks[row]
@@ -354,7 +355,7 @@ def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
 
 
 def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list[ReplayedTurn]:
-    """Replay one episode; turns that do not count are executed all the same."""
+    """Replay one episode; turns that are not compared are executed, too."""
     turns = []
     answer: Answer = task.query
     for turn in episode.turns:
@@ -372,21 +373,21 @@ def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list
             trial = session.trial(task, name)
             reward = trial.reward
             observation = model_observation(answer, trial, recorded_text)
-        if turn.counts:
+        if turn.is_compared:
             same_observation = turn.observation in (None, observation)
             turns.append(ReplayedTurn(turn, observation, reward, same_observation))
     return turns
 
 
 def model_observation(answer: Answer, trial: Trial, recorded_text: str = "") -> str:
-    """Return the observation for a model whose function the experiments had just submitted.
+    """Return the observation of a model whose function the experiments have submitted.
 
-    They had three wordings for tests that fail, one at a time: the recorded observation shows
-    which one it was.
+    The experiments had three wordings for failed tests at different times. The recorded observation
+    shows which wording applied.
 
     Args:
-        answer: The answer to the action itself.
-        trial: The tests' results.
+        answer: The answer to the action.
+        trial: The results of the tests.
         recorded_text: The recorded observation; empty: the wording of the release.
     """
     if trial.reward == 1:
@@ -404,12 +405,12 @@ def model_observation(answer: Answer, trial: Trial, recorded_text: str = "") -> 
 def default_rewards(
     jobs: Sequence[tuple[RecordedEpisode, Task]], provider: Provider, image: str | None = None
 ) -> list[float]:
-    """Return each episode's default reward, for the function that it submitted last.
+    """Compute each episode's reward under the default protocol, for its last submitted function.
 
     Args:
         jobs: The episodes with their tasks.
         provider: The provider of sandboxes.
-        image: As for `PythonEnv`.
+        image: The image of all tasks; None: the default of `PythonEnv`.
 
     Raises:
         TaskError: A task's tests are not Python.

@@ -1,4 +1,4 @@
-"""Replay recorded runs of 2023, and print the comparison."""
+"""The command `intercode replay`: replays of recorded runs of 2023, and the printed comparison."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from intercode.cli.terminal import (
     duration,
     percent,
     print_json,
+    print_message,
     safe,
     table,
-    tell,
 )
 from intercode.errors import TaskNotFoundError, UsageError
 from intercode.evaluate.run_setup import find_provider
@@ -36,13 +36,20 @@ _SUITES = {
     "python": ("Python", "mbpp", "mbpp"),
     "ctf": ("CTF", "ic-ctf", "ic-ctf"),
 }
-"""Environment → its name, the only suite of which a run is known, and its dataset."""
+"""Environment → its name, the only suite with a recorded run, and its dataset."""
 _LEVELS = ("easy", "medium", "hard", "extra")
-"""The order of the columns, as in the paper's table."""
+"""The order of columns in the paper's table."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Replay, and print the report."""
+    """Replay a recorded run, print the report, and return the exit code.
+
+    Raises:
+        UsageError: The options are inconsistent.
+        TaskNotFoundError: The run has no such episode.
+        RecordError: The results cannot be read, or belong to other tasks.
+        SandboxError, ImageError, DatabaseError: The infrastructure failed.
+    """
     from intercode_paper.results import load_results, update_queries
 
     _check(args)
@@ -50,9 +57,9 @@ def execute(args: argparse.Namespace) -> int:
     tasks = _tasks(args)
     recorded_run, reworded_ids = update_queries(tasks, recorded_run)
     if reworded_ids:
-        tell(
-            f"intercode: {_ids(reworded_ids)} of the data: matched by id, because their text has "
-            "changed since the run"
+        print_message(
+            f"intercode: {_format_ids(reworded_ids)} of the data: matched by id, because their "
+            "text has changed since the run"
         )
     selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()
@@ -92,7 +99,7 @@ def _tasks(args: argparse.Namespace) -> Dataset:
 
 
 ReplayOutput = tuple["ReplayReport", "dict[str, Any]", str]
-"""A report, what its JSON object has more, and what people read after the comparison."""
+"""A report, additional fields of its JSON object, and the text after the printed comparison."""
 
 
 def _bash(
@@ -108,12 +115,12 @@ def _bash(
             task: image_for(args.upstream.resolve(), suite)
             for task, suite in suites_by_episode(recorded_run).items()
         }
-    provider = find_provider("bash", say=tell)
+    provider = find_provider("bash", report_line=print_message)
     for name in dict.fromkeys([image, *task_images.values()]):
         provider.digest(name)  # found or built before the workers start, and the clock
     report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
     lines = [
-        f"{_ids([task for task in task_images if task_images[task] == other_image])} in "
+        f"{_format_ids([task for task in task_images if task_images[task] == other_image])} in "
         f"{safe(other_image)}, where they were recorded"
         for other_image in dict.fromkeys(task_images.values())
     ]
@@ -124,16 +131,16 @@ def _sql(
     args: argparse.Namespace, tasks: Dataset, recorded_run: RecordedRun, progress: Progress | None
 ) -> ReplayOutput:
     from intercode_paper.sql_replay import replay_sql
-    from intercode_paper.sql_server import open_databases, usual_engine
+    from intercode_paper.sql_server import default_engine, open_databases
 
-    place = args.databases or tasks.databases
-    if place is None:
+    databases_path = args.databases or tasks.databases
+    if databases_path is None:
         raise UsageError(f"{args.data}: name the folder of its databases: --databases PATH")
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
-    engine, say = args.engine or usual_engine(), None if args.quiet else tell
-    with closing(open_databases(engine, Path(place), dialect, say)) as databases:
+    engine, on_message = args.engine or default_engine(), None if args.quiet else print_message
+    with closing(open_databases(engine, Path(databases_path), dialect, on_message)) as databases:
         report = replay_sql(tasks, recorded_run, databases, progress)
-    return report, {}, _rates(report)
+    return report, {}, _rates_text(report)
 
 
 def _python(
@@ -141,7 +148,7 @@ def _python(
 ) -> ReplayOutput:
     from intercode_paper.python import replay_python
 
-    provider = find_provider("python", say=tell)
+    provider = find_provider("python", report_line=print_message)
     report: PythonReplayReport = replay_python(
         tasks, recorded_run, provider, args.image, args.workers, progress
     )
@@ -153,7 +160,7 @@ def _ctf(
 ) -> ReplayOutput:
     from intercode_paper.ctf import replay_ctf
 
-    provider = find_provider("bash", say=tell)
+    provider = find_provider("bash", report_line=print_message)
     if args.image is not None:
         provider.digest(args.image)  # found or built before the workers start, and the clock
     report: CtfReplayReport = replay_ctf(
@@ -163,8 +170,8 @@ def _ctf(
     return report, {}, f"{_default_success_text(report)}\n{files_line}"
 
 
-def _ids(ids: Sequence[str]) -> str:
-    """Return tasks' ids for people: of consecutive numbers the first and the last."""
+def _format_ids(ids: Sequence[str]) -> str:
+    """Format tasks' ids for messages; consecutive numbers are a range."""
     runs: list[list[str]] = []
     for task_id in ids:
         if runs and task_id.isdecimal() and runs[-1][-1] == str(int(task_id) - 1):
@@ -178,7 +185,7 @@ def _ids(ids: Sequence[str]) -> str:
 
 
 def _select_episodes(recorded_run: RecordedRun, args: argparse.Namespace) -> RecordedRun:
-    """Keep only the episodes that were asked for, in their order."""
+    """Return the run with the requested episodes only, in their order."""
     episodes = recorded_run.episodes
     if args.tasks:
         task_ids = set(args.tasks)
@@ -196,15 +203,15 @@ def _progress() -> Progress:
     def show(count: int, total: int) -> None:
         text = f"{count}/{format_count(total, 'episode')}"
         if count == total:
-            line.say(text)
+            line.announce(text)
         elif line.is_due():
-            (line.show if line.live else line.say)(text)
+            (line.show if line.live else line.announce)(text)
 
     return show
 
 
 def _comparison_text(report: ReplayReport) -> str:
-    """Return what agrees, and how much does not."""
+    """Format the counts of agreements and mismatches."""
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),
@@ -229,7 +236,7 @@ def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
 
 
 def _default_success_text(report: RegradedReport) -> str:
-    """Return the success of the same episodes under the default protocol."""
+    """Format the success of the same episodes under the default protocol."""
     text = f"success under the default protocol: {report.success_default} of {report.episodes}"
     changes = (("lost", report.success_lost), ("gained", report.success_gained))
     for name, tasks in changes:
@@ -238,14 +245,14 @@ def _default_success_text(report: RegradedReport) -> str:
     return text
 
 
-def _rates(report: SqlReplayReport) -> str:
-    """Return success rates as the paper's table has them, and the reward's versions."""
+def _rates_text(report: SqlReplayReport) -> str:
+    """Format success rates like the paper's table, and the reward's versions."""
     standard_levels = [level for level in _LEVELS if level in report.by_hardness]
     levels = standard_levels + sorted(set(report.by_hardness) - set(standard_levels))
     rates = [report.by_hardness[level] for level in levels]
     rows = [
-        ("recorded", *(_rate(counts.success_recorded, counts) for counts in rates)),
-        ("replayed", *(_rate(counts.success_replayed, counts) for counts in rates)),
+        ("recorded", *(_success_rate(counts.success_recorded, counts) for counts in rates)),
+        ("replayed", *(_success_rate(counts.success_replayed, counts) for counts in rates)),
     ]
     totals = (report.success_recorded, report.success_replayed)
     rows = [
@@ -254,12 +261,15 @@ def _rates(report: SqlReplayReport) -> str:
     ]
     text = table((f"success on {report.engine}", *levels, "all"), rows)
     versions = sorted({part.version for part in report.parts})
-    turns = {name: sum(p.turns for p in report.parts if p.version == name) for name in versions}
+    turn_counts = {
+        name: sum(report_part.turns for report_part in report.parts if report_part.version == name)
+        for name in versions
+    }
     versions_text = ", ".join(
-        f"{name} ({format_count(count, 'turn')})" for name, count in turns.items()
+        f"{name} ({format_count(count, 'turn')})" for name, count in turn_counts.items()
     )
     return f"{text}\n\nversion of the reward, inferred from what agrees: {versions_text}"
 
 
-def _rate(count: int, counts: Hardness) -> str:
+def _success_rate(count: int, counts: Hardness) -> str:
     return percent(count / counts.episodes if counts.episodes else None)

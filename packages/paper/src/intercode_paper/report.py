@@ -1,4 +1,4 @@
-"""The report of a replay, and the pool that replays episodes; for every kind of run."""
+"""Replay reports, and the thread pool that replays episodes, for all environments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from intercode_paper.results import RecordedEpisode, RecordedTurn
 
 Progress = Callable[[int, int], None]
-"""Receives the number of finished episodes, and the number of all."""
+"""A callback for the number of finished episodes, and the total."""
 CUT = 350
-"""The number of characters that ReAct's runs kept of an observation."""
+"""The number of characters of an observation that ReAct's runs recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,17 @@ class ReplayedTurn:
     observation: str
     reward: float
     same_observation: bool
-    """Whether the observation is the recorded one, or none was recorded."""
+    """Whether the observation equals the recorded one, or no observation was recorded."""
 
     @property
     def same_reward(self) -> bool:
-        """Whether the reward is the recorded one."""
+        """Whether the reward equals the recorded one."""
         return self.recorded_turn.has_reward(self.reward)
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A turn of which the reward or the observation differs from the recorded one."""
+    """A turn whose reward or observation differs from the record."""
 
     task: str
     turn: int
@@ -52,25 +52,26 @@ class TaskReplay:
     reward_equal: int = 0
     observation_equal: int = 0
     success_agree: bool = True
-    """Whether replay and record agree on the success of its episode."""
+    """Whether replay and record agree on the success of the task's episode."""
 
 
 @dataclass(slots=True)
 class ReplayReport:
-    """The counts of a replay, and all mismatches."""
+    """The counts of a replay, and all its mismatches."""
 
     episodes: int = 0
     turns: int = 0
-    """Executed turns that have a recorded reward."""
+    """Executed turns with a recorded reward."""
     reward_equal: int = 0
     observation_equal: int = 0
     success_recorded: int = 0
     success_replayed: int = 0
     success_agree: int = 0
-    """Episodes on whose success replay and record agree."""
+    """Episodes for which replay and record agree on the success."""
     seconds: float = 0.0
+    """Wall time of the replay."""
     version: str = "released"
-    """The version of the reward that the run was recorded with, such as ``early``."""
+    """The version of the reward in the recorded run, such as ``early``."""
     by_task: dict[str, TaskReplay] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
 
@@ -103,7 +104,7 @@ class ReplayReport:
         return success
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON types."""
+        """Return the report in plain JSON types."""
         return asdict(self)
 
 
@@ -123,8 +124,8 @@ class RegradedReport(ReplayReport):
 
         Args:
             task_id: The episode's task.
-            success: Whether its replay is a success.
-            default: Its reward under the default protocol.
+            success: Whether the episode's replay is a success.
+            default: The episode's reward under the default protocol.
         """
         by_default = default == 1.0
         self.success_default += by_default
@@ -140,12 +141,12 @@ def run_jobs(
 ) -> list[T]:
     """Run jobs on threads, and return their results in the order of the jobs.
 
-    The first error ends it: a replay reports nothing of a part of a run.
+    The first error cancels pending jobs and propagates: a partial run gives no report.
 
     Args:
         jobs: Functions without arguments.
         workers: The number of threads.
-        progress: Called from this thread, after jobs were finished.
+        progress: Called from this thread, after jobs have finished.
     """
     with ThreadPoolExecutor(max(1, workers), "replay") as pool:
         futures = [pool.submit(job) for job in jobs]

@@ -1,9 +1,9 @@
-"""Recorded runs in the format of 2023: every shape in which their files come.
+"""The parser of recorded runs in the formats of 2023.
 
-A file maps task ids to episodes, or wraps that map in ``{"meta": …, "logs": …}``, or lists the
-episodes. An episode holds its turns as parallel lists that may differ in length; a person's has one
-list of turns, and a reward at its end. What the lists cannot say is decided here, once: which turns
-reached the environment, and with what command.
+A file maps task ids to episodes, wraps this map in ``{"meta": …, "logs": …}``, or lists the
+episodes. An episode holds its turns as parallel lists that may differ in length. A person's episode
+has one list of turns, and a reward at its end. The lists do not state which turns reached the
+environment, and with which command: this module infers both.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from intercode.errors import RecordError
 from intercode.task import Task
 
 BLOCKED = "blocked"
-"""The action of a turn in which the model's provider refused to answer."""
+"""The action of a turn in which the model's provider refused the request."""
 _NO_CODE = re.compile(
     r"No \S+ (?:code|commands?) (?:was|were) found in your last"
     r"|Error executing query: Your last `?execute`? action did not contain"
 )
-"""The beginning of the prompts' answer to a turn without code."""
+"""The beginning of the observation after a turn without code."""
 _MIN_LIKENESS = 0.5
-"""The likeness of two texts, from 0 to 1, from which on one may be the other reworded."""
+"""The minimum similarity of two texts, in [0, 1], for one to count as the other reworded."""
 _EXECUTE = re.compile(r"execute\[(.*)\]", re.DOTALL)
-"""ReAct's way to write a command: to the *last* bracket of the text."""
+"""ReAct's form of a command, up to the *last* bracket of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,19 @@ class RecordedTurn:
     action: str
     """The recorded text; in ReAct with ``execute[…]`` around the command."""
     command: str | None
-    """The environment's input (``submit`` too), or None: it was not called."""
+    """The environment's input, including ``submit``; None: the environment was not called."""
     observation: str | None
     reward: float | None
     valid: bool | None
-    """The recorded ``valid_action``: the command ended with exit code 0."""
+    """The recorded ``valid_action``: whether the command ended with exit code 0."""
 
     @property
-    def counts(self) -> bool:
-        """Whether a replay can be compared with it: it was executed and has a reward."""
+    def is_compared(self) -> bool:
+        """Whether a replay compares the turn: it was executed, and has a recorded reward."""
         return self.command is not None and self.reward is not None
 
     def has_reward(self, reward: float) -> bool:
-        """Whether a reward is the recorded one."""
+        """Return whether a reward equals the recorded one, with a tolerance of 1e-9."""
         return self.reward is not None and math.isclose(reward, self.reward, abs_tol=1e-9)
 
 
@@ -73,14 +73,15 @@ class RecordedEpisode:
     thoughts: tuple[str, ...] = ()
     """ReAct's thoughts or Plan & Solve's steps."""
     react: bool = False
-    """Whether its rewards came with the submit alone, not with every turn."""
+    """Whether only the submission was rewarded, not every turn."""
     hardness: str | None = None
+    """The recorded difficulty, such as ``easy``."""
     dataset: str = ""
-    """The data file that was run, as recorded; empty if it was not."""
+    """The recorded path of the run's data file; empty: not recorded."""
 
     @property
     def success(self) -> bool:
-        """Whether some turn reached the full reward."""
+        """Whether a turn reached the reward 1."""
         return self.max_reward == 1
 
 
@@ -90,7 +91,7 @@ class RecordedRun:
 
     path: Path
     episodes: tuple[RecordedEpisode, ...]
-    """In the order in which they were run."""
+    """The episodes in the order of the run."""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -98,7 +99,7 @@ def load_results(path: str | Path) -> RecordedRun:
     """Read a results file.
 
     Raises:
-        RecordError: It cannot be read; the message names the file, the episode and the field.
+        RecordError: The file cannot be read; the message names file, episode and field.
     """
     path = Path(path)
     try:
@@ -114,10 +115,10 @@ def load_results(path: str | Path) -> RecordedRun:
 
 
 def find_task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
-    """Return an episode's task: by its row if the query there is the same, else by its query.
+    """Return an episode's task: by id if the task has the same query, else by query.
 
     Raises:
-        RecordError: No task asks it.
+        RecordError: No task has the episode's query.
     """
     for task in tasks:
         if task.task_id == episode.task_id and task.query.strip() == episode.query.strip():
@@ -134,14 +135,14 @@ def find_task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
 def update_queries(
     tasks: Sequence[Task], recorded_run: RecordedRun
 ) -> tuple[RecordedRun, tuple[str, ...]]:
-    """Return a run with today's wording of its queries, and the ids of the reworded tasks.
+    """Return a run with the present wording of its queries, and the ids of the reworded tasks.
 
-    A query that no task asks any more belongs to the task with the episode's id (or row), if it
-    resembles that task's query, or if tasks ask at least half of the run's queries. Other queries
-    stay as they are: `find_task` refuses them.
+    A query without a task is assigned to the task with the episode's id (or row) in two cases: the
+    queries are similar, or at least half of the run's queries have a task. Other queries stay
+    unchanged, and `find_task` refuses them.
 
     Args:
-        tasks: The data file that was run, in its order.
+        tasks: The tasks of the run's data file, in order.
         recorded_run: The whole run.
     """
     queries = {task.query.strip() for task in tasks}
@@ -159,7 +160,7 @@ def update_queries(
 
 
 def _find_by_id(tasks: Sequence[Task], episode: RecordedEpisode) -> tuple[float, Task | None]:
-    """Return the task with an episode's id, or in that row, and the likeness of their queries."""
+    """Return the task with an episode's id, or in its row, and the similarity of the queries."""
     candidates = [task for task in tasks if task.task_id == episode.task_id]
     if episode.task_id.isdecimal():
         row = int(episode.task_id)
@@ -219,20 +220,20 @@ class _Episode(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    """A turn of a person."""
+    """A turn of a person's episode."""
 
     action: str
     observation: Any = None
 
 
 class _Person(msgspec.Struct):
-    """An episode of a person, who was told nothing before the end."""
+    """An episode of a person, who received no reward before the end."""
 
     trajectory: list[_Step]
     reward: float
 
     def history(self) -> dict[str, Any]:
-        """Return its turns as parallel lists, with the submission that the reward is of."""
+        """Return the turns as parallel lists, with the submission that received the reward."""
         return {
             "actions": [*(step.action for step in self.trajectory), "submit"],
             "observations": [*(step.observation for step in self.trajectory), None],
@@ -247,8 +248,10 @@ def _convert(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$.")
-        raise RecordError(f"field {place[:-1]!r}: {problem}" if place else problem) from None
+        problem, _, field_path = str(error).partition(" - at `$.")
+        raise RecordError(
+            f"field {field_path[:-1]!r}: {problem}" if field_path else problem
+        ) from None
 
 
 def _episode(key: str, value: Any) -> RecordedEpisode:
@@ -256,20 +259,20 @@ def _episode(key: str, value: Any) -> RecordedEpisode:
         value = {**value, "turn_history": _convert(value, _Person).history()}
     data = _convert(value, _Episode)
     history = data.turn_history
-    # Only ReAct thinks; elsewhere a command may well hold the text "execute[…]".
+    # Only ReAct has thoughts; a command of another strategy may contain the text "execute[…]".
     react = history.thoughts is not msgspec.UNSET
     columns = (history.actions, history.observations, history.rewards, history.valid_action)
     rows = islice(zip_longest(*(column or () for column in columns)), len(history.actions))
     turns = tuple(_turn(index, react, *row) for index, row in enumerate(rows))
-    best = data.summary.max_reward if data.summary else None
-    if best is None:
-        best = max((t.reward for t in turns if t.reward is not None), default=0.0)
+    max_reward = data.summary.max_reward if data.summary else None
+    if max_reward is None:
+        max_reward = max((t.reward for t in turns if t.reward is not None), default=0.0)
     has_own_id = isinstance(data.task_id, (int, str)) and not isinstance(data.task_id, bool)
     return RecordedEpisode(
         task_id=str(data.task_id) if has_own_id else key,
         query=data.query,
         turns=turns,
-        max_reward=best,
+        max_reward=max_reward,
         thoughts=tuple(map(str, (history.thoughts if react else None) or history.steps or ())),
         react=react,
         hardness=data.hardness if isinstance(data.hardness, str) else None,
@@ -285,7 +288,7 @@ def _turn(
     reward: float | None,
     validity: Any,
 ) -> RecordedTurn:
-    # Some SQL files hold rows, not their text.
+    # Some SQL files hold lists of rows instead of text.
     observation = (
         raw_observation
         if raw_observation is None or isinstance(raw_observation, str)
@@ -302,7 +305,7 @@ def _turn(
 
 
 def _command(action: str | None, observation: str | None, react: bool) -> str | None:
-    """Return the environment's input in this turn, if it was called."""
+    """Return the environment's input in a turn; None if the environment was not called."""
     if action is None or (action == BLOCKED and observation is None):
         return None
     if observation is not None and _NO_CODE.match(observation):

@@ -1,4 +1,4 @@
-"""Pieces that several environments of the paper protocol share."""
+"""Shared parts of the paper protocol's environments: options, endings, stages, interpreters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta
 
 from intercode.envs.options import DefaultImage, EnvOptions, Image
-from intercode.envs.stage import NoRecipe, PlaceT, Stage
+from intercode.envs.stage import NoRecipe, Stage, WorkspaceT
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
@@ -20,7 +20,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class PaperOptions(EnvOptions, frozen=True, kw_only=True):
-    """The options of the environments whose tasks are tried in sandboxes."""
+    """The options of environments with sandboxes."""
 
     image: Image = None
     default_image: DefaultImage = None
@@ -35,27 +35,27 @@ class PaperCtfOptions(PaperOptions, frozen=True, kw_only=True):
 
 
 def refuse_limits(limits: Limits | None) -> None:
-    """Refuse limits that were given.
+    """Refuse limits from the caller.
 
     Raises:
-        UsageError: They are not the defaults.
+        UsageError: The limits differ from the defaults.
     """
     if limits not in (None, Limits()):
         raise UsageError("the paper protocol has limits of its own: omit yours")
 
 
 def ending(action: str) -> Status | None:
-    """Return how an action ends the episode; None if it does not."""
+    """Return the status with which an action ends the episode; None for any other action."""
     if action == "skip":
         return "skipped"
     return "submitted" if action.startswith("submit") else None
 
 
-class PaperStage(NoRecipe, Generic[PlaceT]):
-    """Base of the stages whose places are sessions. A `Stage`, once it has `check` and `start`.
+class PaperStage(NoRecipe, Generic[WorkspaceT]):
+    """Base class of stages whose workspaces are sessions. Subclasses add `check` and `open`.
 
     Args:
-        stage: The default protocol's stage: it knows the images or databases.
+        stage: The default protocol's stage, which resolves images or databases.
     """
 
     def __init__(self, stage: Stage[Any]) -> None:
@@ -66,20 +66,20 @@ class PaperStage(NoRecipe, Generic[PlaceT]):
         return self._stage.image(task)
 
     def digest(self, task: Task) -> str:
-        """Return a digest of its content, before an episode has changed it."""
+        """Return a digest of the image's or database's content before any episode."""
         return self._stage.digest(task)
 
-    def changed(self, task: Task, place: PlaceT) -> bool:
-        """Return False: an episode of this protocol finds what the one before it has left."""
+    def changed(self, task: Task, workspace: WorkspaceT) -> bool:
+        """Return False: an episode of this protocol continues in the previous episode's state."""
         return False
 
 
 class TextInterpreter(Generic[AnswerT]):
-    """Shows the answer to an action as Python's `str` of it. An `Interpreter`.
+    """An `Interpreter` whose output is Python's `str` of the answer to an action.
 
     Args:
-        step: Executes an action under the protocol's own time limit.
-        is_error: Whether an answer says that the action failed.
+        step: Executes an action under the protocol's time limit.
+        is_error: Returns whether an answer reports a failed action.
     """
 
     def __init__(self, step: Callable[[str], AnswerT], is_error: Callable[[AnswerT], bool]) -> None:
@@ -87,7 +87,7 @@ class TextInterpreter(Generic[AnswerT]):
         self._is_error = is_error
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Execute one action."""
+        """Execute one action; `timeout` is ignored."""
         start_time = time.monotonic()
         answer = self._step(action)
         return Execution(
@@ -97,4 +97,4 @@ class TextInterpreter(Generic[AnswerT]):
         )
 
     def close(self) -> None:
-        """Leave the session open: the reward needs it."""
+        """Do nothing: the reward needs the open session."""

@@ -1,9 +1,9 @@
-"""The one connection of 2023, the agent's and gold's, on which nothing is ever undone.
+"""The shared database connection of 2023: one connection for agent and gold, without any reset.
 
-`EngineDatabases` has it on any engine: SQLite most of all. Each database is one session that is
-opened when first used and kept, so that everything leaks as it did. Actions are in MySQL's
-language: they are translated, and statements that only MySQL has (``SHOW TABLES``, ``DESC``,
-``USE``, its rule for groups) are answered here.
+`EngineDatabases` implements it on any engine, mainly SQLite. Each database has one session, opened
+at its first use and kept open, so all state leaks between episodes as in 2023. Actions are in
+MySQL's dialect: they are translated to the engine's. This module itself answers statements that
+only MySQL has (``SHOW TABLES``, ``DESC``, ``USE``), and enforces MySQL's rule for groups.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import sqlglot
 
-from intercode.databases import Engine, Session, Source, find
-from intercode.databases.base import Outcome
+from intercode.databases import DatabaseEngine, DatabaseSession, Source, find
+from intercode.databases.base import ActionOutcome
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.convert.schema import Schema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
@@ -28,24 +28,24 @@ from intercode_sandbox.base import Limits
 from intercode_sandbox.ownership import register_finalizer
 
 Answer = list[Any] | str | None
-"""The answer to a statement: rows, the text of an error, or None if it has no result. Rows are
-tuples; only their text counts."""
+"""The answer to a statement: rows, the text of an error, or None without a result. Rows are tuples;
+only their text counts."""
 TIMEOUT = 30.0
-"""Seconds for one statement. The recorded runs had no limit, and nothing in them took as long."""
+"""Seconds for one statement. The recorded runs had no limit; no statement in them took as long."""
 MAX_ROWS = 500_000
-"""Rows of one result."""
+"""The maximum rows of one result."""
 ERROR = "Error executing query: "
-"""The beginning of the observation of a statement that failed."""
+"""The prefix of the observation of a failed statement."""
 
 
-class Connection(Protocol):
-    """The connection that actions and golds share. The session's and databases' state stays."""
+class SharedConnection(Protocol):
+    """The connection that actions and golds share; the state of session and databases persists."""
 
     def use(self, database: str) -> None:
-        """Go to a task's database, as 2023 did before each episode.
+        """Select a task's database, like 2023 before each episode.
 
         Raises:
-            TaskError: There is no such database.
+            TaskError: The database does not exist.
             DatabaseError: The server failed.
         """
 
@@ -64,27 +64,27 @@ class Databases(Protocol):
     """The databases of a run, on one engine."""
 
     engine: str
-    """Product and version, for the report."""
+    """Product and version of the engine, for the report."""
 
-    def connect(self) -> Connection:
-        """Open a connection; it finds the state that the earlier ones have left."""
+    def connect(self) -> SharedConnection:
+        """Open a connection, which sees the state left by earlier connections."""
 
     def close(self) -> None:
-        """Remove all that was made. Idempotent."""
+        """Remove all databases and resources that were created. Idempotent."""
 
 
 def error_observation(message: str) -> str:
-    """Return the observation of a statement that failed."""
+    """Return the observation of a failed statement."""
     return f"{ERROR}{message}"
 
 
 def rows(values: Iterable[Iterable[object]]) -> list[object]:
-    """Return rows as the 2023 driver did: a list of tuples."""
+    """Return rows in the form of the 2023 driver: a list of tuples."""
     return [tuple(row) for row in values]
 
 
 _SYSTEM = "information_schema"
-"""A database of every MySQL server. Here it is empty: agents' use of it needs no content."""
+"""A database of every MySQL server, replaced by an empty one: agents' uses need no content."""
 USES = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
 _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
 _DUAL = re.compile(r"\bFROM\s+DUAL\b", re.IGNORECASE)
@@ -96,19 +96,19 @@ _DESCRIBE = re.compile(
 
 
 class EngineDatabases:
-    """Databases on an engine.
+    """The databases of a run on an `Engine`.
 
     Args:
         engine: The engine.
-        find: Returns a database's source, by its name.
-        dialect: The language of actions and golds, as sqlglot calls it.
+        find: Returns a database's source by name.
+        dialect: The dialect of actions and golds, by its name in sqlglot.
         limits: The limits of a session; None: the defaults.
-        owned: Whether the engine is closed with the databases.
+        owned: Whether `close` closes the engine, too.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DatabaseEngine,
         find: Callable[[str], Source],
         dialect: str = "mysql",
         limits: Limits | None = None,
@@ -122,19 +122,19 @@ class EngineDatabases:
         self._dialect = dialect
         self._owned = owned
         self._folder: Path | None = None
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, DatabaseSession] = {}
         self._schemas: dict[str, Schema] = {}
 
     def connect(self) -> EngineConnection:
-        """Open a connection; it finds the state that the earlier ones have left."""
+        """Open a connection, which sees the state left by earlier connections."""
         translate = None if self._dialect == self._engine.dialect else self._translate_sql
         return EngineConnection(self, translate)
 
-    def session(self, name: str) -> Session:
-        """Return the one session with a database.
+    def session(self, name: str) -> DatabaseSession:
+        """Return the only session of a database, opened at the first call.
 
         Raises:
-            TaskError: There is no such database.
+            TaskError: The database does not exist.
         """
         key = name.lower()
         if key not in self._sessions:
@@ -142,14 +142,14 @@ class EngineDatabases:
         return self._sessions[key]
 
     def schema(self, name: str) -> Schema:
-        """Return a database's schema as it was before any change."""
+        """Return a database's initial schema, before any change."""
         key = name.lower()
         if key not in self._schemas:
             self._schemas[key] = read_schema(as_sqlite(self._source(name)))
         return self._schemas[key]
 
     def close(self) -> None:
-        """Close all sessions, and the engine if it is owned. Idempotent."""
+        """Close all sessions, and an owned engine. Idempotent."""
         while self._sessions:
             self._sessions.popitem()[1].close()
         folder, self._folder = self._folder, None
@@ -173,11 +173,12 @@ class EngineDatabases:
 
 
 class EngineConnection:
-    """A connection to all databases, one of which is the current one.
+    """A connection to all databases, with a current database.
 
     Args:
         databases: The databases.
-        translate: Translates MySQL's language into the engine's; None: no need.
+        translate: Translates a statement from MySQL's dialect to the engine's; None: the dialects
+            are equal.
     """
 
     def __init__(self, databases: EngineDatabases, translate: Callable[[str], str] | None) -> None:
@@ -188,7 +189,7 @@ class EngineConnection:
         self._tables: dict[str, Tables] = {}
 
     def use(self, database: str) -> None:
-        """Go to a task's database."""
+        """Select a task's database."""
         self._databases.session(database)
         self._database = database
 
@@ -202,10 +203,10 @@ class EngineConnection:
         return answer
 
     def close(self) -> None:
-        """Do nothing: the sessions are the databases'."""
+        """Do nothing: the databases own the sessions."""
 
     def _command(self, sql: str) -> tuple[Answer] | None:
-        """Return the answer to a statement that only MySQL has; None for any other."""
+        """Return the answer to a statement that only MySQL has; None for other statements."""
         if use_match := USES.match(sql):
             try:
                 self.use(use_match[1])
@@ -223,7 +224,7 @@ class EngineConnection:
         if table_match := _DESCRIBE.match(sql):
             for table in schema.tables:
                 if table.name.lower() == table_match[1].lower():
-                    return (_description(table),)
+                    return (_describe_table(table),)
         return None
 
     def _query(self, sql: str) -> Answer:
@@ -233,7 +234,7 @@ class EngineConnection:
             outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
         except (ActionError, UnicodeEncodeError) as error:
             return error_observation(str(error))
-        answer = _answer(outcome, self._database.lower())
+        answer = _make_answer(outcome, self._database.lower())
         if self._translate is not None and not isinstance(answer, str):
             reason = refusal(sql, self._current_tables(), self._database.lower())
             answer = answer if reason is None else error_observation(reason)
@@ -243,15 +244,15 @@ class EngineConnection:
         if self._database not in self._tables:
             schema = self._databases.schema(self._database)
             self._tables[self._database] = {
-                table.name.lower(): _relation(table) for table in schema.tables
+                table.name.lower(): _make_relation(table) for table in schema.tables
             }
         return self._tables[self._database]
 
 
-def _answer(outcome: Outcome, database: str) -> Answer:
+def _make_answer(outcome: ActionOutcome, database: str) -> Answer:
     if outcome.failure is not None:
         message = outcome.failure.message
-        if match := _NO_TABLE.match(message):  # every third error of the recorded runs is this one
+        if match := _NO_TABLE.match(message):  # a third of all recorded errors
             message = f"Table '{database}.{match[1].lower()}' doesn't exist"
         return error_observation(message)
     if not outcome.results or not outcome.results[-1].columns:
@@ -262,8 +263,8 @@ def _answer(outcome: Outcome, database: str) -> Answer:
     return rows(last_result.rows)
 
 
-def _description(table: TableSchema) -> Answer:
-    """Return the rows of ``DESC``, as far as they follow from the schema."""
+def _describe_table(table: TableSchema) -> Answer:
+    """Return the rows of ``DESC``, as far as the schema determines them."""
     return rows(
         (
             column.name,
@@ -277,7 +278,7 @@ def _description(table: TableSchema) -> Answer:
     )
 
 
-def _relation(table: TableSchema) -> Relation:
+def _make_relation(table: TableSchema) -> Relation:
     nullable_columns = {column.name for column in table.columns if not column.not_null}
     keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
     keys += [
@@ -288,7 +289,7 @@ def _relation(table: TableSchema) -> Relation:
 
 @lru_cache(maxsize=8192)
 def _translate(sql: str, dialect: str, target_dialect: str) -> str:
-    """Translate a statement; one that cannot be parsed stays as it is."""
+    """Translate a statement; an unparsable statement stays unchanged."""
     try:
         level = sqlglot.ErrorLevel.IGNORE  # the engine reports unknown syntax
         sql = _DUAL.sub("", sql)

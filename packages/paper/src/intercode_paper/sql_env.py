@@ -1,10 +1,12 @@
-"""SQL as in 2023: the environment ``make("sql", protocol="paper")``, and its reward.
+"""The SQL environment of 2023, ``make("sql", protocol="paper")``, and its reward.
 
-An answer is the rows of the agent's last query, compared as text with gold's. The recorded runs
-show three versions of the reward. The ``released`` one is the rows' overlap (intersection over
-union of the two multisets) times Kendall's τ between the two orders of the rows they share, so that
-it can be negative. Before the release it was the ``early`` one, the overlap alone; and ``first``,
-under which a gold that fails agrees with any rows.
+An answer consists of the rows of the agent's last query, compared as text with gold's rows. The
+recorded runs show three versions of the reward:
+
+- ``released``: the overlap of the rows (intersection over union of the two multisets) times
+  Kendall's τ between the two orders of the common rows. The reward can be negative.
+- ``early``, before the release: the overlap alone.
+- ``first``, also before the release: the overlap, but a gold that fails agrees with any rows.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy
 from msgspec import Meta
 
 from intercode import datasets
-from intercode.databases import Engine, Source, shared_engine
+from intercode.databases import DatabaseEngine, Source, shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import Databases, EngineOption, EnvOptions
 from intercode.envs.sql import DatabaseStage
@@ -30,43 +32,43 @@ from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
 from intercode_paper.session import PaperStage, TextInterpreter, ending
-from intercode_paper.sql_databases import ERROR, Answer, Connection, EngineDatabases
+from intercode_paper.sql_databases import ERROR, Answer, EngineDatabases, SharedConnection
 from intercode_sandbox.base import Limits
 
 Version = Literal["released", "early", "first"]
 VERSIONS: tuple[Version, ...] = ("released", "early", "first")
 
 
-class SqlPlace:
-    """The connection in one episode, and the answer to its last action.
+class SqlWorkspace:
+    """The workspace of one episode: the shared connection, and the answer to the last action.
 
     Args:
         connection: The environment's connection.
         task: The episode's task.
     """
 
-    def __init__(self, connection: Connection, task: Task) -> None:
+    def __init__(self, connection: SharedConnection, task: Task) -> None:
         self.connection = connection
         self.answer: Answer = task.query
 
     def execute(self, action: str) -> Answer:
-        """Execute an action, and keep its answer."""
+        """Execute an action, and retain its answer."""
         self.answer = self.connection.execute(action)
         return self.answer
 
     def kill(self) -> None:
-        """Do nothing: between actions no statement runs."""
+        """Do nothing: no statement runs between actions."""
 
     def close(self) -> None:
-        """Do nothing: the next episode finds the state that this one left."""
+        """Do nothing: the next episode continues in the present state."""
 
 
-class SqlStage(PaperStage[SqlPlace]):
-    """Gives each episode the environment's one connection.
+class SqlStage(PaperStage[SqlWorkspace]):
+    """A stage that shares one connection among all episodes of the environment.
 
     Args:
         databases: The databases.
-        stage: Finds them.
+        stage: The default protocol's stage, which resolves the databases.
     """
 
     def __init__(self, databases: EngineDatabases, stage: DatabaseStage) -> None:
@@ -74,10 +76,11 @@ class SqlStage(PaperStage[SqlPlace]):
         self._connection = databases.connect()
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot be tried here.
+        """Refuse a task that the protocol does not support.
 
         Raises:
-            TaskError: It has no gold or no database, or has a field that 2023 did not know.
+            TaskError: The task has no gold or no database, or has a field that the 2023 protocol
+                lacks.
         """
         for field in ("gold", "db"):
             if not getattr(task, field):
@@ -90,11 +93,11 @@ class SqlStage(PaperStage[SqlPlace]):
             )
         self._stage.check(task)
 
-    def open(self, task: Task) -> SqlPlace:
-        """Return the connection, in the task's database."""
+    def open(self, task: Task) -> SqlWorkspace:
+        """Select the task's database on the connection, and return the workspace."""
         assert task.db is not None  # checked by the environment
         self._connection.use(task.db)
-        return SqlPlace(self._connection, task)
+        return SqlWorkspace(self._connection, task)
 
 
 class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
@@ -111,20 +114,20 @@ class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
     ] = "released"
 
 
-class PaperSqlEnv(InterCodeEnv[SqlPlace]):
-    """The 2023 SQL environment: its observations, its reward, and its leaks.
+class PaperSqlEnv(InterCodeEnv[SqlWorkspace]):
+    """The 2023 SQL environment, with its observations, its reward, and its leaks of state.
 
-    Agent and gold share one connection, and nothing is restored from episode to episode. Changes
-    by another environment are never seen.
+    Agent and gold share one connection, and the state persists from episode to episode. Changes by
+    other environments are never visible.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
         options: The options, as one value.
-        **changes: Single options by their names: see `PaperSqlOptions`.
+        **changes: Single options by name: see `PaperSqlOptions`.
 
     Raises:
-        TaskError: A task has no gold or no database, or has a field that 2023 did not know.
-        UsageError: An option makes no sense.
+        TaskError: A task has no gold or no database, or has a field that the 2023 protocol lacks.
+        UsageError: An option is invalid.
     """
 
     name: ClassVar[str] = "sql"
@@ -138,7 +141,7 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
         options: PaperSqlOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PaperSqlOptions.of(options, changes)
+        options = PaperSqlOptions.merge(options, changes)
         if (version := options.version) not in VERSIONS:
             raise UsageError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
         tasks, engine = datasets.load(data), options.engine
@@ -150,19 +153,19 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
         for task in tasks:
             paper_stage.check(task)
 
-        def reward(task: Task, episode: Episode, place: SqlPlace) -> Score:
-            return score(place.answer, place.connection.execute(task.gold[0]), version)
+        def reward(task: Task, episode: Episode, workspace: SqlWorkspace) -> Score:
+            return score(workspace.answer, workspace.connection.execute(task.gold[0]), version)
 
         super().__init__(
             tasks,
             paper_stage,
-            lambda place: TextInterpreter(place.execute, is_error),
+            lambda workspace: TextInterpreter(workspace.execute, is_error),
             reward,
             options=options,
         )
 
     def close(self) -> None:
-        """End the episode, and forget the changes of all episodes. Idempotent."""
+        """End the episode, and discard the changes of all episodes. Idempotent."""
         super().close()
         if not self._calls.forked:
             self._databases.close()
@@ -172,7 +175,7 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
 
 
 def _databases(
-    engine: Engine, tasks: Dataset, stage: DatabaseStage, limits: Limits | None
+    engine: DatabaseEngine, tasks: Dataset, stage: DatabaseStage, limits: Limits | None
 ) -> EngineDatabases:
     tasks_by_database = {(task.db or "").lower(): task for task in tasks}
 
@@ -186,16 +189,16 @@ def _databases(
 
 
 def is_error(answer: Answer) -> bool:
-    """Whether a statement failed."""
+    """Return whether an answer reports a failed statement."""
     return isinstance(answer, str) and answer.startswith(ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """The reward of one answer under each version."""
+    """The rewards of one answer under all versions."""
 
-    released: float = 0.0
-    early: float = 0.0
+    released_rewards: float = 0.0
+    early_rewards: float = 0.0
     first: float = 0.0
 
     def reward(self, version: Version) -> float:
@@ -205,11 +208,11 @@ class Rewards:
 
 
 def rewards(answer: Answer, gold: Answer) -> Rewards:
-    """Compute all versions of the reward.
+    """Compute all versions of the reward: ``released`` in [-1, 1], the others in [0, 1].
 
     Args:
-        answer: The answer to the agent's last action. Anything but rows is worth nothing.
-        gold: The answer to gold, just now. A gold that failed counts as one without rows.
+        answer: The answer to the agent's last action. Any answer except rows has the reward 0.
+        gold: The present answer to gold. A failed gold counts as a gold without rows.
     """
     if not isinstance(answer, list):
         return Rewards()
@@ -223,13 +226,13 @@ def rewards(answer: Answer, gold: Answer) -> Rewards:
         if common
         else math.nan
     )
-    # Rounded as numpy does: -0.95 · 0.5 becomes -0.48, where Python's own gives -0.47.
+    # Rounded by numpy, as in 2023: -0.95 · 0.5 becomes -0.48; Python's `round` gives -0.47.
     released_reward = overlap if math.isnan(tau) else float(numpy.round(tau * overlap, 2))
     return Rewards(released_reward, overlap, 1.0 if failed else overlap)
 
 
 def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
-    """Compute the reward of one version, with the 2023 ``info`` as its detail."""
+    """Compute the reward under one version, with the 2023 ``info`` as its detail."""
     version_rewards = rewards(answer, gold)
     info = {
         "agent_obs": str(answer),
@@ -237,7 +240,7 @@ def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:
         "corrupt_gold": isinstance(gold, str),
         "reward": version_rewards.reward(version),
     }
-    return Score(version_rewards.reward(version), {"overlap": version_rewards.early}, info)
+    return Score(version_rewards.reward(version), {"overlap": version_rewards.early_rewards}, info)
 
 
 def _overlap(agent_rows: Counter[str], gold_rows: Counter[str]) -> float:
@@ -246,7 +249,7 @@ def _overlap(agent_rows: Counter[str], gold_rows: Counter[str]) -> float:
 
 
 def common_rows(rows: Iterable[str], common: Counter[str]) -> list[str]:
-    """Return the rows that both sides have, in this side's order; the first of repeated rows."""
+    """Return the common rows in this side's order; of repeated rows, the first occurrences."""
     remaining_counts = Counter(common)
     result_rows = []
     for row in rows:
@@ -257,14 +260,13 @@ def common_rows(rows: Iterable[str], common: Counter[str]) -> list[str]:
 
 
 def _tau(first_rows: Sequence[str], second_rows: Sequence[str]) -> float:
-    """Return Kendall's τ-b of two lists, paired by position; NaN if it is not defined.
+    """Return Kendall's τ-b of two lists, paired by position; NaN if τ-b is not defined.
 
-    The steps of the last line are those of SciPy: another order of the operations would round
-    another way.
+    The operations of the last division follow SciPy's: another order would round differently.
     """
     pairs = sorted(zip(first_rows, second_rows, strict=True))
     total = len(pairs) * (len(pairs) - 1) // 2
-    # Both lists hold the same rows, so that their ties are as many.
+    # Both lists hold the same rows, so their numbers of ties are equal.
     tie_count, joint_tie_count = _ties(first_rows), _ties(pairs)
     if tie_count == total:
         return math.nan
@@ -280,11 +282,11 @@ def _ties(values: Iterable[object]) -> int:
 
 
 def _inversions(values: Iterable[str]) -> int:
-    """Count the pairs that stand the wrong way round."""
+    """Count the pairs in descending order."""
     sorted_values: list[str] = []
     count = 0
     for value in values:
-        place = bisect_right(sorted_values, value)
-        count += len(sorted_values) - place
-        sorted_values.insert(place, value)
+        position = bisect_right(sorted_values, value)
+        count += len(sorted_values) - position
+        sorted_values.insert(position, value)
     return count

@@ -1,11 +1,11 @@
-"""``ONLY_FULL_GROUP_BY`` as MySQL 8, which the recorded runs had, enforces it.
+"""The rule ``ONLY_FULL_GROUP_BY`` of MySQL 8, the server of the recorded runs.
 
-A query is refused if it shows a column that its groups do not determine. 11 of the release's golds
-are refused, and so were many queries of agents. MariaDB's mode of that name knows no functional
-dependencies and would refuse right queries, and SQLite has no such mode. So the rule is decided
-here, from the query's text and the tables' keys. Dependencies are those that MySQL 8 finds: a key
-determines its table's columns; an equality in ``WHERE`` or ``ON`` determines one side by the other,
-or by a constant.
+MySQL refuses a query that shows a column which its groups do not determine. MySQL refused 11 of the
+release's golds, and many queries of agents. MariaDB's mode of the same name ignores functional
+dependencies, and would refuse valid queries; SQLite has no such mode. This module therefore decides
+from the query's text and the tables' keys. The dependencies are those of MySQL 8: a key determines
+its table's columns, and an equality in ``WHERE`` or ``ON`` determines one side by the other, or by
+a constant.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 Node = Any
-"""A node of a parsed statement: sqlglot's `Expression`, which newer versions call `Expr`."""
+"""A node of a parsed statement: sqlglot's ``Expression``, which newer versions call ``Expr``."""
 PARSE_ERRORS = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
-"""The exceptions that sqlglot raises for texts that it cannot parse; most are its own."""
+"""The exceptions that sqlglot raises for unparsable texts; most often, its `SqlglotError`."""
 Column = tuple[str, str]
 """A relation's alias and a column's name, both in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, or the result of a subquery, as a ``FROM`` clause has it."""
+    """A relation in a ``FROM`` clause: a table, or the result of a subquery."""
 
     display_name: str
-    """The prefix of its columns' names in messages: ``database.alias``."""
+    """The prefix of column names in messages: ``database.alias``."""
     columns: Mapping[str, str]
-    """Names in lower case → as they were declared."""
+    """Column name in lower case → declared name."""
     keys: tuple[frozenset[str], ...] = ()
-    """Sets of columns of which each determines the row."""
+    """Sets of columns, each of which determines the row."""
 
 
 Tables = Mapping[str, Relation]
-"""The tables of the current database by their names in lower case."""
+"""The tables of the current database: name in lower case → relation."""
 
 _EXEMPT_NODES = (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window)
 """Expressions whose columns need not be determined."""
@@ -54,12 +54,12 @@ _AGGREGATION = re.compile(
 
 
 def refusal(sql: str, tables: Tables, database: str) -> str | None:
-    """Return the message with which MySQL 8 refuses a query by that rule; None if it does not.
+    """Return MySQL 8's message if the rule refuses a query; None if the query is valid.
 
     Args:
-        sql: The statement. One that cannot be parsed is left to the engine.
+        sql: The statement. Unparsable statements are not refused: the engine reports the error.
         tables: The tables of the current database.
-        database: Its name.
+        database: The name of the current database.
     """
     if not _AGGREGATION.search(sql) or (tree := _parse_query(sql)) is None:
         return None
@@ -83,7 +83,7 @@ def _parse_query(sql: str) -> Node:
 
 
 class _Check:
-    """The rule for one ``SELECT``, without its subqueries."""
+    """The check of one ``SELECT``, without its subqueries."""
 
     def __init__(self, select: exp.Select, scope: Scope) -> None:
         self._select = select
@@ -98,25 +98,31 @@ class _Check:
         )
         candidate_items = [None if self._is_alias(item) else item for item in order_items]
         output_items = list(self._output_items())
-        parts = [*select.expressions, *order_items, *([having.this] if having is not None else [])]
-        if group is not None or any(map(_aggregates, parts)):
+        expressions = [
+            *select.expressions,
+            *order_items,
+            *([having.this] if having is not None else []),
+        ]
+        if group is not None or any(map(_has_aggregate, expressions)):
             group_items = (
                 [self._resolve_group_item(expression) for expression in group.expressions]
                 if group is not None
                 else []
             )
-            texts = frozenset(expression.sql().lower() for expression in group_items)
+            determined_texts = frozenset(expression.sql().lower() for expression in group_items)
             determined_columns = self._scope.closure(self._columns(group_items))
             for clause, items in (
                 ("SELECT list", output_items),
                 ("ORDER BY clause", candidate_items),
             ):
-                if violation := self._find_undetermined(items, determined_columns, texts):
-                    return _ungrouped(clause, *violation, grouped=group is not None)
-        elif select.args.get("distinct"):  # only columns that it shows can be the order
-            texts = frozenset(item.sql().lower() for item in output_items)
+                if violation := self._find_undetermined(
+                    items, determined_columns, determined_texts
+                ):
+                    return _ungrouped_message(clause, *violation, is_grouped=group is not None)
+        elif select.args.get("distinct"):  # ORDER BY may use only output columns
+            determined_texts = frozenset(item.sql().lower() for item in output_items)
             candidate_items = [
-                None if item is None or item.sql().lower() in texts else item
+                None if item is None or item.sql().lower() in determined_texts else item
                 for item in candidate_items
             ]
             if violation := self._find_undetermined(
@@ -130,7 +136,7 @@ class _Check:
         return None
 
     def _output_items(self) -> Iterator[Node]:
-        """Yield the items that the query shows; for a star, its columns."""
+        """Yield the output items of the query; for a star, its columns."""
         for item in self._select.expressions:
             if not item.is_star:
                 yield item.unalias()
@@ -141,11 +147,11 @@ class _Check:
                     yield from (exp.column(name, table=alias) for name in relation.columns)
 
     def _resolve_group_item(self, item: Node) -> Node:
-        """Return the meaning of a ``GROUP BY`` item: a position, a column, or else an alias."""
+        """Resolve a ``GROUP BY`` item: a position, a column, or else an alias."""
         if isinstance(item, exp.Literal) and item.is_int:
-            place = int(item.this)
-            if 1 <= place <= len(self._select.expressions):
-                return self._select.expressions[place - 1].unalias()
+            position = int(item.this)
+            if 1 <= position <= len(self._select.expressions):
+                return self._select.expressions[position - 1].unalias()
         if isinstance(item, exp.Column) and self._scope.resolve(item) is None:
             return self._aliases.get(item.name.lower(), item)
         return item
@@ -156,7 +162,7 @@ class _Check:
         )
 
     def _columns(self, items: Sequence[Node]) -> Iterator[Column]:
-        """Yield those of the items that are columns."""
+        """Yield the columns among the items."""
         for item in items:
             if isinstance(item, exp.Column) and (column := self._scope.resolve(item)) is not None:
                 yield column
@@ -165,45 +171,45 @@ class _Check:
         self,
         items: Sequence[Node],
         determined_columns: set[Column],
-        texts: frozenset[str] = frozenset(),
+        determined_texts: frozenset[str] = frozenset(),
     ) -> tuple[int, str] | None:
-        """Return position and name of the first column that is not known.
+        """Return position and name of the first column that is not determined.
 
         Args:
-            items: The expressions to check; None is passed over.
-            determined_columns: The columns that are determined.
-            texts: Expressions that are determined as a whole.
+            items: The expressions to check; None is skipped.
+            determined_columns: The determined columns.
+            determined_texts: Expressions that are determined as a whole, as SQL in lower case.
         """
 
-        def settled(node: Node) -> bool:
-            return isinstance(node, _EXEMPT_NODES) or node.sql().lower() in texts
+        def is_settled(node: Node) -> bool:
+            return isinstance(node, _EXEMPT_NODES) or node.sql().lower() in determined_texts
 
-        for place, item in enumerate(items, 1):
-            for node in item.walk(prune=settled) if item is not None else ():
-                if isinstance(node, exp.Column) and node.sql().lower() not in texts:
+        for position, item in enumerate(items, 1):
+            for node in item.walk(prune=is_settled) if item is not None else ():
+                if isinstance(node, exp.Column) and node.sql().lower() not in determined_texts:
                     column = self._scope.resolve(node)
                     if column is not None and column not in determined_columns:
-                        return place, self._scope.display_name(column)
+                        return position, self._scope.display_name(column)
         return None
 
 
-def _ungrouped(clause: str, place: int, name: str, grouped: bool) -> str:
-    if not grouped:
+def _ungrouped_message(clause: str, position: int, name: str, is_grouped: bool) -> str:
+    if not is_grouped:
         return (
-            f"In aggregated query without GROUP BY, expression #{place} of {clause} contains "
+            f"In aggregated query without GROUP BY, expression #{position} of {clause} contains "
             f"nonaggregated column '{name}'; {_MODE}"
         )
     return (
-        f"Expression #{place} of {clause} is not in GROUP BY clause and contains nonaggregated "
+        f"Expression #{position} of {clause} is not in GROUP BY clause and contains nonaggregated "
         f"column '{name}' which is not functionally dependent on columns in GROUP BY clause; "
         f"{_MODE}"
     )
 
 
-def _aggregates(item: Node) -> bool:
+def _has_aggregate(expression: Node) -> bool:
     return any(
         isinstance(node, exp.AggFunc) and not isinstance(node.parent, exp.Window)
-        for node in _own_nodes(item)
+        for node in _own_nodes(expression)
     )
 
 
@@ -214,7 +220,7 @@ def _own_nodes(root: Node) -> Iterator[Node]:
 
 def _from_clause(select: exp.Select) -> Node | None:
     """Return the first source after ``FROM``."""
-    clause = select.args.get("from_") or select.args.get("from")  # named so before sqlglot 28
+    clause = select.args.get("from_") or select.args.get("from")  # "from" before sqlglot 28
     return clause.this if isinstance(clause, exp.From) else None
 
 
@@ -227,7 +233,7 @@ class Scope:
         database: The current database, for messages.
 
     Raises:
-        LookupError: It reads from an unknown source.
+        LookupError: The query reads from an unknown source.
     """
 
     def __init__(self, select: exp.Select, tables: Tables, database: str) -> None:
@@ -251,7 +257,7 @@ class Scope:
                 self._rules += [(key_columns, (alias, name)) for name in relation.columns]
 
     def resolve(self, column: exp.Column) -> Column | None:
-        """Return the column that a name means; None for an alias or a column of an outer query."""
+        """Resolve a column's name; None for an alias or a column of an outer query."""
         name, table = column.name.lower(), column.table.lower()
         for alias, relation in self.relations.items():
             if name in relation.columns and table in ("", alias):
@@ -264,7 +270,7 @@ class Scope:
         return f"{relation.display_name}.{relation.columns[column[1]]}"
 
     def closure(self, columns: Iterable[Column]) -> set[Column]:
-        """Return the columns that are determined by those of `columns`."""
+        """Return all columns that some columns determine, including themselves."""
         determined_columns = set(columns)
         while (
             derived_columns := {
@@ -291,13 +297,15 @@ class Scope:
         if any(item.is_star for item in select.expressions):
             subquery_scope = Scope(select, self._tables, self._database)
             names = [name for r in subquery_scope.relations.values() for name in r.columns.values()]
-        return Relation(alias, {name.lower(): name for name in names}, tuple(_keys(select)))
+        return Relation(
+            alias, {name.lower(): name for name in names}, tuple(_subquery_keys(select))
+        )
 
     def _join(self, join: exp.Join) -> None:
-        optional = join.side in ("LEFT", "RIGHT", "FULL")
+        is_outer = join.side in ("LEFT", "RIGHT", "FULL")
         nullable_alias = join.this.alias_or_name.lower() if join.side == "LEFT" else None
         if condition := join.args.get("on"):
-            self._learn(condition, nullable_alias, constants=not optional)
+            self._learn(condition, nullable_alias, allow_constants=not is_outer)
         for name in join.args.get("using") or []:
             sides = [(a, name.name.lower()) for a, r in self.relations.items()]
             sides = [side for side in sides if side[1] in self.relations[side[0]].columns]
@@ -308,19 +316,19 @@ class Scope:
                 ]
 
     def _learn(
-        self, condition: Node, target_alias: str | None = None, constants: bool = True
+        self, condition: Node, target_alias: str | None = None, allow_constants: bool = True
     ) -> None:
         """Add the equalities that a condition enforces.
 
         Args:
             condition: The condition.
-            target_alias: Only the columns of this relation are determined by it (an outer join's).
-            constants: Whether a constant determines a column.
+            target_alias: The only relation whose columns it determines (for outer joins).
+            allow_constants: Whether a constant determines a column.
         """
         condition = condition.unnest()
         if isinstance(condition, exp.And):
-            self._learn(condition.left, target_alias, constants)
-            self._learn(condition.right, target_alias, constants)
+            self._learn(condition.left, target_alias, allow_constants)
+            self._learn(condition.right, target_alias, allow_constants)
         elif isinstance(condition, exp.EQ):
             for target, determinant in (
                 (condition.left, condition.right),
@@ -330,11 +338,11 @@ class Scope:
                 if column is None or (target_alias is not None and column[0] != target_alias):
                     continue
                 sources = self._columns(determinant)
-                if sources or constants:
+                if sources or allow_constants:
                     self._rules.append((frozenset(sources), column))
 
     def _columns(self, expression: Node) -> set[Column]:
-        columns = (n for n in _own_nodes(expression) if isinstance(n, exp.Column))
+        columns = (node for node in _own_nodes(expression) if isinstance(node, exp.Column))
         return {
             resolved_column
             for column in columns
@@ -342,7 +350,7 @@ class Scope:
         }
 
 
-def _keys(select: exp.Select) -> Iterator[frozenset[str]]:
+def _subquery_keys(select: exp.Select) -> Iterator[frozenset[str]]:
     """Yield the keys of a subquery's result that follow from its grouping."""
     group = select.args.get("group")
     if group is None:

@@ -1,11 +1,11 @@
-"""The databases of a replay; on a MySQL or MariaDB server they have their own names, as in 2023.
+"""The databases of a replay, on a MySQL or MariaDB server under their original names, as in 2023.
 
-A dump is loaded as it is. A private server is thrown away afterwards; on another one, only the
-databases that were made are dropped, and nothing else is touched.
+A dump is loaded unchanged. A private server is deleted afterwards. On a user's server, the replay
+drops only the databases and the account that it created, and touches nothing else.
 
-Values and errors come out as the 2023 driver gave them. Where MariaDB differs from MySQL 8, and
-the recorded rewards show it, the difference is made up for: groups come unsorted, and a query is
-refused that ``ONLY_FULL_GROUP_BY`` refused.
+Values and errors have the form of the 2023 driver. If MariaDB differs from MySQL 8, and the
+recorded rewards show the difference, this module compensates: groups come unsorted, and the module
+refuses the queries that ``ONLY_FULL_GROUP_BY`` refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import PrivateServer, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_paper.sql_databases import (
     MAX_ROWS,
     TIMEOUT,
@@ -45,8 +45,8 @@ from intercode_paper.sql_group_by import PARSE_ERRORS, Relation, Tables, refusal
 from intercode_sandbox.interruption import reraise_callers
 
 
-def usual_engine() -> str:
-    """Return ``mysql`` where its server and driver are installed, else ``sqlite``."""
+def default_engine() -> str:
+    """Return ``mysql`` if its server and driver are installed, else ``sqlite``."""
     with suppress(UsageError):
         from intercode.databases.servers.private import mysql_recipe
 
@@ -57,60 +57,62 @@ def usual_engine() -> str:
 
 def open_databases(
     engine: str,
-    place: Path,
+    path: Path,
     dialect: str = "mysql",
-    tell: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Databases:
-    """Open pristine databases; the caller closes them.
+    """Open pristine databases, which the caller closes.
 
-    A dump goes into MySQL as it is, under its own names. All else is opened by an `Engine`.
+    MySQL loads a dump unchanged, under its original names. An `Engine` opens all other sources.
 
     Args:
         engine: An engine's name, or a server's URL.
-        place: The folder or file that holds the databases.
-        dialect: The language of actions and golds.
-        tell: Called with messages about long work, and about risks for the result.
+        path: The folder or file of the databases.
+        dialect: The dialect of actions and golds.
+        on_message: Called with messages about long operations, and about risks for the result.
 
     Raises:
-        UsageError: There is no such engine, or its server cannot be used.
+        UsageError: The engine is unknown, or its server cannot be used.
         DatabaseError: The engine failed.
     """
-    if engine_name(engine) == "mysql" and _is_dump(place):
-        return MySQLDatabases(place, engine if "://" in engine else None, tell)
-    database_engine = get_engine(engine, tell)
-    return EngineDatabases(database_engine, partial(find, place), dialect, owned=True)
+    if engine_name(engine) == "mysql" and _is_dump(path):
+        return MySQLDatabases(path, engine if "://" in engine else None, on_message)
+    database_engine = get_engine(engine, on_message)
+    return EngineDatabases(database_engine, partial(find, path), dialect, owned=True)
 
 
-def _is_dump(place: Path) -> bool:
-    return place.is_file() and find(place, names(place)[0]).kind == "dump"
+def _is_dump(path: Path) -> bool:
+    return path.is_file() and find(path, names(path)[0]).kind == "dump"
 
 
 _OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
-"""Options of a server's URL."""
+"""The supported options of a server's URL."""
 _RIGHTS = (
     "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, INDEX, ALTER, REFERENCES, CREATE VIEW, "
     "SHOW VIEW, CREATE TEMPORARY TABLES, LOCK TABLES, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, "
     "TRIGGER"
 )
-"""In 2023 the agent was the administrator; its actions need these rights, in its databases."""
+"""The privileges that recorded actions need, in the run's databases only. In 2023 the agent was the
+administrator."""
 
 
 class MySQLDatabases:
-    """A server with the databases of a dump.
+    """The databases of a dump on a MySQL or MariaDB server.
 
     Args:
-        dump: The dump, as `mysqldump --databases` writes it.
-        url: A server's, with an account that may make databases and accounts; None: a private
-            MariaDB is started.
-        tell: Called with messages about risks for the result.
+        dump: The dump, written by ``mysqldump --databases``.
+        url: A server's URL, with an account that can create databases and accounts; None: start a
+            private MariaDB.
+        on_message: Called with messages about risks for the result.
 
     Raises:
-        UsageError: No server is installed; or the one at the URL has a database of such a name.
+        UsageError: No server is installed, or the server at the URL has a database of the same
+            name.
         DatabaseError: The server failed.
     """
 
     def __init__(
-        self, dump: Path, url: str | None = None, tell: Callable[[str], None] | None = None
+        self, dump: Path, url: str | None = None, on_message: Callable[[str], None] | None = None
     ) -> None:
         self._server: PrivateServer | None = None
         if url is None:
@@ -125,18 +127,18 @@ class MySQLDatabases:
         self.is_mariadb = True
         self.engine = ""
         try:
-            self._load(dump, tell or (lambda text: None))
+            self._load(dump, on_message or (lambda text: None))
         except BaseException:
             self.close()
             raise
 
     def connect(self) -> MySQLConnection:
-        """Open a connection; it finds the state that the earlier ones have left."""
+        """Open a connection, which sees the state left by earlier connections."""
         args = {**self._admin, "user": self._account, "password": self._password}
         return MySQLConnection(args, self.is_mariadb)
 
     def close(self) -> None:
-        """Drop the databases and the account; end the server, if it is ours. Idempotent."""
+        """Drop the databases and the account, or stop the private server. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -145,12 +147,12 @@ class MySQLDatabases:
                 cursor.execute(f"DROP USER IF EXISTS '{self._account}'@'{self._host}'")
                 while self._database_names:
                     cursor.execute(
-                        f"DROP DATABASE IF EXISTS {quoted(self._database_names[-1], '`')}"
+                        f"DROP DATABASE IF EXISTS {quote_identifier(self._database_names[-1], '`')}"
                     )
                     self._database_names.pop()
         self._database_names = []
 
-    def _load(self, dump: Path, tell: Callable[[str], None]) -> None:
+    def _load(self, dump: Path, on_message: Callable[[str], None]) -> None:
         databases = names(dump)
         text = read(dump)
         with _cursor(self._admin) as cursor:
@@ -159,19 +161,19 @@ class MySQLDatabases:
             self.is_mariadb = "mariadb" in version.lower()
             self.engine = f"{'MariaDB' if self.is_mariadb else 'MySQL'} {version.split('-')[0]}"
             if lower_case == 0:
-                tell(
+                on_message(
                     "this server tells upper from lower case in names of tables "
                     "(lower_case_table_names=0), unlike that of 2023: many queries will fail"
                 )
             self._refuse_taken(cursor, databases)
             for name in databases:
                 cursor.execute(
-                    f"CREATE DATABASE {quoted(name, '`')} "
+                    f"CREATE DATABASE {quote_identifier(name, '`')} "
                     "DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
                 )
                 self._database_names.append(name)
             self._grant(cursor)
-        for name in databases:  # each in a session of its own: the dump changes its settings
+        for name in databases:  # a new session for each: the dump changes session settings
             with _cursor({**self._admin, "database": name}) as cursor:
                 for statement in section(text, name):
                     cursor.execute(statement)
@@ -191,15 +193,15 @@ class MySQLDatabases:
         cursor.execute(f"CREATE USER {account} IDENTIFIED BY '{self._password}'")
         for name in self._database_names:
             pattern = name.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
-            cursor.execute(f"GRANT {_RIGHTS} ON {quoted(pattern, '`')}.* TO {account}")
-        if self._server is not None:  # it holds nothing else, and all of it was seen in 2023
+            cursor.execute(f"GRANT {_RIGHTS} ON {quote_identifier(pattern, '`')}.* TO {account}")
+        if self._server is not None:  # no other data; readable in 2023, too
             cursor.execute(f"GRANT SELECT, SHOW DATABASES ON *.* TO {account}")
 
 
 def _analyse(cursor: Any) -> None:
-    """Count the tables' rows now: plans, and with them the order of rows, would change later."""
+    """Compute table statistics at once: later, query plans and the order of rows would change."""
     cursor.execute("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")
-    if tables := [quoted(name, "`") for name, _ in cursor.fetchall()]:
+    if tables := [quote_identifier(name, "`") for name, _ in cursor.fetchall()]:
         cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
 
 
@@ -218,18 +220,18 @@ _MODE = (
     "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
     "NO_ENGINE_SUBSTITUTION"
 )
-"""MySQL 8's own modes, but for the one that is decided here."""
+"""The default modes of MySQL 8, without ``ONLY_FULL_GROUP_BY``, which this package checks."""
 _FULL_GROUP_BY = "ONLY_FULL_GROUP_BY"
 _READS = re.compile(r"\s*(?:SELECT|SHOW|DESC|DESCRIBE|EXPLAIN|USE|SET)\b", re.IGNORECASE)
 _CONNECTION_LOST_CODES = (1927, 2006, 2013, 2055)
 
 
 class MySQLConnection:
-    """A connection to a server that behaves as the one of 2023.
+    """A connection to a server with the behaviour of 2023.
 
     Args:
         args: The arguments of the driver's ``connect``.
-        is_mariadb: Whether MariaDB is to behave as MySQL 8.
+        is_mariadb: Whether the server is MariaDB, which must behave like MySQL 8.
     """
 
     def __init__(self, args: dict[str, Any], is_mariadb: bool) -> None:
@@ -241,19 +243,19 @@ class MySQLConnection:
         self._full_group_by = True
         self._had_rows = False
         self._owes = False
-        """Whether an answer is still to come: its wait was interrupted."""
+        """Whether an answer is outstanding, since its wait was interrupted."""
         self._connection: Any = None
         self._open()
 
     def use(self, database: str) -> None:
-        """Go to a task's database."""
+        """Select a task's database."""
         answer = self.execute(f"use {database}")
         if isinstance(answer, str):
             raise TaskError(f"database {database!r} cannot be used: {answer}")
 
     def execute(self, sql: str) -> Answer:
         """Run one statement."""
-        if not sql:  # the driver did nothing, and the old result had no further rows
+        if not sql:  # the 2023 driver did nothing; the previous result had no further rows
             return [] if self._had_rows else None
         if self._owes:
             self._reopen()
@@ -263,9 +265,9 @@ class MySQLConnection:
         except self._errors.MySQLError as error:
             reraise_callers(error)
             if not self._connection.open or error.args[0] in _CONNECTION_LOST_CODES:
-                self._reopen()  # the agent's own KILL, or the limit; a dead server raises here
+                self._reopen()  # after the agent's KILL, or the limit; raises if the server is dead
             answer = error_observation(str(error.args[-1]))
-        except UnicodeEncodeError as error:  # half a surrogate pair has no bytes to send
+        except UnicodeEncodeError as error:  # half a surrogate pair cannot be encoded
             answer = error_observation(str(error))
         self._owes = False
         self._had_rows = isinstance(answer, list)
@@ -273,7 +275,7 @@ class MySQLConnection:
 
     def close(self) -> None:
         """Close the connection; uncommitted changes are lost. Idempotent."""
-        with suppress(self._errors.Error):  # it may be closed already
+        with suppress(self._errors.Error):  # already closed
             self._connection.close()
 
     def _run(self, sql: str) -> Answer:
@@ -282,7 +284,7 @@ class MySQLConnection:
         if "sql_mode" in sql.lower():
             return self._with_mode(sql)
         tables = self._current_tables() if self._full_group_by else {}
-        answer = self._query(as_mysql8(sql))  # a name that is not there is told of first
+        answer = self._query(to_mysql8(sql))  # unknown names are reported first
         reason = refusal(sql, tables, self._database) if self._full_group_by else None
         return answer if reason is None else error_observation(reason)
 
@@ -297,7 +299,7 @@ class MySQLConnection:
         return answer
 
     def _with_mode(self, sql: str) -> Answer:
-        """Run a statement that may read or set the mode: during it the mode is MySQL's."""
+        """Run a statement that may read or set ``sql_mode``, with the mode of MySQL 8 in effect."""
         if self._full_group_by:
             self._query(f"SET sql_mode = CONCAT(@@sql_mode, ',{_FULL_GROUP_BY}')")
         try:
@@ -336,31 +338,31 @@ class MySQLConnection:
         self.close()
         self._open()
         if self._database:
-            self._query(f"USE {quoted(self._database, '`')}")
+            self._query(f"USE {quote_identifier(self._database, '`')}")
 
 
 _GROUPS = re.compile(r"\bGROUP\s+BY\b", re.IGNORECASE)
 _INTERSECTS = re.compile(r"\s*SELECT\b.*\b(?:INTERSECT|EXCEPT)\b", re.IGNORECASE | re.DOTALL)
 _ANY_VALUE = re.compile(r"\bANY_VALUE\s*(?=\()", re.IGNORECASE)
 _MARIADB = "tmp_memory_table_size = 0"
-"""For a connection: tables in memory would order ties by their addresses, another way in each
+"""A setting of connections: tables in memory would order ties by addresses, which differ in each
 process."""
 
 
-def as_mysql8(sql: str) -> str:
-    """Return a statement with the effect on MariaDB that this one has on MySQL 8."""
-    sql = unsorted(_ANY_VALUE.sub("", sql))
+def to_mysql8(sql: str) -> str:
+    """Rewrite a statement to have the same effect on MariaDB as on MySQL 8."""
+    sql = remove_group_order(_ANY_VALUE.sub("", sql))
     if _INTERSECTS.match(sql):
-        # MariaDB 10.11 loses rows of a subquery that intersects, if its tables are not in memory.
+        # MariaDB 10.11 loses rows of subqueries with INTERSECT if its tables are not in memory.
         return f"SET STATEMENT tmp_memory_table_size = 16777216 FOR {sql}"
     return sql
 
 
 @lru_cache(maxsize=8192)
-def unsorted(sql: str) -> str:
-    """Return a query whose groups come in the order in which they were met, as on MySQL 8.
+def remove_group_order(sql: str) -> str:
+    """Rewrite a query so that its groups come in order of their first row, like on MySQL 8.
 
-    >>> unsorted("SELECT a FROM t GROUP BY a LIMIT 3")
+    >>> remove_group_order("SELECT a FROM t GROUP BY a LIMIT 3")
     'SELECT a FROM t GROUP BY a ORDER BY NULL LIMIT 3'
     """
     if not _GROUPS.search(sql):
@@ -369,7 +371,7 @@ def unsorted(sql: str) -> str:
         tokens = MySQL().tokenize(sql)
     except PARSE_ERRORS:
         return sql
-    depth, grouped, end = 0, False, len(sql)
+    depth, is_grouped, end = 0, False, len(sql)
     for token in tokens:
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if depth:
@@ -382,15 +384,15 @@ def unsorted(sql: str) -> str:
             TokenType.ROLLUP,
         ):
             return sql
-        grouped = grouped or token.token_type == TokenType.GROUP_BY
-        if grouped and token.token_type in (
+        is_grouped = is_grouped or token.token_type == TokenType.GROUP_BY
+        if is_grouped and token.token_type in (
             TokenType.LIMIT,
             TokenType.SEMICOLON,
             TokenType.FOR,
             TokenType.INTO,
         ):
             end = min(end, token.start)
-    return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if grouped else sql
+    return f"{sql[:end].rstrip()} ORDER BY NULL {sql[end:]}".rstrip() if is_grouped else sql
 
 
 def read_tables(cursor: Any, database: str) -> Tables:
@@ -429,7 +431,7 @@ def read_tables(cursor: Any, database: str) -> Tables:
 
 
 def conversions() -> dict[Any, Any]:
-    """Return PyMySQL's table of conversions, changed to mysql-connector's, the 2023 driver's."""
+    """Return PyMySQL's conversions, changed to those of mysql-connector, the driver of 2023."""
     from pymysql.constants import FIELD_TYPE
     from pymysql.converters import conversions as default_conversions
 
@@ -440,7 +442,7 @@ def conversions() -> dict[Any, Any]:
         (FIELD_TYPE.DATETIME, datetime),
         (FIELD_TYPE.TIMESTAMP, datetime),
     ):
-        custom_conversions[kind] = _real_date(default_conversions[kind], value_type)
+        custom_conversions[kind] = _valid_date_conversion(default_conversions[kind], value_type)
     return custom_conversions
 
 
@@ -449,7 +451,7 @@ def _bits(value: bytes | str) -> int:
     return int.from_bytes(data, "big")
 
 
-def _real_date(convert: Callable[[Any], Any], value_type: type) -> Callable[[Any], Any]:
+def _valid_date_conversion(convert: Callable[[Any], Any], value_type: type) -> Callable[[Any], Any]:
     """Return a conversion that gives None for an impossible date, such as ``0000-00-00``."""
 
     def convert_date(value: Any) -> Any:

@@ -40,12 +40,12 @@ rows = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", None])),
 )
 def test_cases(answer, gold, released, early, first):
     found = rewards(answer, gold)
-    assert (found.released, found.early, found.first) == (released, early, first)
+    assert (found.released_rewards, found.early_rewards, found.first) == (released, early, first)
 
 
 def test_rounding_is_numpys():
     # τ = -1, overlap = 3/8: 0.375 is rounded to even.
-    assert rewards([(3,), (2,), (1,)], [(n,) for n in range(1, 9)]).released == -0.38
+    assert rewards([(3,), (2,), (1,)], [(n,) for n in range(1, 9)]).released_rewards == -0.38
 
 
 def test_the_detail_is_the_info_of_2023():
@@ -61,8 +61,12 @@ def test_the_detail_is_the_info_of_2023():
 
 @given(rows, rows)
 def test_overlap_is_symmetric_and_blind_to_order(one, two):
-    overlap = rewards(one, two).early
-    assert overlap == rewards(two, one).early == rewards(one[::-1], sorted(two, key=str)).early
+    overlap = rewards(one, two).early_rewards
+    assert (
+        overlap
+        == rewards(two, one).early_rewards
+        == rewards(one[::-1], sorted(two, key=str)).early_rewards
+    )
     assert 0.0 <= overlap <= 1.0
     assert (overlap == 1.0) == (Counter(map(str, one)) == Counter(map(str, two)))
 
@@ -70,8 +74,8 @@ def test_overlap_is_symmetric_and_blind_to_order(one, two):
 @given(rows, rows)
 def test_the_released_reward_scales_the_early_one(one, two):
     found = rewards(one, two)
-    assert abs(found.released) <= found.early + 0.005
-    assert rewards(one, one).released == 1.0
+    assert abs(found.released_rewards) <= found.early_rewards + 0.005
+    assert rewards(one, one).released_rewards == 1.0
 
 
 @settings(deadline=None)
@@ -84,11 +88,11 @@ def test_tau_is_scipys(values, random):
     ranks = [[sorted(texts[0]).index(text) for text in side] for side in texts]
     tau = kendalltau(*ranks).statistic
     expected = 1.0 if math.isnan(tau) else tau
-    found = rewards([(v,) for v in values], [(v,) for v in other]).released
+    found = rewards([(v,) for v in values], [(v,) for v in other]).released_rewards
     assert found == pytest.approx(expected, abs=0.00501)
 
 
 def test_ten_thousand_rows():
     many = [(f"{n:05}", "x") for n in range(10_000)]
-    assert rewards(many, many).released == 1.0
-    assert rewards(many[::-1], many).released == -1.0
+    assert rewards(many, many).released_rewards == 1.0
+    assert rewards(many[::-1], many).released_rewards == -1.0

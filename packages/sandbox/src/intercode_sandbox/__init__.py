@@ -1,4 +1,4 @@
-"""Sandboxes: where an agent's code runs. `Sandbox` starts one, `AsyncSandbox` for an event loop."""
+"""Sandboxes for an agent's code: `Sandbox`, and its event-loop twin `AsyncSandbox`."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ __all__ = [
     "get_provider",
 ]
 _MODULES = {"AsyncSandbox": "async_sandbox", "Sandbox": "sandbox", "get_provider": "providers"}
-"""Public name → its module, where that is not `base`."""
+"""Public name → its module, if that is not `base`."""
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported now.
+    """Import a public name on its first use.
 
     Raises:
         SandboxUnavailableError: This system is not Linux.
@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
     from intercode_sandbox.errors import SandboxUnavailableError
     from intercode_sandbox.privileges import unsupported_system
 
-    if system := unsupported_system():  # before something is imported that only Linux has
+    if system := unsupported_system():  # before an import of a module that only Linux has
         raise SandboxUnavailableError(system)
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'base')}")
     value = globals()[name] = getattr(module, name)

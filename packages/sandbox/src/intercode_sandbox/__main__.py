@@ -1,4 +1,4 @@
-"""``python -m intercode_sandbox``: starts the command line, and ends quietly at Ctrl-C."""
+"""``python -m intercode_sandbox``: starts the command line, and exits quietly on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import sys
 from types import FrameType
 
 _INTERRUPT_EXIT_CODE = 130
-"""The exit code of a process that Ctrl-C has ended."""
+"""The exit code of a process ended by Ctrl-C."""
 
 
 def main() -> int:
     """Run the command line with the process's arguments.
 
-    While modules are imported, and after the command, Ctrl-C ends the process at once: an
-    interrupted import would print a traceback, and the command has nothing to clean up then.
+    During imports, and after the command, Ctrl-C ends the process at once. An interrupted import
+    would print a traceback, and after the command no clean-up is left.
     """
     handler = signal.getsignal(signal.SIGINT)
-    idle_handler = (
-        _leave if handler is signal.default_int_handler else handler
-    )  # else it is ignored
+    # A handler other than Python's own means that the caller has SIGINT ignored.
+    idle_handler = _leave if handler is signal.default_int_handler else handler
     signal.signal(signal.SIGINT, idle_handler)
     from intercode_sandbox.command_line import main as run
 
@@ -33,7 +32,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, idle_handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _leave(signal_number: int, frame: FrameType | None) -> None:
     os._exit(_INTERRUPT_EXIT_CODE)
 
 

@@ -1,4 +1,4 @@
-"""Users and groups by the names that an image gives them."""
+"""Users and groups, resolved by an image's account tables."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 _MAX_ID_DIGITS = 10
 MAX_TABLE_BYTES = 1 << 20
-"""Bytes that are read of an image's table of users or groups."""
+"""Maximum of bytes read from an image's table of users or groups."""
 
 FileReader = Callable[[str], str]
-"""A function that returns the text of a file of the image's; empty: it has no such file."""
+"""A function that returns the text of an image's file; empty: the file does not exist."""
 
 
 @dataclass(frozen=True)
 class User:
-    """The ids of a user that a program runs as."""
+    """The ids with which a program runs."""
 
     uid: int = 0
     gid: int = 0
@@ -24,27 +24,27 @@ class User:
 
 @dataclass(frozen=True)
 class Account:
-    """A user that an image has a name and a home for."""
+    """A user of an image, with name and home."""
 
     uid: int
     gid: int
     home: str
     name: str
     groups: tuple[int, ...] = ()
-    """The user's other groups."""
+    """Supplementary groups."""
 
     def __str__(self) -> str:
-        """Return the account's numbers; nothing for root."""
+        """Return the account's numbers, ``UID:GID,…``; empty for root."""
         if not self.uid and not self.gid:
             return ""
         return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
 
 
 def resolve_account(text: str, read: FileReader) -> Account:
-    """Return the account that ``USER`` means: ``NAME`` or ``UID``, and a ``:GROUP`` behind it.
+    """Resolve ``USER``: ``NAME`` or ``UID``, with an optional ``:GROUP``.
 
-    Without a group it is in all of the user's groups; else in that one, and in those whose numbers
-    follow after commas.
+    Without a group the account has all of the user's groups. Otherwise it has that group, and the
+    groups whose numbers follow after commas.
 
     Raises:
         LookupError: The image has no such user or group.
@@ -62,29 +62,29 @@ def resolve_account(text: str, read: FileReader) -> Account:
     if not group:
         group_ids = [g[2] for g in groups if login in g[-1].split(",")] if uid else []
         return Account(uid, gid, home, login, tuple(map(int, group_ids)))
-    number = next((g[2] for g in groups if group in (g[0], g[2])), group)
-    for group_id in (number, *other_groups):
+    group_text = next((g[2] for g in groups if group in (g[0], g[2])), group)
+    for group_id in (group_text, *other_groups):
         if not group_id.isdecimal():
             raise LookupError(f"the image has no group {group_id!r}")
-    return Account(uid, int(number), home, login, tuple(map(int, other_groups)))
+    return Account(uid, int(group_text), home, login, tuple(map(int, other_groups)))
 
 
 def _parse_table(text: str) -> list[list[str]]:
-    """Split the lines of such a file into fields; leave out lines without a number."""
+    """Split the lines of an account table into fields; drop lines without a number."""
     lines = [line.split(":") for line in text.splitlines()]
     return [line for line in lines if len(line) > 2 and line[2].isdecimal()]
 
 
 def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:
-    """Return the user of that name of the sandbox's own, or ``uid[:gid]``, all below `ids`.
+    """Resolve a user by the sandbox's own name, or by ``uid[:gid]``, all below `ids`.
 
     Args:
-        user: The name, or the numbers; ``root`` always is 0.
-        ids: How many users there can be.
+        user: The name, or the numbers; ``root`` is always 0.
+        ids: Number of ids that the sandbox has.
         users: Returns the sandbox's ``/etc/passwd``.
 
     Raises:
-        LookupError: There is no such user.
+        LookupError: The user does not exist.
     """
     if user in ("root", "0"):
         return User()

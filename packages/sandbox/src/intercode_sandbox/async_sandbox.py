@@ -1,11 +1,11 @@
-"""`AsyncSandbox`: a `Sandbox` for programs that have an event loop.
+"""`AsyncSandbox`: a `Sandbox` for programs with an event loop.
 
-A call runs on a thread, so that none holds up the loop. Calls of one sandbox run one after the
-other, in the order in which they were made; those of several sandboxes run at once.
+Each call runs on a thread and never blocks the loop. Calls of one sandbox run one after the other,
+in the order in which they were made; calls of several sandboxes run concurrently.
 
-A cancelled call leaves nothing half done. A waiting call never begins. A running command is
-stopped, with all that it started; another running call ends by itself, and its result is freed. The
-wait ends, cancelled, when the call has: the sandbox is ready for the next one.
+A cancelled call leaves nothing half done. A waiting call never starts. A running command is
+stopped, with all its descendants; any other running call ends by itself, and its result is freed.
+The cancelled wait ends when the call has ended: then the sandbox is ready for the next call.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_THREADS = 1024
-"""Calls that run at once, of all sandboxes and environments of this process."""
+"""Maximum of concurrent calls, of all sandboxes and environments of this process."""
 _CLOSING_THREADS = 16
 
 
 @cache
 def threads(pid: int) -> Executor:
-    """Return the threads of a process for calls; a thread is made when none is idle."""
+    """Return a process's thread pool for calls; the pool adds a thread when none is idle."""
     return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="intercode-call")
 
 
 @cache
 def closing_threads(pid: int) -> Executor:
-    """Return the threads that close: where all others are busy, closing makes them free."""
+    """Return a process's thread pool for closing: closing frees the busy threads of the other."""
     return ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="intercode-close")
 
 
@@ -50,13 +50,13 @@ async def _run_on_thread(
     stop: Callable[[], object] = lambda: None,
     discard: Callable[[T], object] = lambda result: None,
 ) -> T:
-    """Run a call on a thread; if the wait is cancelled, end it when the call has ended.
+    """Run a call on a thread; if the wait is cancelled, return only after the call's end.
 
     Args:
-        executor: The threads.
+        executor: The thread pool.
         call: The call.
         stop: Ends the call sooner.
-        discard: Frees a result that is no longer awaited.
+        discard: Frees a result whose caller has gone.
     """
     future = asyncio.get_running_loop().run_in_executor(executor, call)
     try:
@@ -64,7 +64,7 @@ async def _run_on_thread(
     except asyncio.CancelledError:
         stop()
         while not future.done():
-            with suppress(asyncio.CancelledError):  # a second one; the first is raised below
+            with suppress(asyncio.CancelledError):  # a repeated one: only the first is raised
                 await asyncio.wait([future])
         if future.exception() is None:
             await _run_on_thread(closing_threads(os.getpid()), partial(discard, future.result()))
@@ -75,7 +75,7 @@ def _make_awaitable(
     method: Callable[Concatenate[Sandbox, P], T],
     discard: Callable[[T], object] = lambda result: None,
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
-    """Return a method of `Sandbox` as one that is awaited."""
+    """Return an awaitable version of a method of `Sandbox`."""
 
     @wraps(method)
     async def call(self: AsyncSandbox, /, *args: P.args, **options: P.kwargs) -> T:
@@ -87,10 +87,10 @@ def _make_awaitable(
 def _make_stoppable(
     method: Callable[Concatenate[Sandbox, P], T],
 ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
-    """Return a method with a parameter `stop` as one that is awaited, and stopped if cancelled.
+    """Return an awaitable version of a method with a parameter `stop`; cancellation stops it.
 
-    The caller's own `stop` still ends the method: an epoll descriptor joins the two, and is
-    readable as soon as one of them is.
+    The caller's own `stop` still ends the method: an epoll descriptor joins both descriptors, and
+    is readable as soon as one of them is.
     """
 
     @wraps(method)
@@ -100,10 +100,10 @@ def _make_stoppable(
             stack.callback(os.close, cancellation)
             stop, options["stop"] = options.get("stop"), cancellation
             if stop is not None:
-                either = stack.enter_context(select.epoll())
-                either.register(cancellation, select.EPOLLIN)
-                either.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
-                options["stop"] = either.fileno()
+                stop_events = stack.enter_context(select.epoll())
+                stop_events.register(cancellation, select.EPOLLIN)
+                stop_events.register(stop, select.EPOLLIN)  # type: ignore[arg-type]
+                options["stop"] = stop_events.fileno()
             return await self.run(
                 lambda sandbox: method(sandbox, *args, **options),
                 stop=partial(os.eventfd_write, cancellation, 1),
@@ -113,26 +113,26 @@ def _make_stoppable(
 
 
 class AsyncSandbox:
-    """A sandbox whose calls are awaited: see `Sandbox`, of which it has the methods.
+    """A sandbox with awaitable calls and the methods of `Sandbox`.
 
-    It is started by ``async with``, or by its first call; ``async with`` closes it.
+    ``async with`` or the first call starts the sandbox; ``async with`` closes it.
 
     Args:
-        *arguments: As of `Sandbox`.
-        **options: As of `Sandbox`.
+        *arguments: See `Sandbox`.
+        **options: See `Sandbox`.
 
     Raises:
-        UsageError: An option does not exist, or its value makes no sense.
+        UsageError: An option does not exist, or its value is invalid.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._request: StartRequest | None = StartRequest.of(*arguments, **options)
+        self._request: StartRequest | None = StartRequest.from_options(*arguments, **options)
         self._sandbox: Sandbox | None = None
         self._reset_state()
 
     @classmethod
     def from_backend(cls, backend: SandboxBackend) -> Self:
-        """Return the sandbox of a backend that was started already, and owns it from now on."""
+        """Return a sandbox that owns, and later closes, a backend that already runs."""
         sandbox = cls.__new__(cls)
         sandbox._request, sandbox._sandbox = None, Sandbox.from_backend(backend)
         sandbox._reset_state()
@@ -144,10 +144,10 @@ class AsyncSandbox:
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox itself, for attributes that cost no time.
+        """The synchronous sandbox, for attributes that do not block.
 
         Raises:
-            SandboxClosedError: It was not started yet.
+            SandboxClosedError: The sandbox was not started yet.
         """
         if self._sandbox is None:
             raise SandboxClosedError("this sandbox was not started: use `async with`, or call it")
@@ -160,12 +160,12 @@ class AsyncSandbox:
         stop: Callable[[], object] = lambda: None,
         discard: Callable[[T], object] = lambda result: None,
     ) -> T:
-        """Call your function with the sandbox, in turn, on a thread.
+        """Call your function with the sandbox on a thread, after all earlier calls.
 
         Args:
             call: The function.
-            stop: Ends the call sooner if the wait for it is cancelled; called in the loop.
-            discard: Frees the result if the wait for it was cancelled.
+            stop: Ends the call sooner if its wait is cancelled; the loop's thread calls it.
+            discard: Frees the result if its wait was cancelled.
 
         Raises:
             SandboxClosedError: The sandbox is closed, or was closed before the call began.
@@ -182,7 +182,7 @@ class AsyncSandbox:
             start, executor = self._request.start, threads(os.getpid())
             backend = await _run_on_thread(executor, start, discard=lambda backend: backend.close())
             self._sandbox = Sandbox.from_backend(backend)
-            if self._closed:  # meanwhile, and nothing was there to be ended
+            if self._closed:  # closed during the start, when `close` had no sandbox to end
                 await self._end(self._sandbox)
                 raise SandboxClosedError("the sandbox is closed")
 
@@ -210,15 +210,16 @@ class AsyncSandbox:
     free_space = _make_awaitable(Sandbox.free_space)
 
     async def close(self) -> None:
-        """End everything in it, with the command that runs, and free it. Idempotent.
+        """End all processes of the sandbox, and free its resources. Idempotent.
 
-        A call that runs or waits raises `SandboxClosedError`. If this is cancelled, closing ends.
+        A running or waiting call raises `SandboxClosedError`. Cancellation does not interrupt
+        closing.
         """
         self._closed = True
         if self._sandbox is not None:
             await self._end(self._sandbox)
         else:
-            async with self._call_lock:  # a start that runs ends what it has started
+            async with self._call_lock:  # a start in progress ends its own sandbox
                 pass
 
     async def _end(self, sandbox: Sandbox) -> None:

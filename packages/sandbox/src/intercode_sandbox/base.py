@@ -1,8 +1,8 @@
-"""The contract of a sandbox: the place where an agent's code runs.
+"""Interfaces of sandboxes: the isolated file systems in which an agent's code runs.
 
-A `Provider` starts sandboxes; a `SandboxBackend` runs commands, reads and writes files, tells what
-was changed, and can be saved. Everything above this package knows only these names, so that the
-embedded default, Docker, and a reader's own back end are exchangeable; one conformance suite
+A `Provider` starts sandboxes. A `SandboxBackend` runs commands, reads and writes files, lists the
+changed paths, and can be saved. The layers above this package use these names only. So the
+embedded default, Docker, and a user's own back end are interchangeable. The conformance suite
 (``packages/sandbox/tests/sandbox/``) is the specification.
 """
 
@@ -21,7 +21,7 @@ from intercode_sandbox.network import Network
 from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import LIMITS, LONGEST_SECONDS, MIB
 
-Seen = TypeVar("Seen")
+ResultT = TypeVar("ResultT")
 ChangeKind = Literal["added", "modified", "deleted"]
 FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
@@ -39,30 +39,29 @@ class Limits:
     timeout: float = 10.0
     """Seconds of wall time for one action or command."""
     memory: int = 1024 * MIB
-    """Bytes of memory for all processes together where cgroups permit, else for each."""
+    """Bytes of memory, for all processes together if cgroups permit, else for each."""
     processes: int = 256
     """Processes and threads alive at once."""
     disk: int = 1024 * MIB
-    """Bytes that may be written to the file system (it is kept in memory)."""
+    """Bytes that may be written to the file system (kept in memory)."""
     files: int = 200_000
     """Files and directories that may be created."""
     output: int = 1 * MIB
-    """Bytes of output kept of one action or command: its head and its tail."""
+    """Bytes of output retained of one action or command: its head and its tail."""
     open_files: int = 1024
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
-    """The capabilities that root has, all of them over the sandbox's own files, users, processes
-    and ports: names of `intercode_sandbox.capabilities.CAPABILITIES`, also as a text with commas
-    between them."""
+    """Capabilities of root, over the sandbox's own files, users, processes and ports only: names of
+    `intercode_sandbox.capabilities.CAPABILITIES`, as a list or a comma-separated text."""
     debugger: bool = False
-    """Whether a program may trace another one and change its memory, as gdb and strace do. Code
-    that is under test could then control what tests it."""
+    """Whether a program may trace another one and change its memory, like gdb and strace. Code
+    under test could then control its tests."""
     private: bool = False
     """Whether programs of a grader (`SupportsPrivacy`) are hidden from all others. Users then see
     their own processes only, and a program loader cannot be replaced."""
     overrides: frozenset[str] | None = field(default=None, compare=False, repr=False)
-    """The names of the limits that a caller set, to whatever value: a task may only lower these.
-    None: those that are not at their defaults."""
+    """Names of the limits that a caller set, to any value: a task may only lower these.
+    None: the limits that differ from their defaults."""
 
     def __post_init__(self) -> None:
         for name, read in LIMITS.items():
@@ -77,11 +76,11 @@ class Limits:
             object.__setattr__(self, "overrides", frozenset(changed_names))
 
     @classmethod
-    def of(cls, limits: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
-        """Return limits from limits or an object of names and values, with some changed.
+    def merge(cls, limits: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
+        """Return limits from `Limits` or a mapping of names to values, with `changes` applied.
 
         Raises:
-            UsageError: There is no such limit, or a value makes no sense.
+            UsageError: A limit does not exist, or a value is invalid.
         """
         if not isinstance(limits, (cls, Mapping, type(None))):
             raise UsageError(f"limits must be Limits, or names with values, not {limits!r}")
@@ -94,14 +93,14 @@ class Limits:
         return replace(base, **values, overrides=overrides)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the limits by their names."""
+        """Return the limits as a mapping of names to values."""
         return {name: getattr(self, name) for name in _DEFAULTS}
 
     def seconds(self, timeout: float | None) -> float:
-        """Return a time limit: `timeout`, or the one of these limits where that is None.
+        """Return a time limit in seconds: `timeout`, or this object's own limit if that is None.
 
         Raises:
-            UsageError: The number of seconds cannot be waited for.
+            UsageError: The number of seconds exceeds `LONGEST_SECONDS`, the longest possible wait.
         """
         seconds = self.timeout if timeout is None else timeout
         if not seconds <= LONGEST_SECONDS:
@@ -118,55 +117,56 @@ class Completed:
     """The result of a command. Output is bytes: a sandbox never guesses an encoding."""
 
     exit_code: int
-    """As a shell counts: 128 + N for death by signal N."""
+    """The exit code by a shell's rule: 128 + N for death by signal N."""
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    """The time limit was reached; the output so far is kept."""
+    """Whether the command reached the time limit; the output until then is retained."""
     truncated: bool = False
-    """The output limit was reached: the middle is missing, and a line in its place says so."""
+    """Whether the output hit its limit: a line with the number of cut bytes replaces the middle."""
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself with exit code 0."""
+        """Whether the command ended by itself with exit code 0."""
         return self.exit_code == 0 and not self.timed_out
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Change:
-    """One path that differs from the image. Times are not compared."""
+    """A path that differs from the image. Times are not compared."""
 
     path: str
-    """Absolute, decoded with ``surrogateescape`` so that every file name survives."""
+    """Absolute path, decoded with ``surrogateescape`` to preserve every file name."""
     kind: ChangeKind
     type: FileType
-    """The type that the path has now; for a deleted path, the type that it had."""
+    """The type of the path now; for a deleted path, its previous type."""
     mode: int = 0
     """Permission bits (0 for a deleted path)."""
     uid: int = 0
     gid: int = 0
     size: int = 0
-    """Bytes of a regular file's content, or of a symlink's target."""
+    """Bytes of a regular file's content, or of a symlink's target; 0 for other types."""
     digest: str = ""
-    """Hexadecimal; equal for equal content of regular files, and for equal targets of symlinks;
-    empty for others. Of a file it is BLAKE2b-128 over its size and those of its pages that are not
-    zero, each after its position, so that a hole costs nothing: no other program computes it."""
+    """Hexadecimal digest: equal for regular files with equal content, and for symlinks with equal
+    targets; empty for other types. The digest of a file is BLAKE2b-128 over its size and its
+    non-zero pages, each after its position. So a hole costs no time, and no other program
+    computes the same value."""
     content_changed: bool = True
-    """False for a modified path of which only mode or owner differ."""
+    """False for a modified path with a changed mode or owner only."""
     links: int = field(default=0, compare=False)
-    """Names of a regular file, those outside of the changes included; 0: not known."""
+    """Number of a regular file's names, including names outside the changes; 0: unknown."""
 
 
 @runtime_checkable
 class Snapshot(Protocol):
-    """The saved file system of a sandbox, to start others from: ``provider.start(snapshot)``."""
+    """The saved file system of a sandbox, for further sandboxes: ``provider.start(snapshot)``."""
 
     @property
     def name(self) -> str:
-        """A name for people."""
+        """A display name."""
 
     def delete(self) -> None:
-        """Free its storage, once nothing that was started from it runs. Idempotent."""
+        """Free the storage, once no sandbox started from this snapshot runs. Idempotent."""
 
 
 class Process(Protocol):
@@ -174,45 +174,48 @@ class Process(Protocol):
 
     @property
     def fds(self) -> Mapping[int, int]:
-        """Our end of each channel that was asked for: the number inside → our descriptor."""
+        """Descriptor inside → the caller's descriptor, for each requested channel."""
 
     @property
     def exit_fd(self) -> int:
-        """Readable as soon as the process has ended."""
+        """A descriptor that becomes readable as soon as the process has ended."""
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs."""
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
 
     def close(self) -> None:
-        """Kill it, if it runs, and close our ends. Idempotent."""
+        """Kill the process if it runs, and close the caller's ends. Idempotent."""
 
 
 class Worker(Process, Protocol):
-    """A running module of ours, for interpreters that need no program of the image's."""
+    """A running module of InterCode, for interpreters that need no program of the image."""
 
     pid: int
-    """As seen inside."""
+    """Process id inside the sandbox."""
 
     @property
     def socket(self) -> socket.socket:
-        """Our end of its stream socket. What comes from it is as hostile as what runs in it."""
+        """The caller's end of the worker's stream socket.
+
+        Data from this socket is as untrusted as the code in the sandbox.
+        """
 
     def errors(self) -> str:
-        """Return what the worker wrote to its error output, for a diagnosis."""
+        """Return the worker's error output, for a diagnosis."""
 
 
 @runtime_checkable
 class SandboxBackend(Protocol):
-    """One started sandbox. Not thread-safe, save for `close()`; use one per worker."""
+    """A started sandbox. Not thread-safe, except `close()`; use one per worker."""
 
     limits: Limits
     env: Mapping[str, str]
-    """The environment that its programs start with."""
+    """The environment variables at the start of its programs."""
     cwd: str
-    """The directory that its programs start in."""
+    """The working directory at the start of its programs."""
 
     def exec(
         self,
@@ -227,24 +230,25 @@ class SandboxBackend(Protocol):
         merge_stderr: bool = False,
         stop: int | None = None,
     ) -> Completed:
-        """Run a program to its end. Returns when *it* ends, whatever its children still hold.
+        """Run a program to its end, and return then, even if its children hold its output open.
 
         Args:
-            argv: The program and its arguments; looked up in the image's ``PATH``.
-            stdin: Its whole input; None is ``/dev/null``.
+            argv: The program and its arguments; the program is resolved by the image's ``PATH``.
+            stdin: The whole input; None is ``/dev/null``.
             cwd: Absolute, or relative to the image's working directory (the default).
-            env: Added to the image's clean environment.
+            env: Environment variables added to the image's clean environment.
             user: A user's name in the sandbox, or ``uid`` / ``uid:gid``; default: the image's.
-            timeout: Seconds; default: ``limits.timeout``. Then it and all that it started die.
-            output_limit: Bytes kept of each stream; default: ``limits.output``.
-            merge_stderr: Both streams come as stdout, in the order in which they were written.
-            stop: A descriptor of the caller's. As soon as another thread makes it readable, the
-                program and all that it started die, as at the time limit.
+            timeout: Seconds; default: ``limits.timeout``. Then the program and all its descendants
+                are killed.
+            output_limit: Bytes retained of each stream; default: ``limits.output``.
+            merge_stderr: Both streams arrive as stdout, in the order of their writes.
+            stop: A descriptor of the caller. As soon as another thread makes it readable, the
+                program and all its descendants are killed, as at the time limit.
 
         Raises:
             ActionError: `argv` is empty or holds a NUL.
             FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered.
-            LookupError: There is no such user.
+            LookupError: The user does not exist.
             SandboxError: The sandbox failed.
         """
 
@@ -258,46 +262,46 @@ class SandboxBackend(Protocol):
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> Process:
-        """Start a program and keep talking to it.
+        """Start a program and keep its streams open.
 
         Args:
-            argv: As in `exec`.
-            channels: Descriptor inside → who may do what with it there: ``"r"`` a pipe that the
-                program reads, ``"w"`` a pipe that it writes, ``"text"`` a memory file that we
-                rewrite and it opens again each time as ``/proc/self/fd/N``. 0 defaults to
+            argv: See `exec`.
+            channels: Descriptor inside → its kind: ``"r"`` a pipe that the program reads, ``"w"`` a
+                pipe that the program writes, ``"text"`` a memory file that the caller rewrites and
+                the program opens again each time as ``/proc/self/fd/N``. Descriptor 0 defaults to
                 ``/dev/null``; 1 is always ``"w"``.
-            merge_stderr: Descriptor 2 is the same stream as 1, in order; else ask for 2 as "w".
-            cwd: As in `exec`.
-            env: As in `exec`.
-            user: As in `exec`.
+            merge_stderr: Descriptor 2 is the same stream as 1, in order; else request 2 as "w".
+            cwd: See `exec`.
+            env: See `exec`.
+            user: See `exec`.
         """
 
     def worker(self, module: str) -> Worker:
-        """Start a module of ours that the provider has preloaded: its ``main(socket)``.
+        """Start a module of InterCode that the provider has preloaded: its ``main(socket)``.
 
-        It needs nothing of the image and has the rights of a program, no more. It sees the
-        sandbox's files only: what it may need to import, it must import when it is loaded.
+        The worker needs nothing of the image and has a program's privileges, no more. The worker
+        sees only the sandbox's files: a module must import all that it needs while it is loaded.
 
         Raises:
-            LookupError: It was not preloaded.
+            LookupError: The module was not preloaded.
             SandboxError: The sandbox failed.
         """
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes in the sandbox except the pids (as seen inside) in `keep`; how many.
+        """Kill all processes except the pids (numbered inside) in `keep`; return their number.
 
-        All at once: not even a fork bomb outruns it.
+        The processes are killed all at once: not even a fork bomb outruns the call.
         """
 
     def processes(self) -> list[int]:
-        """Return the pids (as seen inside) of what runs, except process 1."""
+        """Return the pids (numbered inside) of all running processes except process 1."""
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
-        """Return the content of a regular file. Files of /proc tell what a reader outside sees.
+        """Return the content of a regular file. Files of /proc show the view of an outside reader.
 
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: As named.
-            OutputLimitError: It holds more than `limit` bytes.
+            OutputLimitError: The file holds more than `limit` bytes.
         """
 
     def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
@@ -305,28 +309,28 @@ class SandboxBackend(Protocol):
 
         Raises:
             IsADirectoryError, PermissionError: As named.
-            OSError: For instance no space left.
+            OSError: The write failed, for instance for lack of space.
         """
 
     def changes(self) -> list[Change]:
-        """List all that differs from the image, sorted by path. Exact; costs O(changes)."""
+        """List all differences from the image, sorted by path. Exact; costs O(changes)."""
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
-        """Look at several things, as of one moment: meanwhile no program changes any.
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
+        """Return the result of `look`, called while no program changes a file: a consistent view.
 
         Args:
-            look: Asks for `changes`, a `snapshot`, or both. It is called again where a program did
-                not stand still, which is ended.
+            look: Calls `changes`, `snapshot`, or both. The sandbox calls it again if a program did
+                not stand still, after ending that program.
 
         Raises:
-            SandboxError: As `changes` and `snapshot` do.
+            SandboxError: See `changes` and `snapshot`.
         """
 
     def snapshot(self) -> Snapshot:
-        """Save the file system as it is now. Processes and their state are not saved."""
+        """Save the present file system. Processes and their state are not saved."""
 
     def close(self) -> None:
-        """End everything in it and free it. Idempotent, safe from any thread."""
+        """End all processes and free the resources. Idempotent, safe from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,61 +338,60 @@ class Program:
     """A program that runs in a sandbox."""
 
     pid: int
-    """As seen inside."""
+    """Process id inside the sandbox."""
     name: str
-    """The kernel's name for it, of at most 15 bytes, as a program may change it."""
+    """The kernel's name of the program, at most 15 bytes. A program can change its name."""
     descriptors: Mapping[int, str]
-    """The targets of its descriptors, as in ``/proc/PID/fd``: of the first 256, and of all programs
-    together 4 MiB."""
+    """Descriptor → its target, as in ``/proc/PID/fd``: the first 256 of a program, and 4 MiB for
+    all programs together."""
 
 
 @runtime_checkable
-class Freezes(Protocol):
-    """An ability that a sandbox may have in addition: to be forked with its files."""
+class SupportsFork(Protocol):
+    """Optional ability of a sandbox: to be forked with its files."""
 
     def freeze(self) -> Snapshot:
-        """Save the files as they are, without copying them where the kernel permits it.
+        """Save the present files, without a copy if the kernel permits it.
 
-        All that runs in the sandbox is ended. It continues with the same files, in a fresh place
-        that is started when it is next asked for something. `changes()` of it, and of the sandboxes
-        that are started from the snapshot, tell what differs from the image that this one was
-        started from.
+        All processes of the sandbox are ended. The sandbox continues with the same files: its next
+        call starts a fresh set of namespaces. `changes()` of this sandbox, and of sandboxes started
+        from the snapshot, lists differences from this sandbox's original image.
 
         Raises:
             SandboxError: The files cannot be saved.
         """
 
     def save_copy(self) -> Snapshot:
-        """Save the files as `freeze` does, by a copy; what runs in the sandbox runs on."""
+        """Save the files like `freeze`, by a copy; the sandbox's processes run on."""
 
     @property
     def start_sibling(self) -> Callable[[str | Snapshot], SandboxBackend]:
-        """Start a sandbox from an image or such a snapshot, with the same limits and network."""
+        """A function: image or snapshot → a started sandbox with the same limits and network."""
 
     def programs(self) -> list[Program]:
-        """List what runs in it, except process 1, with its open descriptors."""
+        """List the running programs except process 1, with their open descriptors."""
 
 
 @runtime_checkable
-class HasTerminals(Protocol):
-    """An ability that a sandbox may have in addition: to run programs that need a terminal."""
+class SupportsTerminals(Protocol):
+    """Optional ability of a sandbox: to run programs that need a terminal."""
 
     def terminal(self) -> int:
-        """Make a terminal, of the image's user.
+        """Create a terminal that the image's user owns.
 
         Returns:
-            A descriptor of the master's end, which does not block and is the caller's to close. The
-            other end is ``/dev/pts/N`` in the sandbox, with the number of ``TIOCGPTN``.
+            A non-blocking descriptor of the master's end; the caller closes it. The other end is
+            ``/dev/pts/N`` in the sandbox, with the number of ``TIOCGPTN``.
 
         Raises:
-            OSError: There is none to be had: it has as many as there can be.
+            OSError: The sandbox has reached its maximum number of terminals.
             SandboxError: The sandbox failed.
         """
 
 
 @runtime_checkable
 class SupportsPrivacy(Protocol):
-    """An ability that a sandbox may have in addition: to run programs that no other can look at."""
+    """Optional ability of a sandbox: to run programs that no other program can inspect."""
 
     def exec_private(
         self,
@@ -400,29 +403,29 @@ class SupportsPrivacy(Protocol):
         timeout: float | None = None,
         merge_stderr: bool = False,
     ) -> Completed:
-        """Run a program as `exec` does, in a sandbox with ``Limits(private=True)``.
+        """Run a program like `exec`, in a sandbox with ``Limits(private=True)``.
 
-        Neither its programs nor what these run, if it is linked dynamically, are seen by another
-        program, of the same user or of root: no arguments, variables, memory or open files.
+        No other program, of the same user or of root, sees the program or its dynamically linked
+        children: no arguments, environment variables, memory or open files.
 
         Args:
-            argv: As in `exec`.
-            stdin: As in `exec`.
-            cwd: As in `exec`.
-            env: As in `exec`.
-            timeout: As in `exec`.
-            merge_stderr: As in `exec`.
+            argv: See `exec`.
+            stdin: See `exec`.
+            cwd: See `exec`.
+            env: See `exec`.
+            timeout: See `exec`.
+            merge_stderr: See `exec`.
         """
 
 
 @runtime_checkable
-class CountsMemory(Protocol):
-    """An ability that a sandbox may have in addition."""
+class SupportsMemoryPeak(Protocol):
+    """Optional ability of a sandbox: to measure its peak of memory."""
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes of memory that all of it, files included, has used so far.
+        """Return the peak of memory of the whole sandbox so far, files included, in bytes.
 
-        None where this cannot be had.
+        None: this machine cannot measure it.
         """
 
 
@@ -432,12 +435,12 @@ class FreeSpace:
 
     bytes: int
     files: int | None
-    """None: the file system has no limit on their number."""
+    """None: the file system does not limit the number of files."""
 
 
 @runtime_checkable
 class SupportsFreeSpace(Protocol):
-    """An optional ability of a sandbox: to measure free space without a program of the image."""
+    """Optional ability of a sandbox: to measure free space without a program of the image."""
 
     def free_space(self) -> FreeSpace:
         """Return the free space of the root file system.
@@ -448,7 +451,7 @@ class SupportsFreeSpace(Protocol):
 
 
 class Provider(Protocol):
-    """Starts sandboxes of one kind."""
+    """A factory of sandboxes of one kind."""
 
     def start(
         self,
@@ -460,74 +463,74 @@ class Provider(Protocol):
 
         Args:
             image: The image's name, or a snapshot.
-            limits: What it may use.
-            network: What it may reach: see `sandbox.network.Network`.
+            limits: Resource limits; None is the defaults.
+            network: Reachable hosts: see `intercode_sandbox.network.Network`.
 
         Raises:
             ImageError: The image cannot be found or built.
-            SandboxUnavailableError: This machine does not permit it.
-            UsageError: `network` makes no sense.
+            SandboxUnavailableError: This machine does not permit such sandboxes.
+            UsageError: `network` is invalid.
         """
 
     def digest(self, image: str | Snapshot) -> str:
         """Return a digest of the image's content, for caches and for a run's record."""
 
     def close(self) -> None:
-        """Close all of its sandboxes. Idempotent."""
+        """Close all sandboxes of this provider. Idempotent."""
 
 
 @runtime_checkable
-class GrantsSome(Protocol):
-    """An ability of a provider that cannot grant all capabilities everywhere."""
+class SupportsCapabilityCheck(Protocol):
+    """Optional ability of a provider: to refuse capabilities that it cannot grant."""
 
     def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:
-        """Tell why sandboxes cannot have some of these capabilities, and what to do.
+        """Return the reason why sandboxes cannot have some of these capabilities, and the fix.
 
         Args:
-            capabilities: Names.
-            network: What the sandboxes reach.
+            capabilities: Names of capabilities.
+            network: Hosts that the sandboxes reach.
 
         Returns:
-            A sentence; empty: they can.
+            A sentence; empty if the sandboxes can have them all.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Evidence from outside of a sandbox that has ended, or does not answer."""
+    """Outside evidence about a sandbox that has ended, or does not answer."""
 
     is_keeper_alive: bool
-    """Whether what keeps it answers: the spawner, the engine."""
+    """Whether the sandbox's keeper (the spawner, the engine) answers."""
     was_killed_outside: bool = False
-    """Whether a process outside has killed or stopped it."""
+    """Whether an outside process has killed or stopped the sandbox."""
     running: bool = False
-    """Whether its process 1 still runs."""
+    """Whether process 1 of the sandbox still runs."""
     exit_code: int | None = None
-    """The exit code of its process 1, minus N for death by signal N; None: it is not known."""
+    """Exit code of process 1, minus N for death by signal N; None: unknown."""
     starved: bool = False
-    """Whether the kernel has killed one of its processes for want of memory."""
+    """Whether the kernel's out-of-memory killer has killed one of its processes."""
 
 
 def was_caused_inside(evidence: Evidence) -> bool:
     """Return whether an agent's code, which ran in a sandbox, caused the sandbox's end.
 
-    A sandbox that an agent's code has ended is a result of the agent's; one that was lost otherwise
-    is an error, and the episode is tried again. From the first line that applies:
+    An end caused by an agent's code is a result of that agent. Any other loss of a sandbox is an
+    error, and the episode is tried again. The first matching row decides:
 
     ================================================  =======
     Evidence                                          Cause
     ================================================  =======
     its keeper (spawner, engine) does not answer      outside
-    it was killed or stopped from outside             outside
+    the sandbox was killed or stopped from outside    outside
     its process 1 runs, and does not answer           inside
-    it is not known how its process 1 ended           outside
+    the exit code of its process 1 is unknown         outside
     its process 1 ended, but not by SIGKILL           inside
-    the kernel killed in it for want of memory        inside
+    the kernel killed in it for lack of memory        inside
     any other SIGKILL                                 outside
     ================================================  =======
 
-    No program in a sandbox can send its process 1 a signal: only the kernel, for want of memory, or
-    a process outside can kill it.
+    No program in a sandbox can send its process 1 a signal. Only the kernel, for lack of memory,
+    or an outside process can kill process 1.
     """
     if not evidence.is_keeper_alive or evidence.was_killed_outside:
         return False
@@ -539,10 +542,10 @@ def was_caused_inside(evidence: Evidence) -> bool:
 
 
 def cause_of_death(errors: str) -> str:
-    """Return the line of a process's last output that names the cause of its end.
+    """Return the line of a process's error output that names the cause of its end.
 
     Args:
-        errors: The output, which may end with a traceback of each thread.
+        errors: The error output, which may end with a traceback for each thread.
     """
     lines = errors.strip().splitlines() or [""]
     return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
@@ -551,13 +554,13 @@ def cause_of_death(errors: str) -> str:
 _PARTIAL_CHARACTER_HEAD = re.compile(
     rb"(?:[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z"
 )
-"""The beginning of a character of UTF-8 whose end is missing."""
+"""The first bytes of a UTF-8 character without its last bytes."""
 _PARTIAL_CHARACTER_TAIL = re.compile(rb"\A[\x80-\xbf]{1,3}")
 
 
 @dataclass(slots=True)
 class OutputBuffer:
-    """Keeps the head and the tail of a stream, within a limit, and counts the rest."""
+    """A buffer of a stream's head and tail, within a limit, with a count of all bytes."""
 
     limit: int
     total: int = 0
@@ -565,7 +568,7 @@ class OutputBuffer:
     _tail: bytearray = field(default_factory=bytearray)
 
     def add(self, data: bytes) -> None:
-        """Append what was read."""
+        """Append a chunk of the stream."""
         self.total += len(data)
         head_space = self.limit // 2 + self.limit % 2 - len(self._head)
         if head_space > 0:
@@ -573,7 +576,7 @@ class OutputBuffer:
             data = data[head_space:]
         if data:
             self._tail += data
-            # Trimmed only at twice its size, so that a long stream costs O(1) a byte.
+            # Trimming only at twice the tail's size keeps the cost of a long stream at O(1) a byte.
             if len(self._tail) > 2 * (self.limit // 2) + 65536:
                 self._trim()
 
@@ -587,11 +590,11 @@ class OutputBuffer:
         return self.total > self.limit
 
     def getvalue(self) -> bytes:
-        """Return the stream, or its head and tail around a line that says how much was cut."""
+        """Return the stream, or its head and tail around a line with the number of cut bytes."""
         if not self.truncated:
             return bytes(self._head + self._tail)
         self._trim()
-        # No character is cut: its halves would be no text, as no UTF-8.
+        # A character is never cut: its halves would not be valid UTF-8.
         match = _PARTIAL_CHARACTER_HEAD.search(self._head, max(0, len(self._head) - 3))
         head = bytes(self._head[: match.start() if match else None])
         tail = bytes(_PARTIAL_CHARACTER_TAIL.sub(b"", self._tail, count=1))

@@ -1,9 +1,9 @@
-"""The capabilities that root of a sandbox may have: names, bits and meanings, once for all readers.
+"""Capabilities that root of a sandbox may have: names, bits and meanings, one table for all.
 
-They hold over the sandbox's own files, users, processes and ports. Those that are missing here,
-over mounts, devices, the network or the kernel, no sandbox gets.
+Capabilities hold over the sandbox's own files, users, processes and ports. No sandbox gets
+capabilities outside this table: over mounts, devices, the network or the kernel.
 
-Standard library only: the spawner and containers load it.
+This module imports the standard library only, because the spawner and containers load it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 
 class Capability(NamedTuple):
-    """A capability of Linux."""
+    """A Linux capability."""
 
     bit: int
     permits: str
-    """The rights of root inside, for people."""
+    """Privileges that root has inside, for messages."""
 
 
 CAPABILITIES = {
@@ -31,17 +31,17 @@ CAPABILITIES = {
     "setuid": Capability(7, "become other users"),
     "sys_chroot": Capability(18, "change the root folder of a process"),
 }
-"""Name → what it is."""
+"""Name → capability."""
 
 MULTI_USER_CAPABILITIES = ("chown", "setgid", "setuid")
-"""The capabilities that need more users than one."""
+"""The capabilities that need more than one user."""
 
 
 def parse_capabilities(value: object) -> tuple[str, ...]:
-    """Return capabilities in one order, from a list of names or a text with commas between them.
+    """Return capabilities in a fixed order, from a list of names or a comma-separated text.
 
     Raises:
-        ValueError: There is no such capability; the message lists all.
+        ValueError: A name is not a capability; the message lists all.
     """
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, (list, tuple, set, frozenset)):
@@ -54,5 +54,5 @@ def parse_capabilities(value: object) -> tuple[str, ...]:
 
 
 def mask(names: Iterable[str]) -> int:
-    """Return the bits of capabilities, as the kernel has them."""
+    """Return the bit mask of capabilities, in the kernel's format."""
     return sum(1 << CAPABILITIES[name].bit for name in names)

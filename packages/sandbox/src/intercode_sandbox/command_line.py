@@ -13,10 +13,10 @@ from intercode_sandbox.errors import InterCodeError
 
 _LIMITS = ("timeout", "memory", "disk", "processes", "output")
 _TIMEOUT_EXIT_CODE = 124
-"""The exit code after the time limit, as that of the program ``timeout``."""
+"""The exit code after the time limit, equal to that of the program ``timeout``."""
 _INTERRUPT_EXIT_CODE = 130
 _WHOLE_NETWORK = "all"
-"""The word for the machine's whole network."""
+"""The value of ``--network`` for the machine's whole network."""
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
 
@@ -24,11 +24,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command of this module.
 
     Args:
-        argv: Its arguments; default: those of this process.
+        argv: Command-line arguments; default: the arguments of this process.
 
     Returns:
-        The exit code: of the program that was run; of ``doctor`` 1 if sandboxes do not work; 2 for
-        arguments that make no sense, and for a machine that permits no sandbox; 130 after Ctrl-C.
+        The exit code. ``run``: the program's exit code. ``doctor``: 1 if sandboxes do not work.
+        Both: 2 for invalid arguments, and for a machine that permits no sandbox; 130 after Ctrl-C.
     """
     arguments = _make_parser().parse_args(argv)
     try:
@@ -41,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a program in a sandbox; write its output as it is, and then its changes if asked for."""
+    """Run a program in a sandbox; write its raw output, then its changes if requested."""
     limit_options = {
         name: value for name in _LIMITS if (value := getattr(arguments, name)) is not None
     }
-    limits, provider = Limits.of(limit_options), get_provider(arguments.sandbox)
+    limits, provider = Limits.merge(limit_options), get_provider(arguments.sandbox)
     network = arguments.network == _WHOLE_NETWORK or arguments.network or False
     with closing(provider.start(arguments.image, limits, network)) as sandbox:
         stdin = sys.stdin.buffer.read() if arguments.stdin else None
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def doctor() -> int:
-    """Print whether this machine runs sandboxes, native and in containers, with remedies."""
+    """Print whether this machine runs native and Docker sandboxes, with fixes."""
     from intercode_sandbox.doctor import check_docker, check_native
 
     native, docker = check_native(), check_docker()

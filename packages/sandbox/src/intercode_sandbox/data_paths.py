@@ -1,7 +1,8 @@
-"""Paths that data names: a task's database or repository, what a Dockerfile is from.
+"""Paths in data: a task's database or repository, the base of a Dockerfile.
 
-Data is a stranger's. What it names lies in its own folder, also where links are followed, or else
-an agent could print what its user alone may read. What lies elsewhere is for the command to name.
+Data comes from strangers. Every path in data must lie in the data's own folder, with links
+resolved. Otherwise an agent could print files that only its user may read. Other paths must be
+named on the command line.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from pathlib import Path
 
 
 def resolve_data_path(folder: Path, path: str | Path) -> Path:
-    """Return a path that data names, from the data's folder on.
+    """Resolve a path of data, relative to the data's folder.
 
     Args:
-        folder: The folder of the data; links may lead to it.
-        path: The path as it is written. It need not exist.
+        folder: The folder of the data; the folder itself may be a link.
+        path: The path as written; the file need not exist.
 
     Raises:
-        ValueError: It does not lie in the folder, or cannot be a path.
+        ValueError: The path leads out of the folder, or is invalid.
     """
     full_path = Path(folder, path)
-    # Not resolve(), which fails for links that lead in a circle.
+    # Not resolve(), which fails for circular links.
     real_path = Path(os.path.realpath(full_path))
     if not str(path).startswith("~") and real_path.is_relative_to(os.path.realpath(folder)):
         return full_path

@@ -1,4 +1,4 @@
-"""Whether this machine can run sandboxes, native and Docker's, found out by running one of each."""
+"""Checks whether this machine runs native and Docker sandboxes: each check starts one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import cause_of_death
-from intercode_sandbox.docker.engine import INSTALL_COMMAND, Engine, default_url, may_be_there
+from intercode_sandbox.docker.engine import INSTALL_COMMAND, DockerEngine, default_url, may_exist
 from intercode_sandbox.docker.images import SCHEME
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.runtime_mounts import (
@@ -43,31 +43,31 @@ _MIN_OPEN_FILES = 4096
 _MIN_PROCESSES = 512
 _MIN_CACHE_BYTES = 2 << 30
 _ANY_MODULE = "json"
-"""A module for a spawner to load, so that it has a Python to fork."""
+"""A module for a spawner to preload, to give it a Python to fork."""
 _CACHE_COMMAND = "export INTERCODE_CACHE=/a/folder/of/yours"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding."""
+    """The result of a check."""
 
     name: str
     ok: bool | None
-    """None: it works, with a restriction that one should know."""
+    """None: works, with a restriction worth knowing."""
     detail: str
     fix: str = ""
-    """The one command that fixes it."""
+    """The command that fixes the problem; empty if no single command does."""
 
 
 def run_check(
     name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None
 ) -> list[Check]:
-    """Run a check; of whatever it meets, a finding is made.
+    """Run a check, and return its results; return the failure of a check that raises.
 
     Args:
-        name: The finding's, where the check does not come to its own.
-        check: Makes one, or several.
-        ok: What an error means: False, or None if all works without what is checked.
+        name: The result's name if the check raises.
+        check: Returns one result, or several.
+        ok: The value for an error: False, or None if everything works without the feature.
     """
     try:
         findings = check()
@@ -77,7 +77,7 @@ def run_check(
 
 
 def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
-    """Return the finding of an error: its own cause, or the rules that the machine tells of."""
+    """Return the failed check of an error: the error's own cause, or the active restrictions."""
     if isinstance(error, SandboxUnavailableError):
         return Check(name, ok, error.reason, error.fix)
     kind = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
@@ -92,12 +92,12 @@ def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
 def _rules_in_force() -> list[Restriction]:
     try:
         return [*active_restrictions()]
-    except OSError:  # the machine does not even tell
+    except OSError:  # the machine does not even list them
         return []
 
 
 def check_native() -> list[Check]:
-    """Run the whole path once, and look at what limits it."""
+    """Start a native sandbox and a worker, and check the machine's limits."""
     return [
         *run_check("kernel", _check_kernel, False),
         *run_check("sandbox", _check_native_sandbox, False),
@@ -109,10 +109,10 @@ def check_native() -> list[Check]:
 
 
 def _check_endings() -> list[Check]:
-    """Name the sandboxes that were closed, and that the kernel still ends, if there are any."""
+    """Name the closed sandboxes whose processes the kernel is still ending, if any."""
     try:
         pids = [str(ending.pid) for ending in endings()]
-    except UsageError:  # of the cache, which `_cache` tells
+    except UsageError:  # of the cache: `_check_cache` reports it
         return []
     if not pids:
         return []
@@ -125,15 +125,19 @@ def _check_endings() -> list[Check]:
 
 def _check_kernel() -> Check:
     release = platform.release()
-    numbers = [int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
+    version_numbers = [
+        int(component)
+        for component in release.replace("-", ".").split(".")[:2]
+        if component.isdigit()
+    ]
     required_version = [5, 19] if is_root() else [6, 6]
-    if platform.system() != "Linux" or numbers < required_version:
+    if platform.system() != "Linux" or version_numbers < required_version:
         feature = "id-mapped layers" if is_root() else "overlays on tmpfs for ordinary users"
         return Check(
             "kernel",
             False,
             f"Linux {release}; {required_version[0]}.{required_version[1]} is needed for {feature}",
-            "run as root" if os.geteuid() and numbers >= [5, 19] else "use a newer kernel",
+            "run as root" if os.geteuid() and version_numbers >= [5, 19] else "use a newer kernel",
         )
     return Check("kernel", True, f"Linux {release} on {platform.machine()}")
 
@@ -154,7 +158,7 @@ def _check_native_sandbox() -> list[Check]:
 
 
 def _check_workers() -> Check:
-    """Say how sandboxes get Python workers; that these work, `cli.doctor` finds out by playing."""
+    """Describe how sandboxes get Python workers; `intercode.cli.doctor` tests them."""
     with closing(NativeProvider(preload=[_ANY_MODULE])) as provider:
         try:
             flaw = provider.facts().get("fork_flaw", "")
@@ -195,7 +199,7 @@ def _check_memory(facts: dict[str, Any]) -> Check:
 
 
 def _memory_advice() -> tuple[str, str]:
-    """Say what all sandboxes together can take, and what would limit each."""
+    """Return the memory that all sandboxes together can take, and the command that limits each."""
     if is_root() and (points := cgroup.read_only()):
         return "what there is", " && ".join(f"mount -o remount,bind,rw {point}" for point in points)
     if in_container():
@@ -210,7 +214,7 @@ def _memory_advice() -> tuple[str, str]:
 
 
 def _has_user_manager() -> bool:
-    """Whether this user has a systemd of their own, which can hand on a cgroup."""
+    """Whether the user has a systemd user manager, which can delegate a cgroup."""
     folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
     return shutil.which("systemd-run") is not None and Path(folder, "systemd/private").exists()
 
@@ -247,7 +251,7 @@ def _check_cache() -> Check:
         root = cache_root()
     except UsageError as error:
         return Check("image cache", False, str(error), _CACHE_COMMAND)
-    folder = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
+    folder = next(path for path in (root, *root.parents) if os.access(path, os.F_OK))
     free_bytes = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
         return Check("image cache", False, f"{root} cannot be written", _CACHE_COMMAND)
@@ -265,7 +269,7 @@ _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
 def check_docker() -> list[Check]:
-    """Run the whole path once, and look at what limits it. Without an engine, one note."""
+    """Start a Docker sandbox, and check its limits. Without an engine, return one note."""
     return run_check("docker", _check_engine, None)
 
 
@@ -273,10 +277,10 @@ def _check_engine() -> list[Check]:
     if find_spec("docker") is None:
         return [Check("docker", None, "the package docker is not installed", INSTALL_COMMAND)]
     try:
-        with closing(Engine()) as engine:
+        with closing(DockerEngine()) as engine:
             info = engine.info()
     except InterCodeError as error:
-        if may_be_there(Path(default_url().removeprefix("unix://"))):
+        if may_exist(Path(default_url().removeprefix("unix://"))):
             return [failed_check("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
         return [Check("docker", None, detail, getattr(error, "fix", ""))]

@@ -1,60 +1,60 @@
-"""The errors of sandboxes, and the root of all of InterCode's.
+"""Errors of sandboxes, and the base class of all errors of InterCode.
 
-Every error that InterCode raises on purpose is an `InterCodeError` and also the builtin that fits
-it, so that ``except ValueError`` and ``except TimeoutError`` keep their meaning for callers who
-know nothing of us. A message says what was wrong, where, and what to do about it.
+Every deliberate error is an `InterCodeError` and also the fitting builtin exception. So
+``except ValueError`` and ``except TimeoutError`` keep their meaning for callers that do not know
+InterCode. A message names the problem, its location, and the fix.
 """
 
 from __future__ import annotations
 
 
 class InterCodeError(Exception):
-    """Base of all errors that InterCode raises on purpose."""
+    """Base of all errors that InterCode raises deliberately."""
 
 
 class UsageError(InterCodeError, ValueError):
-    """A caller asked for something that cannot be: a bad option, name or value."""
+    """An impossible request of a caller: an invalid option, name or value."""
 
 
 class PackageError(InterCodeError, ImportError):
-    """A package of InterCode's name is another project's, or of another version."""
+    """A package with InterCode's name that belongs to another project, or has another version."""
 
 
 class ActionError(InterCodeError, ValueError):
-    """An action cannot be handed to its interpreter at all, for instance a NUL in a command."""
+    """An action that no interpreter can execute, for instance a command with a NUL."""
 
 
 class EnvironmentStateError(InterCodeError, RuntimeError):
-    """An environment was called before `reset`, after its episode's end, from a second thread while
-    it was busy, or in a fork of the process that made it.
+    """A call of an environment before `reset`, after its episode's end, from a second thread while
+    the environment was busy, or in a fork of its process.
     """
 
 
 class ImageError(InterCodeError, RuntimeError):
-    """An image cannot be found, understood or built."""
+    """An image that cannot be found, parsed or built."""
 
 
 class DockerfileError(ImageError, ValueError):
-    """A Dockerfile is malformed, or asks for what it cannot have; the message names its line."""
+    """A malformed Dockerfile, or an impossible instruction; the message names the line."""
 
 
 class SandboxError(InterCodeError, RuntimeError):
-    """The sandbox itself failed. Never a reward: the episode counts as an error."""
+    """A failure of the sandbox itself. Never a reward: the episode counts as an error."""
 
 
 class CausedInsideError(SandboxError):
-    """A failure caused by code in a sandbox. Of an agent's code it is a result and no error.
+    """A failure caused by code in a sandbox. Caused by an agent's code, it is a result, no error.
 
-    `intercode_sandbox.base` decides between this and any other `SandboxError`.
+    `intercode_sandbox.base.was_caused_inside` decides between this class and other `SandboxError`s.
     """
 
 
 class SandboxUnavailableError(SandboxError):
-    """The machine does not permit the sandbox; the message names the rule and the fix.
+    """A sandbox that the machine does not permit; the message names the reason and the fix.
 
     Attributes:
-        reason: The rule alone.
-        fix: The one command that fixes it.
+        reason: The reason alone.
+        fix: The command that fixes it; empty if no single command does.
     """
 
     def __init__(self, reason: str, fix: str = "") -> None:
@@ -65,16 +65,16 @@ class SandboxUnavailableError(SandboxError):
 
 
 class SandboxClosedError(SandboxError):
-    """The sandbox was used after `close()`, or died."""
+    """A use of the sandbox after `close()`, or after its end."""
 
 
 class SandboxEndedError(CausedInsideError, SandboxClosedError):
-    """Code in the sandbox has ended it, or left it unable to answer."""
+    """A sandbox that its own code has ended, or left unable to answer."""
 
 
 class SandboxTimeoutError(SandboxError, TimeoutError):
-    """The sandbox did not answer in time. (A *command* that times out is not an error.)"""
+    """A sandbox that did not answer in time. (A *command* that times out is not an error.)"""
 
 
 class OutputLimitError(CausedInsideError, OverflowError):
-    """A file, a stream or a tree is larger than the caller's limit, or takes longer to read."""
+    """A file, stream or tree that exceeds the caller's size limit, or takes too long to read."""

@@ -1,4 +1,4 @@
-"""Folders of the packages above this one, which register them: sandboxes use files of theirs."""
+"""Folders of the packages above this one: packages register them, because sandboxes need files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PACKAGES: dict[str, Path] = {}
-"""Package whose modules sandboxes' workers run → its folder.
+"""Package with modules for sandboxes' workers → its folder.
 
-Of its ``__init__``, and of those of the packages in it, nothing is run there: they may import much
-that no sandbox has.
+Workers never run ``__init__`` of this package, nor of its subpackages: these modules may import
+packages that a sandbox lacks.
 """
 FOLDERS: dict[str, Path] = {}
-"""Prefix of an addition to an image, as in ``+builtin:NAME`` → the folder of its files."""
+"""Prefix of an addition to an image, such as ``+builtin:NAME`` → the folder of its files."""
 
 
 def bare_packages(modules: Iterable[str]) -> dict[str, str]:
-    """Return the registered packages of some modules, with those in them, and their folders.
+    """Return the registered packages and subpackages of some modules, each with its folder.
 
     Args:
         modules: Names of modules.
@@ -33,5 +33,5 @@ def bare_packages(modules: Iterable[str]) -> dict[str, str]:
 
 
 def is_packaged(path: Path) -> bool:
-    """Whether a file comes with a package and not from a user."""
+    """Whether a file belongs to a package, not to a user."""
     return any(path.is_relative_to(folder) for folder in FOLDERS.values())

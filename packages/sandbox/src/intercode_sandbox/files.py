@@ -1,6 +1,6 @@
-"""Operations on files and folders: write whole or not at all, lock, remove, identify.
+"""Operations on files and folders: atomic writes, locks, removal, digests.
 
-Standard library only: much that must start fast loads it.
+This module imports the standard library only, because programs that must start fast load it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intercode_sandbox.privileges import cache_folder, needs_stand_in, unsupport
 
 try:
     import fcntl
-except ImportError:  # on Windows: whatever needs a sandbox needs these files, too
+except ImportError:  # on Windows: all users of sandboxes also need these functions
     raise SandboxUnavailableError(unsupported_system()) from None
 
 _CHUNK = 1 << 20
@@ -40,10 +40,10 @@ class Descriptor(int):
 
 @contextlib.contextmanager
 def preserve_working_directory() -> Iterator[None]:
-    """Go back to the working directory at the end, whichever the user's code has gone to."""
+    """Restore the working directory at the end, even if the user's code has changed it."""
     try:
         folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # it is gone, or not to be entered
+    except OSError:  # removed, or not permitted
         yield
         return
     try:
@@ -57,46 +57,46 @@ def preserve_working_directory() -> Iterator[None]:
 
 
 def cache_root() -> Path:
-    """The folder for everything that InterCode can make again.
+    """Return the folder of InterCode's cache, whose content can be created again.
 
     Raises:
-        UsageError: Another user could change what is in it: images, programs, databases.
+        UsageError: Another user could change its content: images, programs, databases.
     """
-    place = cache_folder()
-    named = "INTERCODE_CACHE" in os.environ
-    if not named and place == Path("/root/.cache/intercode") and needs_stand_in():
-        place = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+    folder = cache_folder()
+    is_configured = "INTERCODE_CACHE" in os.environ
+    if not is_configured and folder == Path("/root/.cache/intercode") and needs_stand_in():
+        folder = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        _check_owner(place, place.stat())
-    return place
+        _check_owner(folder, folder.stat())
+    return folder
 
 
-def _check_owner(place: Path, info: os.stat_result) -> None:
+def _check_owner(folder: Path, info: os.stat_result) -> None:
     if info.st_uid not in (os.geteuid(), 0):
         reason = f"belongs to another user ({info.st_uid}), who could change what is in it"
         fix = "set INTERCODE_CACHE to a folder of your own"
     elif info.st_mode & stat.S_IWOTH:
-        reason, fix = "can be written by all users", f"chmod o-w {place}"
+        reason, fix = "can be written by all users", f"chmod o-w {folder}"
     else:
         return
-    raise UsageError(f"the cache {place} {reason}: {fix}")
+    raise UsageError(f"the cache {folder} {reason}: {fix}")
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, parallel: bool = False, sync: bool = False) -> Iterator[Path]:
-    """Write a file that is at its place whole or not at all.
+    """Write a file atomically: `path` has the complete file, or is unchanged.
 
-    Yields the path to write to, beside `path`. It is moved to `path` when the block ends, and
-    removed if the block fails.
+    Yields the path to write to, beside `path`. The new file is moved to `path` at the block's end,
+    and removed if the block fails.
 
     Args:
-        path: The place.
-        parallel: Whether several may write to it at once, each under a name of its own. One that is
-            killed leaves that behind; a single writer's is overwritten by the next.
-        sync: Whether the file is to survive a power cut when the block has ended.
+        path: The final path.
+        parallel: Whether several writers may write at once, each under a unique name. A killed
+            writer leaves its file behind; a single writer's file is overwritten by the next.
+        sync: Whether the file must survive a power cut after the block's end.
 
     Raises:
-        OSError: It cannot be written, or the block did not write it.
+        OSError: The file cannot be written, or the block did not write it.
     """
     suffix = f"-{os.getpid()}-{secrets.token_hex(4)}" if parallel else ""
     temporary = path.with_name(f".{path.name}.new{suffix}")
@@ -113,10 +113,10 @@ def atomic_file(path: Path, *, parallel: bool = False, sync: bool = False) -> It
 
 
 def write_atomically(path: Path, content: str | bytes, *, sync: bool = False) -> None:
-    """Write bytes, or text as UTF-8, to a file that exists complete or not: see `atomic_file`.
+    """Write bytes, or a text as UTF-8, atomically: see `atomic_file`.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     with atomic_file(path, sync=sync) as temporary:
@@ -124,10 +124,10 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = False) ->
 
 
 class DiskBudget:
-    """The share of a disk that data may fill: half of what is free when the budget is made.
+    """The share of a disk that data may fill: half of the free space at creation.
 
-    What is made of data may be a thousand times as large as the data: of a compressed archive, a
-    file with holes, a script.
+    The expansion of data may be a thousand times as large as the data: from a compressed archive,
+    a file with holes, a script.
 
     Args:
         folder: A folder on the disk.
@@ -137,16 +137,16 @@ class DiskBudget:
         self._folder = folder
         free_bytes, files = free_space(folder)
         self.bytes = free_bytes // 2
-        """The bytes that are left of it."""
+        """Remaining bytes of the budget."""
         self.files = files // 2
-        """The files that are left of it."""
+        """Remaining files of the budget."""
         self._min_free_bytes = free_bytes - self.bytes
 
     def take(self, count: int, files: int = 0) -> None:
-        """Take bytes and files from the budget, before they are written.
+        """Reserve bytes and files of the budget before they are written.
 
         Raises:
-            OSError: They are more than is left of it.
+            OSError: The request exceeds the remaining budget.
         """
         self.bytes -= count
         self.files -= files
@@ -154,7 +154,7 @@ class DiskBudget:
             raise OSError(errno.ENOSPC, f"more than half of what is free on its disk: {_LARGE}")
 
     def is_spent(self) -> bool:
-        """Tell whether less than the other half is free, by this budget's user or another's."""
+        """Whether less than the other half is free, used up by this budget or by other writers."""
         return free_space(self._folder)[0] < self._min_free_bytes
 
 
@@ -162,16 +162,16 @@ _LARGE = "it needs a larger disk, or contains more than any dataset needs"
 
 
 def free_space(folder: Path) -> tuple[int, int]:
-    """Return the bytes and the number of files that a folder's disk has room for."""
+    """Return the free bytes and the free number of files of a folder's disk."""
     info = os.statvfs(folder)
     return info.f_bavail * info.f_frsize, info.f_favail if info.f_files else sys.maxsize
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file that data names: a FIFO or a device there would never end.
+    """Open a regular file of untrusted data: reading a FIFO or a device might never end.
 
     Raises:
-        OSError: It cannot be opened, or is not a regular file.
+        OSError: The file cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -181,7 +181,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make new names in a folder survive a power cut."""
+    """Flush a folder's new names to disk, to survive a power cut."""
     _sync(folder, os.O_DIRECTORY)
 
 
@@ -191,7 +191,7 @@ def _sync(path: Path, flags: int = 0) -> None:
 
 
 def sha256(content: str | bytes | Path | BinaryIO) -> str:
-    """The SHA-256 of a text (as UTF-8), of bytes, or of a file's content, in hexadecimal.
+    """Return the SHA-256 of a text (as UTF-8), of bytes, or of a file's content, in hexadecimal.
 
     Raises:
         OSError: The file cannot be read.
@@ -209,13 +209,15 @@ def sha256(content: str | bytes | Path | BinaryIO) -> str:
     return hasher.hexdigest()
 
 
-def joint_digest(*parts: str | bytes) -> str:
-    """Return one digest of several values; no two different lists of values share one."""
+def joint_digest(*values: str | bytes) -> str:
+    """Return one digest (BLAKE2b-128) of several values: unequal lists have unequal digests."""
     hasher = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-        hasher.update(b"%d:" % len(data))
-        hasher.update(data)
+    for value in values:
+        encoded_value = (
+            value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        )
+        hasher.update(b"%d:" % len(encoded_value))
+        hasher.update(encoded_value)
     return hasher.hexdigest()
 
 
@@ -235,7 +237,7 @@ def file_digest(content: Path | BinaryIO) -> str:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all in it: also unreadable directories, and any depth. Idempotent."""
+    """Remove a folder of any depth, even with unreadable directories. Idempotent."""
     with contextlib.suppress(FileNotFoundError):
         if not path.is_dir() or path.is_symlink():
             path.unlink()
@@ -252,9 +254,9 @@ def remove_tree(path: Path) -> None:
 
 
 def _flatten(path: Path) -> None:
-    """Move all directories of a tree to its top, and open them to their owner.
+    """Move all directories of a tree to its top, and make them accessible to their owner.
 
-    Agents make trees deeper than a path may be long, or than a function can recurse.
+    Agents create trees deeper than the maximal length of a path, or than a function can recurse.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     path.chmod(0o700)
@@ -269,7 +271,7 @@ def _flatten(path: Path) -> None:
 
 
 def _subfolders(folder: int) -> list[str]:
-    """List the directories in an open one, and let their owner list, empty and move each."""
+    """List an open folder's subfolders, and let their owner list, empty and move each."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     for name in names:
@@ -278,7 +280,7 @@ def _subfolders(folder: int) -> list[str]:
 
 
 def tree_size(path: Path) -> int:
-    """Bytes that a folder takes on disk; a file with several names counts once."""
+    """Return the bytes of a folder on disk; a file with several names counts once."""
     total = 0
     inodes: set[tuple[int, int]] = set()
     folders = [path]
@@ -290,7 +292,7 @@ def tree_size(path: Path) -> int:
         for entry in entries:
             try:
                 info = entry.stat(follow_symlinks=False)
-            except OSError:  # its path is too long, or it has gone
+            except OSError:  # the path is too long, or the file was removed
                 continue
             if stat.S_ISDIR(info.st_mode):
                 folders.append(Path(entry.path))
@@ -310,15 +312,15 @@ def file_lock(
     wait: bool = True,
     on_wait: Callable[[], None] | None = None,
 ) -> Iterator[int | None]:
-    """Hold a lock among processes and threads for as long as the block runs.
+    """Hold a lock among processes and threads while the block runs.
 
-    Yields its descriptor (a child that inherits it prolongs the lock), or None if it is taken and
-    we are not to wait. The last to hold the lock alone removes its file.
+    Yields the lock's descriptor, or None if the lock is taken and `wait` is False. A child that
+    inherits the descriptor prolongs the lock. The last exclusive holder removes the file.
 
     Args:
         path: The lock's file.
-        shared: Whether others may hold it, too, who also ask for it shared.
-        wait: Whether to wait for it if it is taken.
+        shared: Whether other holders of a shared lock are admitted.
+        wait: Whether to wait for a lock that is taken.
         on_wait: Called once before a wait.
     """
     descriptor = _acquire(path, shared, wait and on_wait is None)
@@ -332,19 +334,19 @@ def file_lock(
         yield descriptor
     finally:
         if not shared:
-            path.unlink(missing_ok=True)  # before the lock is let go: see _acquire
+            path.unlink(missing_ok=True)  # before the lock is released: see _acquire
         os.close(descriptor)
 
 
 _folder_locks: dict[str, int] = {}
-"""Folders that this process, or the one that it was forked from, uses → a descriptor."""
+"""Folder in use by this process, or by the process that forked it → a descriptor."""
 
 
 def hold_folder(folder: Path) -> None:
-    """Make a folder of the cache, which `empty_folder` leaves alone until this process ends.
+    """Create a cache folder that `empty_folder` leaves alone until this process ends.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be created.
     """
     if str(folder) in _folder_locks:
         return
@@ -356,10 +358,10 @@ def hold_folder(folder: Path) -> None:
 
 
 def empty_folder(folder: Path, dry_run: bool = False) -> int | None:
-    """Remove the content of a folder of the cache, unless a process holds it: see `hold_folder`.
+    """Remove the content of a cache folder, unless a process holds it: see `hold_folder`.
 
     Returns:
-        The bytes on disk that were, or would be, freed; None if it is in use.
+        The bytes on disk that were, or would be, freed; None if the folder is in use.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -383,7 +385,8 @@ def _acquire(path: Path, shared: bool, wait: bool) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, operation)
-            # Its last holder may have removed the file while we waited; then ours locks nothing.
+            # The last holder may have removed the file during the wait: then this lock has no
+            # effect.
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         except BlockingIOError:

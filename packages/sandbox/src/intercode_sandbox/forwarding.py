@@ -1,8 +1,9 @@
-"""Ports of a sandbox's own loopback that lead to one address, or to a function, out here.
+"""Forwards: ports of a sandbox's loopback that lead to one address, or function, of the host.
 
-Process 1 makes a socket in the sandbox's network and passes it out, once, before any connection. It
-is bound, and its connections are accepted, out here: the sandbox gets no route, nothing in it
-listens, and so nothing that runs there can end a forward, take it over, or pass descriptors to it.
+Process 1 creates a socket in the sandbox's network and passes it to the host, once, before any
+connection. The host binds the socket and accepts its connections. So the sandbox gets no route, and
+no process in it listens. No process in the sandbox can end a forward, take it over, or pass
+descriptors to it.
 """
 
 from __future__ import annotations
@@ -23,42 +24,42 @@ from intercode_sandbox.errors import CausedInsideError, SandboxError, UsageError
 from intercode_sandbox.ownership import disown_in_forks
 
 Handler = Callable[[socket.socket], None]
-"""Serves one connection. The socket is closed when it returns, or raises."""
+"""Function that serves one connection. The socket is closed when it returns or raises."""
 
 CONNECTIONS = 64
-"""Connections of one forward at a time. Further ones wait, as for any busy server."""
+"""Maximum of simultaneous connections of a forward. Further ones wait, as for any busy server."""
 IDLE_SECONDS = 600.0
-"""The time after which a connection is closed in which no byte came from either side."""
+"""Seconds without a byte from either side after which a connection is closed."""
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
 _SCARCITY_SECONDS = 0.2
 _CHUNK = 65_536
 _SCARCITY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_SO_DOMAIN, _SO_PROTOCOL, _SO_NETNS_COOKIE = 39, 38, 71  # Python has no names for them
+_SO_DOMAIN, _SO_PROTOCOL, _SO_NETNS_COOKIE = 39, 38, 71  # Python has no names for these options
 
 
 @dataclass(slots=True)
-class Counts:
-    """The connections of a forward."""
+class ForwardingCounts:
+    """Counts of a forward's connections."""
 
     accepted: int = 0
     active: int = 0
     failed: int = 0
-    """Connections whose address could not be reached, or whose handler raised."""
+    """Connections with an unreachable address, or with a handler that raised."""
 
 
 class Forward:
-    """A port of a sandbox's loopback, for as long as it is not closed. Thread-safe.
+    """An open port of a sandbox's loopback, until it is closed. Thread-safe.
 
     Args:
         listener: A new socket of the sandbox's network, from `adopt_socket`.
         port: The port of 127.0.0.1, from 1 to 65535.
-        serve: Serves each connection, on a thread of its own.
-        connections: How many there may be at a time.
+        serve: Serves each connection, on its own thread.
+        connections: Maximum of simultaneous connections.
 
     Raises:
-        CausedInsideError: A program in the sandbox has that port.
-        UsageError: Another forward has it, or it takes rights that this process does not have.
+        CausedInsideError: A program in the sandbox, or another forward, uses that port.
+        UsageError: `connections` is below 1, or the port needs privileges that this process lacks.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class Forward:
             raise UsageError(f"connections must be at least 1, not {connections}")
         self.port = port
         self.error: Exception | None = None
-        """The failure of the last connection that failed."""
+        """The error of the last failed connection."""
         self._listener: socket.socket | None = None
         self._thread = threading.Thread()
         self._serve = serve
         self._max_connections = connections
-        self._counts = Counts()
+        self._counts = ForwardingCounts()
         self._connections: set[socket.socket] = set()
         self._closed = False
         self._condition = threading.Condition()
@@ -81,21 +82,21 @@ class Forward:
         disown_in_forks(self)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ForwardingCounts:
         """The connections so far."""
         with self._condition:
             return replace(self._counts, active=len(self._connections))
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the forward was closed."""
         return self._closed
 
     def move(self, listener: socket.socket) -> None:
-        """Open the port in another network: of the place in which a sandbox continues.
+        """Reopen the port in another network: of the namespaces in which a sandbox continues.
 
         Args:
-            listener: As for the constructor, which says what is raised.
+            listener: See the constructor, also for errors.
         """
         try:
             _listen(listener, self.port, self._max_connections)
@@ -113,34 +114,34 @@ class Forward:
         self._thread.start()
 
     def close(self) -> None:
-        """Close the port and all of its connections. Idempotent."""
+        """Close the port and all its connections. Idempotent."""
         self.hang_up()
         self._wait()
 
     def hang_up(self) -> None:
-        """Begin to close it: its threads do the rest."""
+        """Start closing the forward: its threads finish the work."""
         self._closed = True
         self._replace_listener(None)
 
     def _replace_listener(self, listener: socket.socket | None) -> None:
-        """Put another listener, if any, in the place of this one; its connections are ended."""
+        """Replace the listener by another, or by none; end its connections."""
         with self._condition:
             previous_listener, self._listener = self._listener, listener
             for open_socket in (
                 *self._connections,
                 *([previous_listener] if previous_listener else []),
             ):
-                with suppress(OSError):  # it has ended
-                    open_socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that has it
+                with suppress(OSError):  # already disconnected
+                    open_socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that serves it
             self._condition.notify_all()
 
     def _wait(self) -> None:
-        """Wait for the thread that accepts connections."""
+        """Wait for the accepting thread."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_SECONDS)
 
     def disown(self) -> None:
-        """See `ownership.Owned`. A fork has no thread that would serve."""
+        """Close the inherited sockets (`SupportsDisown`): a fork has no thread to serve them."""
         self._condition = threading.Condition()
         self._closed = True
         for open_socket in (*self._connections, *([self._listener] if self._listener else [])):
@@ -155,12 +156,12 @@ class Forward:
                     if error.errno in _SCARCITY_ERRORS:
                         self._pause(listener)
                     elif error.errno != errno.ECONNABORTED:
-                        return  # it was closed
+                        return  # the listener was closed
                     continue
                 self._begin(connection, listener)
 
     def _wait_for_room(self, listener: socket.socket) -> bool:
-        """Wait for room for one more connection; False: the listener was closed."""
+        """Wait for a free connection slot; return False if the listener was closed."""
         with self._condition:
             self._condition.wait_for(
                 lambda: (
@@ -183,7 +184,7 @@ class Forward:
         thread = threading.Thread(target=self._handle, args=(connection,), daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # there is no further thread to be had
+        except RuntimeError as error:  # no further thread can be started
             self._end(connection, error)
 
     def _handle(self, connection: socket.socket) -> None:
@@ -206,8 +207,8 @@ class Forward:
 
 
 @runtime_checkable
-class Forwards(Protocol):
-    """An ability that a sandbox may have in addition."""
+class SupportsForwarding(Protocol):
+    """Optional ability of a sandbox: to forward ports."""
 
     def forward(
         self,
@@ -217,29 +218,29 @@ class Forwards(Protocol):
         connections: int = CONNECTIONS,
         idle: float = IDLE_SECONDS,
     ) -> Forward:
-        """Let a port of its own loopback lead to one address, or to a function, out here.
+        """Forward a port of the sandbox's loopback to one address, or function, of the host.
 
-        Its programs connect to ``127.0.0.1:port``, and reach nothing else by it. The forward
-        outlives whatever runs in the sandbox, also `kill`, and ends with the sandbox. It is not
-        part of its files: no snapshot has it.
+        Programs connect to ``127.0.0.1:port``, and reach nothing else by it. The forward survives
+        `kill` and the end of every process in the sandbox, and ends with the sandbox. The forward
+        is not part of the sandbox's files: no snapshot contains it.
 
         Args:
-            port: From 1 to 65535; below 1024 where this process has the right to.
-            to: ``host:port``, the absolute path of a Unix socket, or a function that is called
-                with each connection's socket, on a thread of its own.
-            connections: The number of connections at a time, at least 1. Others wait.
+            port: From 1 to 65535; below 1024 only if this process has the privilege.
+            to: ``host:port``, the absolute path of a Unix socket, or a function that a new thread
+                calls with the socket of each connection.
+            connections: The number of simultaneous connections, at least 1. Others wait.
             idle: Seconds without a byte after which a connection to an address is closed.
 
         Raises:
-            UsageError: The port or the address makes no sense, or the sandbox shares the
-                machine's network.
-            CausedInsideError: The port is in use there.
+            UsageError: The port or the address is invalid, or the sandbox shares the machine's
+                network.
+            CausedInsideError: The port is in use inside the sandbox.
             SandboxError: The sandbox failed.
         """
 
 
 def _listen(listener: socket.socket, port: int, max_connections: int) -> None:
-    # After a forward of the same port was closed, its connections may linger.
+    # Connections of a closed forward of the same port may linger.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted sockets count for this process
         listener.setsockopt(socket.SOL_SOCKET, option, _CHUNK)
@@ -259,10 +260,10 @@ def _listen(listener: socket.socket, port: int, max_connections: int) -> None:
 
 
 def checked_port(port: int) -> int:
-    """Return a port's number.
+    """Validate and return a port's number.
 
     Raises:
-        UsageError: It is not from 1 to 65535.
+        UsageError: The port is not from 1 to 65535.
     """
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
         raise UsageError(f"a port must be a whole number from 1 to 65535, not {port!r}")
@@ -270,11 +271,11 @@ def checked_port(port: int) -> int:
 
 
 def adopt_socket(fds: list[int]) -> socket.socket:
-    """Take what process 1 has passed for a new TCP socket of the sandbox's network.
+    """Validate the descriptors that process 1 passed: one new TCP socket of the sandbox's network.
 
     Raises:
-        UsageError: It is one of this machine's network, which the sandbox shares.
-        SandboxError: It is anything else; it is closed.
+        UsageError: The socket belongs to this machine's network, which the sandbox shares.
+        SandboxError: The descriptors are anything else; they are closed.
     """
     if len(fds) != 1:
         for fd in fds:
@@ -322,14 +323,14 @@ def _machine_network_cookie() -> int:
 
 
 def handler(target: str | Handler, idle_seconds: float = IDLE_SECONDS) -> Handler:
-    """Return the handler that `target` means: itself, or one that connects to an address.
+    """Return the handler for `target`: itself, or a handler that connects to an address.
 
     Args:
         target: A handler; or ``host:port``, or the absolute path of a Unix socket.
         idle_seconds: See `IDLE_SECONDS`.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: `target` is none of these.
     """
     if callable(target):
         return target
@@ -340,10 +341,10 @@ def handler(target: str | Handler, idle_seconds: float = IDLE_SECONDS) -> Handle
 
 
 def address(text: str) -> tuple[str, int]:
-    """Read ``host:port``, with an IPv6 address in brackets.
+    """Parse ``host:port``, with an IPv6 address in brackets.
 
     Raises:
-        UsageError: It is not that.
+        UsageError: The text is not an address.
     """
     host, _, port = str(text).rpartition(":")
     bare_host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
@@ -357,10 +358,10 @@ def address(text: str) -> tuple[str, int]:
 
 
 def set_no_delay(sock: socket.socket) -> None:
-    """Make TCP send small parts at once; the sockets that a listener accepts do so, too.
+    """Make TCP send small parts at once; sockets accepted by a listener inherit the option.
 
-    Otherwise each part of a stream, such as a model's next word, waits for the acknowledgement of
-    the one before, which the other side delays by 40 ms.
+    Otherwise each part of a stream, such as a model's next word, waits until the previous part is
+    acknowledged. The peer delays an acknowledgement by 40 ms.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -392,19 +393,19 @@ def _relay(
 def join(
     client: socket.socket, upstream: socket.socket, idle_seconds: float = IDLE_SECONDS
 ) -> None:
-    """Pass on what comes from either socket to the other, until both have ended.
+    """Relay data between two sockets in both directions, until both have ended.
 
-    What one side does not read holds up the other: at most 64 KiB wait for each of them.
+    A side that does not read blocks the other: at most 64 KiB are buffered for each.
 
     Args:
         client: A connected socket.
-        upstream: Another.
+        upstream: The other connected socket.
         idle_seconds: Seconds without a byte after which both are closed.
     """
     for endpoint in (client, upstream):
         endpoint.setblocking(False)
     flows = [_Flow(client, upstream), _Flow(upstream, client)]
-    with suppress(ConnectionError):  # one has gone: its end ends the other
+    with suppress(ConnectionError):  # a peer has disconnected: its end ends the other
         while any(not flow.done for flow in flows):
             poll = select.poll()
             for sock in (client, upstream):
@@ -427,13 +428,13 @@ class _Flow:
     done: bool = False
 
     def events(self, sock: socket.socket) -> int:
-        """Return the events of a socket that this waits for."""
+        """Return the poll events of a socket that this direction waits for."""
         if sock is self.source and not self.pending_data and not self.ended:
             return select.POLLIN
         return select.POLLOUT if sock is self.target and self.pending_data else 0
 
     def move(self) -> None:
-        """Do what can be done without waiting."""
+        """Move as much data as possible without waiting."""
         with suppress(BlockingIOError):
             if not self.pending_data and not self.ended:
                 self.pending_data = self.source.recv(_CHUNK)
@@ -442,5 +443,5 @@ class _Flow:
                 self.pending_data = self.pending_data[self.target.send(self.pending_data) :]
         if self.ended and not self.pending_data and not self.done:
             self.done = True
-            with suppress(OSError):  # it has gone
+            with suppress(OSError):  # the peer has disconnected
                 self.target.shutdown(socket.SHUT_WR)

@@ -1,7 +1,7 @@
-"""Exceptions of the caller: Ctrl-C, and what the handler of another signal raises.
+"""Exceptions of the caller: Ctrl-C, and exceptions raised by handlers of other signals.
 
-They can strike at any place, also where an error of a socket is expected. The idiom for an alarm is
-a handler that raises `TimeoutError`, and a socket raises that as well.
+The exceptions can strike anywhere, even during a call whose socket error is expected. The idiom for
+an alarm is a handler that raises `TimeoutError`, which a socket raises, too.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any
 
 
 def is_callers(error: BaseException) -> bool:
-    """Tell whether the caller raised an exception, and not a call of ours.
+    """Return whether the caller raised an exception, not a call inside InterCode.
 
-    The frame of a signal's handler is in the traceback of the exception that it raises, below the
-    line that it has interrupted.
+    The traceback of an exception raised by a signal's handler contains the handler's frame, below
+    the interrupted line.
 
     Args:
-        error: An exception that was caught around calls of InterCode's.
+        error: An exception caught around calls inside InterCode.
     """
     return not isinstance(error, Exception) or is_handlers(error)
 
 
 def is_handlers(error: BaseException) -> bool:
-    """Tell whether the handler of a signal raised an exception, that of Ctrl-C among them.
+    """Return whether a signal's handler raised an exception, Ctrl-C included.
 
     Args:
-        error: An exception that was caught around calls of the caller's own code, which may raise
-            any other by itself.
+        error: An exception caught around calls of the caller's code, which may raise any other
+            exception by itself.
     """
     if isinstance(error, KeyboardInterrupt):
         return True
-    entry, handlers = error.__traceback__, {*_handlers()}
+    entry, handlers = error.__traceback__, {*_handler_codes()}
     while entry is not None:
         if entry.tb_frame.f_code in handlers:
             return True
@@ -42,7 +42,7 @@ def is_handlers(error: BaseException) -> bool:
 
 
 def reraise_callers(error: BaseException) -> None:
-    """Raise the exception of the caller that a library has turned into an error of its own.
+    """Raise the caller's exception that a library has converted into its own error.
 
     Args:
         error: The library's error.
@@ -54,13 +54,13 @@ def reraise_callers(error: BaseException) -> None:
         context = context.__context__
 
 
-def _handlers() -> Iterator[CodeType]:
-    """Yield the code of each handler of a signal that is in Python."""
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
+def _handler_codes() -> Iterator[CodeType]:
+    """Yield the code object of each signal handler written in Python."""
+    for signal_number in signal.valid_signals():
+        handler: Any = signal.getsignal(signal_number)
         while hasattr(handler, "func"):  # a partial
             handler = handler.func
-        # Of a function or a method; or of an object that can be called.
+        # The code of a function or method, or of a callable object.
         call = handler if hasattr(handler, "__code__") else vars(type(handler)).get("__call__")
         code = getattr(call, "__code__", None)
         if isinstance(code, CodeType):

@@ -1,11 +1,11 @@
-"""Names for things that are imported when first used.
+"""Registries: names of objects that are imported on first use.
 
 A registry maps a short name to ``"package.module:attribute"``, which is imported when the name is
-used. So a back end, an environment or a dataset costs nothing until it is asked for, lower layers
-reach higher ones without importing them, and a user's own things are on a par with ours. They are
-named in one of three ways:
+used. So an unused back end, environment or dataset costs no time, and lower layers reach higher
+ones without importing them. A user's objects are equal to InterCode's. Users have three ways to
+name an object:
 
-- A file: ``path/to/file.py:name``, wherever a name of the kind is taken (`Registry.resolve`).
+- A file: ``path/to/file.py:name``, wherever a name of the kind is accepted (`Registry.resolve`).
 - An entry point of an installed package, in ``pyproject.toml``::
 
     [project.entry-points."intercode.datasets"]
@@ -15,11 +15,11 @@ named in one of three ways:
 
 The groups of entry points are ``intercode.`` and ``environments``, ``datasets``, ``rewards``,
 ``agents``, ``agent_providers``, ``models``, ``engines``, ``sandboxes``, ``images``, ``executors``,
-``vectors``, ``commands``, ``sources`` or ``task_exporters``. They are looked through when a name is
-not one of ours, or all names are wanted.
+``vectors``, ``commands``, ``sources`` or ``task_exporters``. A registry reads them when a name is
+not InterCode's, or when all names are requested.
 
-A name may come from a stranger: from a run's record, a task, a benchmark's ``intercode.toml``. Such
-a name is checked by `Registry.is_trusted`, and is never resolved.
+A name may come from a stranger: from a run's record, a task, a benchmark's
+``intercode.toml``. A stranger's name is checked by `Registry.is_trusted`, and is never resolved.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from intercode_sandbox.user_code import is_reference, load, target_reference
 
 
 class Registry:
-    """Names of one kind of thing.
+    """A registry of the names of one kind of object.
 
     Args:
-        kind: What they are, for messages: ``"dataset"``.
-        entries: Name → ``"module:attribute"``, ``"module"``, or the thing itself.
-        group: The group of entry points by which installed packages add to them.
-        homes: Name that another package of ours adds → that package.
+        kind: The kind, for messages: ``"dataset"``.
+        entries: Name → ``"module:attribute"``, ``"module"``, or the object itself.
+        group: The group of entry points by which installed packages add names.
+        homes: Name that another package of InterCode adds → that package.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Registry:
         return name in self._entries
 
     def names(self, *, packages: bool = True) -> list[str]:
-        """All names, sorted.
+        """Return all names, sorted.
 
         Args:
-            packages: Whether to look for those of installed packages, which takes its time.
+            packages: Whether to include names of installed packages, which is slow.
         """
         if packages:
             self._look_for_packages()
@@ -80,8 +80,8 @@ class Registry:
 
         Args:
             name: The short name.
-            target: ``"module:attribute"``, or the thing itself.
-            replace: Take the name from whatever has it.
+            target: ``"module:attribute"``, or the object itself.
+            replace: Whether to replace an existing entry of that name.
 
         Raises:
             UsageError: The name is taken.
@@ -92,11 +92,12 @@ class Registry:
         self._packages.discard(name)
 
     def is_trusted(self, name: str) -> bool:
-        """Tell whether a name runs nothing new, wherever the name comes from.
+        """Return whether a name of any origin runs no new code.
 
-        Names of InterCode's own and those that this process has registered are trusted; those of
-        an installed package once the process has imported its module. No file is trusted, and no
-        package of another project under the name of an upper one of ours.
+        Names of InterCode, and names registered by this process, are trusted. A name of an
+        installed package is trusted once the process has imported its module. Files are never
+        trusted, nor is another project's package under the name of one of InterCode's upper
+        packages.
         """
         if name not in self:
             return False
@@ -109,29 +110,30 @@ class Registry:
         return is_imported or name not in self._packages
 
     def is_foreign(self, name: str) -> bool:
-        """Tell whether a name is that of a file's object, or of an installed package's."""
+        """Return whether a name belongs to a file's object, or to an installed package."""
         return name in self._packages if name in self else is_reference(name)
 
     def resolve(self, text: str) -> Any:
-        """Return the thing that a user names: by a known name, or as ``path/to/file.py:name``.
+        """Resolve a user's name for an object: a registered name, or ``path/to/file.py:name``.
 
-        The file is run: a name that comes from elsewhere than the user has to pass `is_trusted`.
+        The file is executed: a name of any other origin than the user must pass `is_trusted` first.
 
         Raises:
-            UsageError: There is no such name, or no such object in the file.
-            ImportError: Its module, or something that this needs, is not installed.
+            UsageError: The name, or the object in the file, does not exist.
+            ImportError: Its module, or a dependency, is not installed.
         """
         if text not in self and is_reference(text):
             return load(self.kind, text)
         return self.get(text)
 
     def get(self, name: str) -> Any:
-        """Return the thing of a known name, imported now if it was not yet.
+        """Return the object of a registered name, imported on first use.
 
         Raises:
-            UsageError: There is none.
-            PackageError: Its package has the name of one of ours, and another origin or version.
-            ImportError: Its module, or something that this needs, is not installed.
+            UsageError: The name is not registered.
+            PackageError: Its package has the name of one of InterCode's, and another origin or
+                version.
+            ImportError: Its module, or a dependency, is not installed.
         """
         if name not in self:
             raise self.unknown(name)
@@ -144,11 +146,11 @@ class Registry:
         return attrgetter(attribute)(target_module) if attribute else target_module
 
     def unknown(self, name: str, names: Iterable[str] | None = None) -> UsageError:
-        """Return the error of a name that is not known: what was meant, or what there is.
+        """Return the error of an unknown name, with a suggestion or a list of names.
 
         Args:
             name: The name.
-            names: The names that would do; default: all.
+            names: The valid names; default: all.
         """
         if (home := self.homes.get(name)) and name not in self:
             return missing_package_error(f"{self.kind} {name!r}", home)
@@ -157,18 +159,18 @@ class Registry:
         return UsageError(f"there is no {self.kind} {name!r}{suggestion}{advice}")
 
     def file_reference(self, name: str) -> str:
-        """Return the reference of a thing that came from a user's file; empty for any other."""
+        """Return the reference of an object from a user's file; empty for any other object."""
         return target_reference(self._entries.get(name))
 
     def _look_for_packages(self) -> None:
-        """Add what installed packages register, once. Nothing of theirs is imported."""
+        """Add the names that installed packages register, once, without importing the packages."""
         if self._group is None:
             return
-        from importlib.metadata import entry_points  # slow, and mostly not needed
+        from importlib.metadata import entry_points  # slow, and rarely needed
 
         for entry_point in entry_points(group=self._group):
             is_ours = entry_point.value.partition(".")[0].partition(":")[0] in PROJECT_MODULES
-            # None takes a name of ours, whether it is there or in a package that is not installed.
+            # No package may take a name of InterCode, whether its own package is installed or not.
             if entry_point.name in self._entries or (
                 entry_point.name in self.homes and not is_ours
             ):
@@ -180,19 +182,19 @@ class Registry:
 
 
 def _check_target(target: Any) -> None:
-    """Check the origin of an upper package of ours that has an entry's target; see `origin`."""
+    """Check the origin of an upper package that provides an entry's target; see `origin`."""
     package = target.partition(":")[0].partition(".")[0] if isinstance(target, str) else ""
     if package in UPPER_PACKAGES:
         check_upper_package(package)
 
 
 def missing_package_error(subject: str, package: str) -> UsageError:
-    """Return the error of what another package of ours has, which is not installed."""
+    """Return the error of an object that needs another package of InterCode."""
     return UsageError(f"{subject} needs the package {package}: pip install {package}")
 
 
 UPPER_PACKAGES = frozenset({"intercode_integrations", "intercode_paper"})
-"""Modules of the packages that no lower package imports, except by the name of an entry point."""
+"""Packages that no lower package imports, except by the name of an entry point."""
 PROJECT_MODULES = UPPER_PACKAGES | {"intercode", "intercode_sandbox"}
-"""The modules of our packages. What the upper ones add is checked at its use."""
+"""The modules of InterCode's packages. Entries of the upper ones are checked at use."""
 OR_YOUR_OWN = " (or your own, as path/to/file.py:name)"

@@ -1,7 +1,7 @@
-"""Policies for the network: nothing, everything, one endpoint, or a list of hosts.
+"""Network policies: nothing, everything, single endpoints, or an allowlist of hosts.
 
-A `Policy` is read from a caller's `network`. Where it is neither nothing nor everything, the
-sandbox has no network but its loopback, and a `Gate` out here opens each connection: it resolves
+A `Policy` is parsed from a caller's `network`. Except for nothing and everything, the sandbox has
+no network but its loopback, and a `NetworkGate` on the host opens each connection. The gate resolves
 names itself, and connects to the very address that it has checked.
 """
 
@@ -23,18 +23,18 @@ from intercode_sandbox.forwarding import Handler, address, join
 
 Network = bool | str | Sequence[str]
 """False: nothing. True: all that this machine reaches. ``HOST:PORT`` or ``http://HOST:PORT``: that
-one, as the sandbox's own ``127.0.0.1:PORT``. Host names, as a list or with commas: those, by a
-proxy."""
+endpoint, at the sandbox's own ``127.0.0.1:PORT``. Host names, in a list or separated by commas:
+these hosts, by a proxy."""
 
 Resolve = Callable[..., list[tuple[Any, ...]]]
-"""As `socket.getaddrinfo`."""
+"""A function with the signature of `socket.getaddrinfo`."""
 
 PROXY_PORT = 3128
-"""The proxy's port on the sandbox's loopback; the next free one, where an endpoint has it."""
+"""The proxy's port on the sandbox's loopback; the next free port if an endpoint uses it."""
 _WEB_PORTS = (80, 443)
 _CONNECT_SECONDS = 10.0
 _MAX_REFUSED_NAMES = 100
-"""Refused names that a record has. More are a flood, and counted together."""
+"""Maximum of refused names in a record. More are a flood, and counted together."""
 _OVERFLOW_KEY = "(others)"
 _NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?", re.ASCII)
 _LONGEST_NAME = 253
@@ -49,7 +49,7 @@ _METADATA = [
     ipaddress.ip_network("fd00:c1::/64"),  # Oracle: ::a9fe:a9fe
     ipaddress.ip_network("fd00:42::/64"),  # Scaleway: ::42
 ]
-"""Addresses by which clouds tell a machine its secrets. Some are in no reserved range."""
+"""Addresses at which clouds serve a machine's secrets. Some are in no reserved range."""
 _PUBLIC_IPV6 = ipaddress.ip_network("2000::/3")
 _EMBEDDING = [
     (ipaddress.ip_network("::ffff:0:0/96"), 0),
@@ -59,26 +59,26 @@ _EMBEDDING = [
     (ipaddress.ip_network("::/96"), 0),
     (ipaddress.ip_network("2002::/16"), 80),
 ]
-"""Networks of IPv6 addresses with one of IPv4 in them, and the bits after it."""
+"""IPv6 networks that embed an IPv4 address, each with the number of bits after the address."""
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""Bits 64 to 95 of an address of IPv6 of which the remaining ones are of IPv4, on any network."""
+"""Bits 64 to 95 of an IPv6 address whose last 32 bits are an IPv4 address, in any network."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class RefusedError(Exception):
-    """A connection that the policy does not allow. The text is for the sandbox's programs, too."""
+    """A connection refused by the policy. The sandbox's programs can read the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One entry of a list: a name, or all names below one, and a port if only that counts."""
+    """An entry of an allowlist: a name, or all names below one, with an optional port."""
 
     name: str
     port: int | None = None
 
     def admits(self, name: str, port: int) -> bool:
-        """Tell whether a connection to a host, by the name that a program gave, is allowed."""
+        """Return whether a connection to a host, by the program's name for it, is allowed."""
         if port not in (_WEB_PORTS if self.port is None else (self.port,)):
             return False
         if self.name.startswith("*."):
@@ -95,18 +95,18 @@ class Policy:
     """The hosts and endpoints that a sandbox may reach."""
 
     shared: bool = False
-    """Whether it has the network that the provider gives: all of it."""
+    """Whether the sandbox has the provider's whole network."""
     endpoints: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports, each to be reached by the sandbox's own port of that number."""
+    """Hosts and ports, each reached at the sandbox's own port of that number."""
     hosts: tuple[Host, ...] = ()
-    """Hosts to be reached by the proxy."""
+    """Hosts reached by the proxy."""
 
     @classmethod
-    def of(cls, network: Network) -> Policy:
-        """Read a policy.
+    def parse(cls, network: Network) -> Policy:
+        """Parse a policy.
 
         Raises:
-            UsageError: It is malformed; the message names what is wrong.
+            UsageError: The policy is malformed; the message names the problem.
         """
         if isinstance(network, bool):
             return cls(shared=network)
@@ -127,16 +127,16 @@ class Policy:
 
     @property
     def reaches_out(self) -> bool:
-        """Whether it leads to more than single endpoints."""
+        """Whether the policy admits more than single endpoints."""
         return self.shared or bool(self.hosts)
 
 
 def _parse_entry(text: object, direct: bool) -> Policy:
-    """Read one entry.
+    """Parse one entry.
 
     Args:
-        text: It.
-        direct: Whether a name with a port is to be an endpoint, rather than the proxy's.
+        text: The entry.
+        direct: Whether a name with a port is an endpoint, rather than a host of the proxy.
     """
     if not isinstance(text, str):
         raise UsageError(f"network: a host is a text, not {text!r}")
@@ -159,20 +159,20 @@ def _parse_entry(text: object, direct: bool) -> Policy:
 
 
 def _split_entry(text: str) -> tuple[str, int | None, str]:
-    """Return an entry's host, its port if it has one, and its URL's scheme, if it is one."""
+    """Return an entry's host, its port if any, and its scheme if the entry is a URL."""
     scheme, port = "", None
     host = text
     if "://" in text:
-        parts = urlsplit(text)
-        scheme = parts.scheme
-        if scheme not in ("http", "https") or "@" in parts.netloc:
+        url = urlsplit(text)
+        scheme = url.scheme
+        if scheme not in ("http", "https") or "@" in url.netloc:
             raise UsageError(
                 f"network: a URL begins with http:// or https://, and a host: {text!r}"
             )
         host = (
-            parts.netloc
-            if parts.netloc.rpartition("]")[2].count(":")
-            else (f"{parts.netloc}:{443 if scheme == 'https' else 80}")
+            url.netloc
+            if url.netloc.rpartition("]")[2].count(":")
+            else (f"{url.netloc}:{443 if scheme == 'https' else 80}")
         )
     if ":" in host:
         try:
@@ -202,7 +202,7 @@ def _check_literal(name: str, text: str) -> None:
 
 
 def _embedded_ipv4(candidate: Address) -> Address:
-    """Return the address of IPv4 that one of IPv6 stands for; else the address itself."""
+    """Return the IPv4 address that an IPv6 address embeds; else the address itself."""
     if isinstance(candidate, ipaddress.IPv4Address) or int(candidate) in (0, 1):
         return candidate
     for network, shift in _EMBEDDING:
@@ -214,21 +214,21 @@ def _embedded_ipv4(candidate: Address) -> Address:
 
 
 def _translations(candidate: Address) -> list[Address]:
-    """List what a translator to IPv4, with a prefix of its network's own, may make of an address.
+    """List the IPv4 addresses into which a translator with a network-specific prefix may turn one.
 
-    RFC 6052 leaves out bits 64 to 71 of the address, and has the prefixes of 32 to 96 bits.
+    RFC 6052 skips bits 64 to 71 of the address, and has prefixes of 32 to 96 bits.
     """
     if isinstance(candidate, ipaddress.IPv4Address):
         return []
-    value = int(candidate)
-    bits = value >> 64 << 56 | value & (1 << 56) - 1
+    address_number = int(candidate)
+    bits = address_number >> 64 << 56 | address_number & (1 << 56) - 1
     shifts = [88 - prefix for prefix in (32, 40, 48, 56, 64)]
-    words = [value, *(bits >> shift for shift in shifts)]
+    words = [address_number, *(bits >> shift for shift in shifts)]
     return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in words]
 
 
 def forbidden_reason(candidate: Address) -> str:
-    """Say why an address is never connected to, also if it is named; empty: it may be."""
+    """Return why an address is never connected to, even if listed; empty: it may be reached."""
     candidate = _embedded_ipv4(candidate)
     if any(
         variant in network
@@ -246,7 +246,7 @@ def forbidden_reason(candidate: Address) -> str:
 
 
 def non_public_reason(candidate: Address) -> str:
-    """Say why an address is not one of the public internet; empty: it is."""
+    """Return why an address is not on the public internet; empty: it is public."""
     effective_address = _embedded_ipv4(candidate)
     if reason := forbidden_reason(candidate):
         return reason
@@ -257,7 +257,7 @@ def non_public_reason(candidate: Address) -> str:
 
 
 def _is_local(candidate: Address) -> bool:
-    """Return whether an address is this machine's: only to such a one can a socket be bound."""
+    """Return whether an address is this machine's: only a local address can be bound."""
     family = socket.AF_INET if candidate.version == 4 else socket.AF_INET6
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.bind((str(candidate), 0))
@@ -265,14 +265,14 @@ def _is_local(candidate: Address) -> bool:
     return False
 
 
-class Gate:
-    """Opens the connections of one sandbox, as its policy allows. Thread-safe.
+class NetworkGate:
+    """A gate that opens the connections of one sandbox, if its policy allows them. Thread-safe.
 
     Args:
         policy: The policy.
         resolve: Resolves names, on this machine.
-        private: Whether the names may lead to private addresses. Only for names that this machine's
-            operator has configured, never for those of a benchmark or an agent.
+        private: Whether names may lead to private addresses. Only for names that this machine's
+            operator has configured, never for names from a benchmark or an agent.
     """
 
     def __init__(
@@ -286,21 +286,21 @@ class Gate:
 
     @property
     def refusal_counts(self) -> Mapping[str, int]:
-        """The connections that were refused: ``host:port: reason`` → how many."""
+        """Number of refused connections: ``host:port: reason`` → count."""
         with self._lock:
             return dict(self._refusal_counts)
 
     def allowed_text(self) -> str:
-        """Return what may be reached, in words."""
+        """Return the allowed hosts as a phrase."""
         hosts = ", ".join(map(str, self.policy.hosts))
         return f"{hosts} (ports 80 and 443, where none is named)"
 
     def connect_to_host(self, name: str, port: int) -> socket.socket:
-        """Connect to a host that a program has asked for.
+        """Connect to a host that a program requested.
 
         Raises:
-            RefusedError: The policy does not allow it. It is counted.
-            OSError: It cannot be reached.
+            RefusedError: The policy does not allow the connection. The gate counts it.
+            OSError: The host cannot be reached.
         """
         destination = f"{_printable_name(name)}:{port}"
         matching_hosts = [host for host in self.policy.hosts if host.admits(name, port)]
@@ -316,7 +316,7 @@ class Gate:
         )
 
     def endpoint(self, host: str, port: int) -> Handler:
-        """Return the handler of an endpoint's forward. It may be private, as it was named."""
+        """Return the handler of an endpoint's forward. A listed endpoint may be private."""
         destination = f"{host}:{port}"
 
         def serve(connection: socket.socket) -> None:
@@ -328,7 +328,7 @@ class Gate:
     def _connect(
         self, name: str, port: int, destination: str, refusal_reason: Callable[[Address], str]
     ) -> socket.socket:
-        """Resolve a name once, and connect to one of its addresses that may be reached."""
+        """Resolve a name once, and connect to the first permitted address that answers."""
         failure = OSError(f"{destination} has no address")
         reasons = []
         for family, kind, _, _, socket_address in self._resolve(
@@ -360,25 +360,27 @@ class Gate:
 
 
 def _printable_name(name: str) -> str:
-    """Return a name, which an agent has made, as one that can be shown."""
+    """Return an agent's host name with unprintable characters replaced."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_LONGEST_NAME])
 
 
 def proxy_variables(port: int) -> dict[str, str]:
-    """Return the variables by which programs find a proxy on the sandbox's loopback."""
+    """Return the environment variables that point programs to a proxy on the loopback."""
     proxies = dict.fromkeys(("http_proxy", "https_proxy"), f"http://127.0.0.1:{port}")
     variables = {**proxies, "no_proxy": "localhost,127.0.0.1,::1"}
     return {**variables, **{name.upper(): value for name, value in variables.items()}}
 
 
 def free_port(policy: Policy) -> int:
-    """Return the proxy's port: the first from `PROXY_PORT` on that no endpoint has."""
+    """Return the proxy's port: the first from `PROXY_PORT` on that no endpoint uses."""
     used_ports = {port for _, port in policy.endpoints}
     return next(port for port in range(PROXY_PORT, 65_536) if port not in used_ports)
 
 
-def handlers(gate: Gate, proxy: Callable[[Gate, socket.socket], None]) -> dict[int, Handler]:
-    """Return the forwards that a policy needs, port → handler."""
+def handlers(
+    gate: NetworkGate, proxy: Callable[[NetworkGate, socket.socket], None]
+) -> dict[int, Handler]:
+    """Return the forwards that a policy needs: port → handler."""
     port_handlers = {port: gate.endpoint(host, port) for host, port in gate.policy.endpoints}
     if gate.policy.hosts:
         port_handlers[free_port(gate.policy)] = partial(proxy, gate)

@@ -18,11 +18,11 @@ from types import ModuleType
 from intercode_sandbox.errors import PackageError
 
 _ROOT = sys.modules["intercode_sandbox"]
-"""Root module of the package; an import statement would close a circle of type-checking imports."""
+"""Root module of the package; an import statement would create a cycle of type-checking imports."""
 ORIGIN: str = _ROOT.ORIGIN
 
 _DECLARATION = f'ORIGIN = "{ORIGIN}"'
-"""Line of an upper package's ``__init__.py``, which is read where the module is not imported."""
+"""Line of an upper package's ``__init__.py``, to be read without importing the module."""
 
 
 def check_package(package: ModuleType, dependent: str, file: str) -> None:
@@ -57,7 +57,7 @@ def check_package(package: ModuleType, dependent: str, file: str) -> None:
 
 
 def check_upper_package(name: str) -> None:
-    """Refuse an upper package of another project or another version; no code of it runs.
+    """Refuse an upper package of another project or another version, without running its code.
 
     A missing package passes: its import fails by itself.
 
@@ -69,7 +69,7 @@ def check_upper_package(name: str) -> None:
     """
     if (spec := find_spec(name)) is None:
         return
-    file = spec.origin or str(spec.submodule_search_locations)  # the folders of a namespace
+    file = spec.origin or str(spec.submodule_search_locations)  # folders of a namespace package
     if not _declares_origin(Path(file)):
         raise PackageError(
             f"{name} ({file}) is not InterCode's package of this name. Remove or rename it; pip "
@@ -94,7 +94,7 @@ def _declares_origin(file: Path) -> bool:
 
 
 def _metadata_of_other_version(file: str, distribution: str, version: str) -> Path | None:
-    """Return a distribution's metadata beside its package, unless the version is there."""
+    """Return the metadata of another version beside a package; None if `version` is installed."""
     site = Path(file).parents[1]
     if (site / f"{distribution}-{version}.dist-info").exists():
         return None

@@ -1,6 +1,7 @@
-"""Ownership: sandboxes and their files belong to the process that made them, never to its forks.
+"""Ownership: sandboxes and their files belong to the process that created them, never to its forks.
 
-A lease is a name that tells whose a thing is, so that a sweep can tell what a killed process left.
+A lease is a name that identifies the owner of a resource. A sweep removes the resources whose lease
+belongs to a process that has ended.
 """
 
 from __future__ import annotations
@@ -21,54 +22,53 @@ from intercode_sandbox.interruption import is_callers
 
 
 class SupportsDisown(Protocol):
-    """A resource that a forked process must not use in its parent's name."""
+    """A resource that a forked process must not use in place of its parent."""
 
     def disown(self) -> None:
-        """Let go of it, in a fork, so that nothing done there reaches it."""
+        """Release the fork's copy, without any effect on the parent's resource."""
 
 
 class SupportsClose(Protocol):
-    """A provider, as far as its end goes."""
+    """A provider, reduced to its `close`."""
 
     def close(self) -> None:
-        """End all that it has started. Idempotent."""
+        """End everything that the provider has started. Idempotent."""
 
 
 _owned_resources: weakref.WeakSet[SupportsDisown] = weakref.WeakSet()
 
 
-def disown_in_forks(thing: SupportsDisown) -> None:
-    """Register a resource that every forked process is to let go of.
+def disown_in_forks(resource: SupportsDisown) -> None:
+    """Register a resource that every forked process must release.
 
-    A fork that kept descriptors would also hide from the other end that this process has ended.
+    A fork that kept descriptors would also hide the end of this process from its peers.
     """
-    _owned_resources.add(thing)
+    _owned_resources.add(resource)
 
 
 def _disown_all() -> None:
-    for thing in list(_owned_resources):
-        thing.disown()
+    for resource in list(_owned_resources):
+        resource.disown()
     _owned_resources.clear()
 
 
 os.register_at_fork(after_in_child=_disown_all)
 
 
-class OneCaller:
-    """Lets in one call at a time, and only of the process that made this.
+class CallGuard:
+    """A guard that admits one call at a time, and only of the process that created the guard.
 
-    The call's frame is the holder, not a lock: Ctrl-C can strike on the way in or out, and a lock
-    would then stay locked for good. A frame that has ended holds nothing.
+    The call's frame holds the guard, not a lock: Ctrl-C can strike during entry or exit, and would
+    leave a lock locked forever. A frame that has ended holds nothing.
 
     Args:
-        subject: Names the thing that is guarded, for messages.
-        release: A method that frees what the thing holds, once a call that `cut` has marked is
-            over.
+        subject: Names the guarded object, for messages.
+        release: A method that frees the object's resources after a call that `cut` has marked.
     """
 
     def __init__(self, subject: str, release: Callable[[], object] | None = None) -> None:
         self._subject = subject
-        # Weak: a thing that is dropped is freed at once, and not when cycles are collected.
+        # Weak: an abandoned object is freed at once, not by the cycle collector.
         self._release = None if release is None else weakref.WeakMethod(release)
         self._is_cut = False
         self._owner = os.getpid()
@@ -78,7 +78,7 @@ class OneCaller:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a fork of the process that made it."""
+        """Whether this process is a fork of the guard's process."""
         return os.getpid() != self._owner
 
     def __enter__(self) -> None:
@@ -92,7 +92,7 @@ class OneCaller:
                 f"{self._subject} was made by process {self._owner}, and this is its forked child "
                 f"{os.getpid()}: sandboxes are not shared. Make the environment in the child"
             )
-        with self._lock:  # for a moment: an exception never leaves it locked
+        with self._lock:  # held briefly: an exception never leaves it locked
             if self._holder is None or not _is_executing(self._holder):
                 self._holder, self._is_cut = sys._getframe(1), False
                 return
@@ -107,7 +107,7 @@ class OneCaller:
         """End a call.
 
         Raises:
-            EnvironmentStateError: `cut` has marked the call, whatever has come of it.
+            EnvironmentStateError: `cut` has marked the call, whatever its result.
         """
         with self._lock:
             is_cut, self._holder, self._is_cut = self._is_cut, None, False
@@ -119,9 +119,10 @@ class OneCaller:
             raise EnvironmentStateError(f"{self._subject} was closed during an action") from error
 
     def cut(self) -> bool:
-        """Mark the running call as closed under its hands; return whether there is one.
+        """Mark the running call as closed during its run; return whether a call is running.
 
-        The call fails at its end, and frees what it has used, which the closing thread cannot do.
+        The marked call fails at its end, and frees its resources, which the closing thread cannot
+        do.
         """
         with self._lock:
             holder = None if self.forked else self._holder
@@ -130,45 +131,45 @@ class OneCaller:
 
 
 def _is_executing(frame: FrameType) -> bool:
-    """Whether a frame has not ended; one that has is cleared."""
+    """Return whether a frame is still executing; clear a frame that has ended."""
     try:
         frame.clear()
-    except RuntimeError:  # the only answer that Python gives to this question
+    except RuntimeError:  # Python offers no other test
         return True
     return False
 
 
 def register_finalizer(
-    thing: object, work: Callable[..., object], *arguments: Any
+    owner: object, callback: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
-    """Register work for when an object is gone, or this process ends; a fork never does it."""
-    return weakref.finalize(thing, _if_owner, os.getpid(), work, arguments)
+    """Register work for an object's end or this process's exit; a fork never does the work."""
+    return weakref.finalize(owner, _call_if_owner, os.getpid(), callback, arguments)
 
 
 def register_release(
-    thing: object, work: Callable[..., object], *arguments: Any
+    owner: object, callback: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
-    """Register the freeing of what an object holds, for an owner who drops it without `close`.
+    """Register the release of an object's resources, for an owner who drops it without `close`.
 
-    It may be done in any thread, at any line: `work` takes no lock that is not reentrant, and waits
-    for nothing. At the end of this process the kernel does it. A fork does it, too: its descriptors
-    are its own.
+    The work may run in any thread, at any line: `callback` takes no lock that is not reentrant, and
+    never waits. At the exit of this process the kernel releases the resources. A fork does the
+    work, too: its descriptors are separate.
 
     Returns:
-        The finalizer. Who closes the object calls it, so that it is done once.
+        The finalizer. `close` of the object calls it, so the work is done once.
     """
-    finalizer = weakref.finalize(thing, work, *arguments)
+    finalizer = weakref.finalize(owner, callback, *arguments)
     finalizer.atexit = False
     return finalizer
 
 
-def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+def _call_if_owner(pid: int, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     if os.getpid() == pid:
-        work(*arguments)
+        callback(*arguments)
 
 
 def close_at_exit(provider: SupportsClose) -> None:
-    """Register a provider to be closed when the process ends, if it is still there then."""
+    """Register a provider to be closed at this process's exit, if the provider still exists."""
     atexit.register(_close, weakref.ref(provider))
 
 
@@ -179,15 +180,15 @@ def _close(provider: weakref.ref[SupportsClose]) -> None:
 
 
 def new_lease() -> str:
-    """Return a new name that belongs to this process: its pid, start time and pid namespace."""
+    """Return a new lease of this process: its pid, start time, pid namespace, and a random part."""
     pid = os.getpid()
     return f"{pid}-{start_time(pid)}-{_pid_namespace()}-{os.urandom(3).hex()}"
 
 
 def is_gone(lease: str) -> bool:
-    """Whether the process that a lease belongs to has ended.
+    """Return whether a lease's process has ended.
 
-    Of another pid namespace, another container's, nothing is known: then False.
+    Return False for a process of another pid namespace (another container): its state is unknown.
     """
     fields = lease.split("-")
     if len(fields) != 4 or not fields[0].isdigit() or fields[2] != _pid_namespace():
@@ -196,14 +197,14 @@ def is_gone(lease: str) -> bool:
 
 
 def has_ended(pid: int, expected_start: int | None) -> bool:
-    """Whether a process has ended: there is no such pid, or it has another start time.
+    """Return whether a process has ended: its pid is unused, or has another start time.
 
-    A process that `/proc` does not show may still run: `/proc` hides those of other users
-    (`hidepid`), and from a process that has given up root even itself.
+    A process that `/proc` does not show may still run: `/proc` hides other users' processes
+    (`hidepid`). From a process that has given up root, it hides even the process itself.
 
     Args:
         pid: The pid, in this process's namespace.
-        expected_start: The start time, in the kernel's ticks; None: it is not known.
+        expected_start: The start time, in the kernel's ticks; None: unknown.
     """
     actual_start = start_time(pid)
     if actual_start is not None and expected_start is not None:
@@ -212,13 +213,13 @@ def has_ended(pid: int, expected_start: int | None) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except (PermissionError, OverflowError):  # another user's; no process's at all
+    except (PermissionError, OverflowError):  # another user's process; or not a valid pid
         return False
     return False
 
 
 def start_time(pid: int) -> int | None:
-    """Return the start time of a process, in the kernel's ticks; None: `/proc` does not show it."""
+    """Return a process's start time, in the kernel's ticks; None: `/proc` does not show it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

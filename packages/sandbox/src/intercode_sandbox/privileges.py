@@ -1,6 +1,6 @@
-"""The rights of this process over the machine, and the user that owns sandboxes' files.
+"""The privileges of the current process over the machine, and the user that owns sandboxes' files.
 
-Standard library only: the spawner loads it.
+This module imports the standard library only, because the spawner loads it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 STAND_IN_ID = 0x7000_FFFF
-"""The id of sandboxes where root may not make ranges of ids: no account has it, as it lies between
-what systemd keeps for containers and its foreign ids."""
+"""The user id of sandboxes if root cannot map ranges of ids. No account has it: the number lies
+between systemd's ranges for containers and for foreign ids."""
 
 _CONTAINER = (
     "a container (docker run --security-opt seccomp=unconfined "
@@ -31,19 +31,19 @@ _ROOT_CAPABILITIES = {
     **{"dac_override": 1, "fowner": 3, "kill": 5},
     **{"net_admin": 12, "sys_ptrace": 19, "sys_admin": 21, "mknod": 27},
 }
-"""The capabilities that a sandbox of the stand-in, or of root, needs: name → bit."""
+"""The capabilities that a sandbox of the stand-in user, or of root, needs: name → bit."""
 
 
 def unsupported_system() -> str:
-    """Say what to do on a system that cannot run sandboxes; "" on Linux."""
+    """Return the alternative for a system that cannot run sandboxes; "" on Linux."""
     if sys.platform == "linux":
         return ""
     system, alternative = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
     return f"sandboxes need Linux, and this is {system}. InterCode works in {alternative}"
 
 
-def permitted() -> int:
-    """The capabilities that this process may make use of, as a bit mask."""
+def read_permitted_capabilities() -> int:
+    """Return the capabilities that this process is permitted to use, as a bit mask."""
     with Path("/proc/self/status").open() as file:
         for line in file:
             if line.startswith("CapPrm:"):
@@ -52,9 +52,9 @@ def permitted() -> int:
 
 
 def is_root() -> bool:
-    """Whether this process is the machine's root, and can give each sandbox ids of its own.
+    """Return whether this process is the machine's root, and can give each sandbox unique ids.
 
-    Root of a user namespace, or of a restricted container, is not.
+    False for root of a user namespace, or of a restricted container.
     """
     return os.geteuid() == 0 and _has_root_privileges()
 
@@ -67,8 +67,8 @@ def _has_root_privileges() -> bool:
 
 
 def missing_capabilities(stand_in: bool = False) -> list[str]:
-    """List the capabilities that root, or the stand-in, needs, and this process has not."""
-    permitted_mask = permitted()
+    """List the capabilities that root, or the stand-in user, needs and this process lacks."""
+    permitted_mask = read_permitted_capabilities()
     required_bits = _STAND_IN_CAPABILITIES if stand_in else _ROOT_CAPABILITIES
     return [
         f"CAP_{name.upper()}"
@@ -78,10 +78,10 @@ def missing_capabilities(stand_in: bool = False) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for everything that can be made again, as the environment names it.
+    """Return the cache folder, configured by the environment or in the user's home.
 
     Raises:
-        SandboxUnavailableError: It names none, and this user has no home.
+        SandboxUnavailableError: The environment names no folder, and this user has no home.
     """
     if configured_path := os.environ.get("INTERCODE_CACHE"):
         return Path(configured_path).expanduser().absolute()
@@ -91,7 +91,7 @@ def cache_folder() -> Path:
         return Path.home() / ".cache" / "intercode"
     except RuntimeError as error:
         from intercode_sandbox.errors import (
-            SandboxUnavailableError,  # not where containers load this
+            SandboxUnavailableError,  # containers load this module without `errors`
         )
 
         reason = (
@@ -103,28 +103,32 @@ def cache_folder() -> Path:
 
 
 def _on_overlay(folder: Path) -> bool:
-    """Whether a folder is on an overlay, as a container's root is: its ids cannot be mapped."""
-    place = next(place for place in (folder, *folder.parents) if os.access(place, os.F_OK))
-    return _file_system(place)[1] == "overlay"
+    """Return whether a folder is on an overlay, whose ids cannot be mapped (a container's root)."""
+    existing_folder = next(
+        existing_folder
+        for existing_folder in (folder, *folder.parents)
+        if os.access(existing_folder, os.F_OK)
+    )
+    return _mounted_file_system(existing_folder)[1] == "overlay"
 
 
-def _file_system(place: Path) -> tuple[str, str]:
-    """Return which folder of a file system is mounted where a path is, and the system's type.
+def _mounted_file_system(path: Path) -> tuple[str, str]:
+    """Return the folder of the file system mounted at a path, and the file system's type.
 
-    Both are "" on btrfs, whose folders have numbers that no mount has.
+    Both are "" on btrfs, whose subvolumes have device numbers that no mount has.
     """
-    number = place.stat().st_dev
+    device = path.stat().st_dev
     with Path("/proc/self/mountinfo").open() as file:
         for line in file:
             fields = line.split()
-            if fields[2] == f"{os.major(number)}:{os.minor(number)}":
+            if fields[2] == f"{os.major(device)}:{os.minor(device)}":
                 return fields[3], fields[fields.index("-") + 1]
     return "", ""
 
 
 @cache
 def in_pod() -> bool:
-    """Whether this is a container of a Kubernetes pod, whichever engine runs it."""
+    """Return whether this is a container of a Kubernetes pod, with any engine."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return True
     marks = {"/proc/self/cgroup": "kubepods", "/proc/self/mountinfo": "/kubelet/pods/"}
@@ -137,25 +141,25 @@ def in_pod() -> bool:
 
 @cache
 def in_container() -> bool:
-    """Whether this is a container of Docker, Podman or a pod."""
+    """Return whether this is a container of Docker, Podman or a pod."""
     if in_pod():
         return True
     if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
         return False
-    # A virtual machine that is made of an image has a file system of its own.
-    folder, kind = _file_system(Path("/"))
+    # A virtual machine created from an image has its own root file system.
+    folder, kind = _mounted_file_system(Path("/"))
     return kind == "overlay" or folder != "/"
 
 
 def as_root(command: str) -> str:
-    """Return how this user has the machine's root run a command."""
+    """Return the command by which this user runs another command as the machine's root."""
     if os.geteuid() == 0:
         return command
     return f"sudo {command}" if _has_program("sudo") else f"su -c '{command}'"
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs a system package, as Debian calls it."""
+    """Return the command that installs a system package, by its Debian name."""
     if _has_program("apt-get"):
         return as_root(f"apt-get install {package}")
     return f"install the system's package of {package}"
@@ -167,21 +171,21 @@ def _has_program(program: str) -> bool:
 
 
 def has_machines_id() -> bool:
-    """Whether this process has the machine's user 0, whatever that is called here.
+    """Return whether this process runs as the machine's user 0, by any number in its namespace.
 
-    /proc belongs to it. A sandbox must never have this id: files of the machine that are for root
-    alone would be its own.
+    The owner of /proc is the machine's user 0. A sandbox must never have this id: it could then
+    access the machine's files that only root may access.
     """
     return Path("/proc").stat().st_uid == os.geteuid()
 
 
 def needs_stand_in() -> bool:
-    """Whether this process has the machine's user 0, but is not what `is_root` asks for."""
+    """Return whether this process runs as the machine's user 0, but `is_root` is False."""
     return has_machines_id() and not is_root()
 
 
 def stand_in_reason() -> str:
-    """Say why, where `needs_stand_in`."""
+    """Return the reason why `needs_stand_in` is true."""
     if missing_names := missing_capabilities():
         return f"root has no {', '.join(missing_names)} here"
     return f"{cache_folder()} is on an overlay, whose ids cannot be mapped"
@@ -189,7 +193,7 @@ def stand_in_reason() -> str:
 
 @cache
 def sandboxes_user() -> int | None:
-    """The user that sandboxes' files must belong to; None: this process's own."""
+    """Return the user that must own sandboxes' files; None: this process's user."""
     return STAND_IN_ID if needs_stand_in() else None
 
 
@@ -199,12 +203,12 @@ def has_single_user() -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, if it is not there, that no other user of the machine can enter.
+    """Create a folder, if missing, that no other user of the machine can enter.
 
-    Where sandboxes run as the stand-in, its group may pass through the folder.
+    If sandboxes run as the stand-in user, its group may pass through the folder.
 
     Raises:
-        OSError: It cannot be made, or belongs to another.
+        OSError: The folder cannot be created, or belongs to another user.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     user = sandboxes_user()
@@ -214,13 +218,13 @@ def make_private(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
     if stat.S_IMODE(status.st_mode) != mode or user not in (None, status.st_gid):
         if user is not None:
-            with suppress(OSError):  # there is no such id: sandboxes will be refused, and why
+            with suppress(OSError):  # an unmapped id: sandboxes are refused later, with the reason
                 os.chown(folder, -1, user)
         folder.chmod(mode)
 
 
-def hand_over(folder: Path) -> None:
-    """Give a folder and all that is in it to the user of sandboxes, where that is another."""
+def transfer_ownership(folder: Path) -> None:
+    """Give a folder and its content to the user of sandboxes, if that is another user."""
     user = sandboxes_user()
     if user is None:
         return

@@ -1,4 +1,4 @@
-"""The providers of sandboxes by name: `get_provider`."""
+"""Registry of sandbox providers, and the process-wide instances of `get_provider`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PROVIDERS = Registry(
     },
     "intercode.sandboxes",
 )
-"""Name → a function or class that makes a `Provider`; from ``preload`` and ``path`` where it is to
-run modules."""
+"""Name → a function or class that creates a `Provider`; with arguments ``preload`` and ``path``
+if its sandboxes run modules."""
 
 _shared_providers: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Provider] = {}
 _lock = threading.Lock()
@@ -30,19 +30,19 @@ _lock = threading.Lock()
 def get_provider(
     name: str = "native", preload: Sequence[str] = (), path: Sequence[str | os.PathLike[str]] = ()
 ) -> Provider:
-    """Return the process-wide provider of that name: all environments share what it has started.
+    """Return the process-wide provider of a name: all environments share its state.
 
-    There is one for each list of modules to preload.
+    Each list of modules to preload has its own instance.
 
     Args:
-        name: ``native`` or ``docker``; or your own, as ``path/to/file.py:name`` or by an entry
-            point.
-        preload: The modules that its sandboxes' workers run: they have ``main(socket)``. They can
-            import Python's standard library, and what is in `path`.
-        path: Folders with modules of your own.
+        name: ``native`` or ``docker``; or your own provider, by ``path/to/file.py:name`` or an
+            entry point.
+        preload: Modules of the sandboxes' workers, each with ``main(socket)``. The modules can
+            import Python's standard library, and modules in `path`.
+        path: Folders with your own modules.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: No provider has that name.
     """
     for option, value in {"preload": preload, "path": path}.items():
         if isinstance(value, str | os.PathLike):

@@ -1,7 +1,7 @@
-"""An HTTP proxy for one sandbox: CONNECT and plain HTTP, to the hosts that its gate opens.
+"""An HTTP proxy for one sandbox: CONNECT and plain HTTP, to the hosts that its gate allows.
 
-The request's own host decides, whatever name is sent afterwards inside of a connection (SNI): to
-allow a host is to allow what its server serves under any name.
+The request's host decides, even if the connection later carries another name (SNI). An allowed
+host is allowed with everything that its server serves under any name.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from urllib.parse import urlsplit
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.forwarding import address, join
-from intercode_sandbox.network import Gate, RefusedError
+from intercode_sandbox.network import NetworkGate, RefusedError
 
 _LONGEST_HEAD = 65_536
 _HEAD_SECONDS = 30.0
-"""For a whole head, however slowly its bytes come."""
+"""Time limit for a complete request head, even if its bytes arrive slowly."""
 _REQUEST = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]+) HTTP/1\.[01]")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*")
 _DROPPED_FIELDS = {b"host", b"connection", b"keep-alive", b"upgrade", b"te", b"proxy-connection"}
 _DROPPED_FIELDS |= {b"proxy-authorization"}
-"""Fields that the proxy does not pass on, or writes itself."""
+"""Header fields that the proxy removes, or writes itself."""
 
 
 class _BadRequestError(Exception):
-    """A request that is not one of HTTP to a proxy."""
+    """A request that is not a valid HTTP request to a proxy."""
 
 
-def serve(gate: Gate, client: socket.socket) -> None:
-    """Serve one connection of a sandbox: one request, and what follows it.
+def serve(gate: NetworkGate, client: socket.socket) -> None:
+    """Serve one connection of a sandbox: one request, then the relayed stream.
 
     Args:
-        gate: Decides, and connects.
+        gate: Decides on the host, and connects to it.
         client: The connection.
     """
     try:
@@ -57,7 +57,7 @@ def serve(gate: Gate, client: socket.socket) -> None:
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
-    """Return a request's lines, and what came after them."""
+    """Return a request's head, and the bytes after it."""
     deadline = time.monotonic() + _HEAD_SECONDS
     data = bytearray()
     while (end := data.find(b"\r\n\r\n")) < 0:
@@ -76,7 +76,7 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _read_request(head: bytes) -> tuple[bytes, str, int, bytes]:
-    """Return a request's method, its host and port, and what the server is to get of its head."""
+    """Parse a request's head; return its method, host, port, and the head for the server."""
     request_line, *fields = head.split(b"\r\n")
     if (match := _REQUEST.fullmatch(request_line)) is None:
         raise _BadRequestError("not a request of HTTP/1.1")
@@ -117,6 +117,6 @@ def _send_response(client: socket.socket, status: HTTPStatus, message: str) -> N
         f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    with suppress(OSError):  # it has gone
+    with suppress(OSError):  # the client has disconnected
         client.settimeout(_HEAD_SECONDS)
         client.sendall(head.encode() + body)

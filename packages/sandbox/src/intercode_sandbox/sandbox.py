@@ -1,7 +1,7 @@
-"""`Sandbox`: the class that users construct, over the sandboxes of any provider.
+"""`Sandbox`: the public class over the sandboxes of any provider.
 
-Options are checked, and everything else is done by the `SandboxBackend` that the provider starts:
-`Sandbox.backend`. Its event-loop twin is `intercode_sandbox.async_sandbox`.
+`Sandbox` validates options and delegates all work to `Sandbox.backend`, the `SandboxBackend` that
+the provider starts. The event-loop twin is `intercode_sandbox.async_sandbox`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,28 @@ from typing import Any, Literal, Self, TypeVar
 from intercode_sandbox.base import (
     Change,
     Completed,
-    CountsMemory,
     FreeSpace,
-    Freezes,
-    HasTerminals,
     Limits,
     Process,
     Program,
     Provider,
+    ResultT,
     SandboxBackend,
-    Seen,
     Snapshot,
+    SupportsFork,
     SupportsFreeSpace,
+    SupportsMemoryPeak,
+    SupportsTerminals,
     Worker,
 )
 from intercode_sandbox.errors import UsageError
-from intercode_sandbox.forwarding import CONNECTIONS, IDLE_SECONDS, Forward, Forwards, Handler
+from intercode_sandbox.forwarding import (
+    CONNECTIONS,
+    IDLE_SECONDS,
+    Forward,
+    Handler,
+    SupportsForwarding,
+)
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.providers import get_provider
 from intercode_sandbox.suggestions import hint_text
@@ -44,10 +50,10 @@ Data = bytes | bytearray | memoryview | str
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """The checked options of a sandbox; nothing has been started.
+    """The validated options of a sandbox, before its start.
 
     Raises:
-        UsageError: An option does not exist, or its value makes no sense.
+        UsageError: An option does not exist, or its value is invalid.
     """
 
     image: str | Snapshot
@@ -56,7 +62,7 @@ class StartRequest:
     network: Network
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         image: str | Snapshot = "host",
         *,
@@ -67,18 +73,18 @@ class StartRequest:
         path: Sequence[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> Self:
-        """Return the request of a sandbox's options: see `Sandbox`."""
+        """Validate a sandbox's options and return their request: see `Sandbox`."""
         if not image or not isinstance(image, str | Snapshot):
             raise UsageError(f"an image must be a name or a snapshot, not {image!r}")
         for name in options:
             if name not in OPTIONS:
                 raise UsageError(f"a sandbox has no option {name!r}{hint_text(name, OPTIONS)}")
-        checked_limits = Limits.of(limits, **options)
+        checked_limits = Limits.merge(limits, **options)
         if not isinstance(network, bool | str | Sequence):
             raise UsageError(
                 f"network must be True, False, a host or a list of hosts, not {network!r}"
             )
-        Policy.of(network)
+        Policy.parse(network)
         if isinstance(provider, str):
             provider = get_provider(provider, preload, path)
         elif not hasattr(provider, "start"):
@@ -97,7 +103,7 @@ class StartRequest:
 
         Raises:
             ImageError: The image cannot be found or built.
-            SandboxUnavailableError: This machine does not permit it.
+            SandboxUnavailableError: This machine does not permit the sandbox.
         """
         return self.provider.start(self.image, self.limits, self.network)
 
@@ -105,24 +111,26 @@ class StartRequest:
 class Sandbox:
     """A started sandbox: an image's files, and programs that see nothing else of this machine.
 
-    ``with`` closes it, and so do `close`, the end of this process, and the last reference to it.
-    Not thread-safe, save for `close`; use one for each thread.
+    ``with`` closes the sandbox, and so do `close`, the end of this process, and the last reference.
+    Not thread-safe, except `close`; use one sandbox per thread.
 
     Args:
-        image: The files that its programs see: an image's name, or a snapshot of the same provider.
-        provider: ``native`` or ``docker``; a provider of your own, or its name.
-        network: False: nothing. True: all that this machine reaches. Else hosts: ``"pypi.org"``,
-            ``["pypi.org", "*.example.org"]``, or one endpoint, ``"127.0.0.1:8000"``.
-        limits: Limits, or names with values.
+        image: The files of its programs: an image's name, or a snapshot of the same provider.
+        provider: ``native``, ``docker``, or your own provider or its name.
+        network: False: no host. True: all hosts that this machine reaches. Else hosts:
+            ``"pypi.org"``, ``["pypi.org", "*.example.org"]``, or one endpoint,
+            ``"127.0.0.1:8000"``.
+        limits: Limits, or a mapping of names to values.
         preload: The modules that `worker` starts.
-        path: Folders in which those are found.
-        **options: Limits by name, as ``memory="512M"``, ``timeout="30s"`` or ``processes=64``: the
-            fields of `Limits`.
+        path: Folders with these modules.
+        **options: Limits by name, such as ``memory="512M"``, ``timeout="30s"`` or
+            ``processes=64``: the fields of `Limits`.
 
     Raises:
-        UsageError: An option does not exist, or its value makes no sense; nothing was started.
+        UsageError: An option does not exist, or its value is invalid; nothing was started.
         ImageError: The image cannot be found or built.
-        SandboxUnavailableError: This machine does not permit it; the message names the fix.
+        SandboxUnavailableError: This machine does not permit the sandbox; the message names the
+            fix.
     """
 
     backend: SandboxBackend
@@ -139,7 +147,7 @@ class Sandbox:
         path: Sequence[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> None:
-        request = StartRequest.of(
+        request = StartRequest.from_options(
             image,
             provider=provider,
             network=network,
@@ -152,24 +160,24 @@ class Sandbox:
 
     @classmethod
     def from_backend(cls, backend: SandboxBackend) -> Self:
-        """Return the sandbox of a backend that was started already, and owns it from now on."""
+        """Return a sandbox that owns, and later closes, a backend that already runs."""
         sandbox = cls.__new__(cls)
         sandbox.backend = backend
         return sandbox
 
     @property
     def limits(self) -> Limits:
-        """The limits that it was started with."""
+        """The sandbox's limits."""
         return self.backend.limits
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The environment variables that its programs start with."""
+        """The environment variables at the start of its programs."""
         return self.backend.env
 
     @property
     def cwd(self) -> str:
-        """The working directory that its programs start in."""
+        """The working directory at the start of its programs."""
         return self.backend.cwd
 
     # -- programs --------------------------------------------------------------------------------
@@ -187,26 +195,26 @@ class Sandbox:
         merge_stderr: bool = False,
         stop: int | None = None,
     ) -> Completed:
-        """Run a program to its end. Returns when *it* ends, whatever its children still hold.
+        """Run a program to its end, and return then, even if its children hold its output open.
 
         Args:
-            argv: The program and its arguments; looked up in the image's ``PATH``.
-            stdin: Its whole input, a text as UTF-8; None is ``/dev/null``.
+            argv: The program and its arguments; the program is resolved by the image's ``PATH``.
+            stdin: The whole input, a text as UTF-8; None is ``/dev/null``.
             cwd: Absolute, or relative to the image's working directory (the default).
-            env: Variables added to the image's environment.
+            env: Environment variables added to the image's.
             user: A user's name in the sandbox, or ``uid`` / ``uid:gid``; default: the image's.
-            timeout: Seconds; default: ``limits.timeout``. Then it and all that it started die, and
-                the output so far is in the result, with ``timed_out``.
-            output_limit: Bytes kept of each stream; default: ``limits.output``.
-            merge_stderr: Both streams come as stdout, in the order in which they were written.
-            stop: A descriptor of yours. As soon as another thread makes it readable, the program
-                and all that it started die.
+            timeout: Seconds; default: ``limits.timeout``. Then the program and all its descendants
+                are killed, and the result holds the output until then, with ``timed_out``.
+            output_limit: Bytes retained of each stream; default: ``limits.output``.
+            merge_stderr: Both streams arrive as stdout, in the order of their writes.
+            stop: Your descriptor. As soon as another thread makes it readable, the program and all
+                its descendants are killed.
 
         Raises:
-            UsageError: An argument makes no sense, such as a text for `argv`.
+            UsageError: An argument is invalid, such as a text for `argv`.
             ActionError: `argv` is empty or holds a NUL.
             FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered.
-            LookupError: There is no such user.
+            LookupError: The user does not exist.
             SandboxError: The sandbox failed, or is closed.
         """
         return self.backend.exec(
@@ -233,20 +241,20 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> Process:
-        """Start a program and keep talking to it, by the descriptors in `Process.fds`.
+        """Start a program and keep its streams open, as the descriptors in `Process.fds`.
 
         Args:
-            argv: As in `exec`.
-            channels: Descriptor inside → who may do what with it there: see `SandboxBackend.popen`.
-                Default: the program reads 0 and writes 1.
-            merge_stderr: Descriptor 2 is the same stream as 1, in order; else ask for 2 as "w".
-            cwd: As in `exec`.
-            env: As in `exec`.
-            user: As in `exec`.
+            argv: See `exec`.
+            channels: Descriptor inside → its kind: see `SandboxBackend.popen`. Default: the program
+                reads 0 and writes 1.
+            merge_stderr: Descriptor 2 is the same stream as 1, in order; else request 2 as "w".
+            cwd: See `exec`.
+            env: See `exec`.
+            user: See `exec`.
 
         Raises:
-            UsageError, ActionError, LookupError, SandboxError: As `exec`.
-            OSError: The program cannot be started there.
+            UsageError, ActionError, LookupError, SandboxError: See `exec`.
+            OSError: The program cannot be started in the sandbox.
         """
         return self.backend.popen(
             _checked_argv(argv),
@@ -258,7 +266,7 @@ class Sandbox:
         )
 
     def worker(self, module: str) -> Worker:
-        """Start a module that `preload` names: its ``main(socket)``, in a millisecond.
+        """Start a module of `preload` by its ``main(socket)``, within a millisecond.
 
         Raises:
             LookupError: The module was not preloaded.
@@ -267,30 +275,30 @@ class Sandbox:
         return self.backend.worker(module)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes except the pids (as seen inside) in `keep`; return their number."""
+        """Kill all processes except the pids (numbered inside) in `keep`; return their number."""
         return self.backend.kill(keep)
 
     def processes(self) -> list[int]:
-        """Return the pids (as seen inside) of what runs, except process 1."""
+        """Return the pids (numbered inside) of all running processes except process 1."""
         return self.backend.processes()
 
     def programs(self) -> list[Program]:
-        """List what runs, except process 1, with its name and its open descriptors.
+        """List the running programs except process 1, with their names and open descriptors.
 
         Raises:
-            UsageError: Sandboxes of this provider cannot.
+            UsageError: This provider's sandboxes cannot list programs.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("list programs")
         return self.backend.programs()
 
     def terminal(self) -> int:
-        """Make a terminal; return the descriptor of its master's end.
+        """Create a terminal; return the descriptor of its master's end.
 
         Raises:
-            UsageError: Sandboxes of this provider cannot.
+            UsageError: This provider's sandboxes cannot create terminals.
         """
-        if not isinstance(self.backend, HasTerminals):
+        if not isinstance(self.backend, SupportsTerminals):
             raise _unsupported_error("make terminals")
         return self.backend.terminal()
 
@@ -304,21 +312,21 @@ class Sandbox:
         connections: int = CONNECTIONS,
         idle: float = IDLE_SECONDS,
     ) -> Forward:
-        """Let ``127.0.0.1:port`` of the sandbox lead to one address, or to a function, out here.
+        """Forward ``127.0.0.1:port`` of the sandbox to one address, or function, of the host.
 
         Args:
             port: From 1 to 65535.
-            to: ``host:port``, the absolute path of a Unix socket, or a function that is called
-                with each connection's socket, on a thread of its own.
-            connections: The number of connections at a time, at least 1. Others wait.
+            to: ``host:port``, the absolute path of a Unix socket, or a function that a new thread
+                calls with the socket of each connection.
+            connections: The number of simultaneous connections, at least 1. Others wait.
             idle: Seconds without a byte after which a connection to an address is closed.
 
         Raises:
-            UsageError: The port or the address makes no sense, the sandbox shares the machine's
-                network, or sandboxes of this provider cannot.
-            CausedInsideError: The port is in use there.
+            UsageError: The port or the address is invalid, the sandbox shares the machine's
+                network, or this provider's sandboxes cannot forward ports.
+            CausedInsideError: The port is in use inside the sandbox.
         """
-        if not isinstance(self.backend, Forwards):
+        if not isinstance(self.backend, SupportsForwarding):
             raise _unsupported_error("forward ports")
         return self.backend.forward(port, to, connections=connections, idle=idle)
 
@@ -334,12 +342,12 @@ class Sandbox:
         return self.backend.read_file(path, _parse_value(size, "limit", limit))
 
     def write_file(self, path: str | PurePosixPath, data: Data, mode: int = 0o644) -> None:
-        """Write a regular file, a text as UTF-8, and the missing directories above it.
+        """Write a regular file (a text as UTF-8), and the missing directories above it.
 
         Raises:
             UsageError: `data` is neither a text nor bytes.
             IsADirectoryError, PermissionError: As named.
-            OSError: For instance no space left.
+            OSError: The write failed, for instance for lack of space.
         """
         self.backend.write_file(path, _as_bytes(data, "data"), mode)
 
@@ -347,10 +355,10 @@ class Sandbox:
         """Copy a regular file of this machine, with its permissions, to a path in the sandbox.
 
         Raises:
-            OSError: The file cannot be read; or as `write_file`.
+            OSError: The file cannot be read; or see `write_file`.
         """
         with Path(source).open("rb") as file:
-            # A setuid bit would be one for the sandbox's users.
+            # A setuid bit would take effect for the sandbox's users.
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
             self.backend.write_file(path, file.read(), mode)
 
@@ -369,59 +377,61 @@ class Sandbox:
         Path(target).write_bytes(self.read_file(path, limit))
 
     def changes(self) -> list[Change]:
-        """List all that differs from the image or snapshot that it was started from, by path."""
+        """List all differences from the sandbox's original image or snapshot, sorted by path."""
         return self.backend.changes()
 
     # -- copies ----------------------------------------------------------------------------------
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
-        """Return what `look` returns, which is called while no program changes anything."""
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
+        """Return the result of `look`, called while no program changes a file."""
         return self.backend.at_rest(look)
 
     def snapshot(self) -> Snapshot:
-        """Save the file system as it is now: an image for ``Sandbox(snapshot)``.
+        """Save the present file system: an image for ``Sandbox(snapshot)``.
 
         Processes are not saved, and run on. The snapshot's storage is freed with its object.
         """
         return self.backend.snapshot()
 
     def freeze(self) -> Snapshot:
-        """Save the files for many forks, mostly without a copy; all programs are ended.
+        """Save the files for many forks, mostly without a copy; all processes are ended.
 
-        `changes` of sandboxes that are started from it are told from this one's image.
+        `changes` of sandboxes started from the snapshot lists differences from this sandbox's
+        image.
 
         Raises:
-            UsageError: Sandboxes of this provider cannot.
+            UsageError: This provider's sandboxes cannot be frozen.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("be frozen")
         return self.backend.freeze()
 
     def fork(self) -> Self:
-        """Start a second sandbox with the same files, limits and network; programs run on here.
+        """Start a second sandbox with the same files, limits and network; its own processes run on.
 
-        Its `changes` are told from this one's image, so that both begin with the same.
+        `changes` of the second sandbox lists differences from this sandbox's image, so both
+        sandboxes start with equal changes.
 
         Raises:
-            UsageError: Sandboxes of this provider cannot.
+            UsageError: This provider's sandboxes cannot be forked.
         """
-        if not isinstance(self.backend, Freezes):
+        if not isinstance(self.backend, SupportsFork):
             raise _unsupported_error("be forked")
         snapshot = self.backend.save_copy()
         try:
             return type(self).from_backend(self.backend.start_sibling(snapshot))
         finally:
-            snapshot.delete()  # its storage stays for as long as the second sandbox needs it
+            snapshot.delete()  # the second sandbox keeps the storage for as long as it needs it
 
     # -- facts and end ---------------------------------------------------------------------------
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes of memory used so far, files included; None: not known here.
+        """Return the peak of memory in bytes, files included; None: this machine cannot measure it.
 
         Raises:
-            UsageError: Sandboxes of this provider cannot.
+            UsageError: This provider's sandboxes cannot count memory.
         """
-        if not isinstance(self.backend, CountsMemory):
+        if not isinstance(self.backend, SupportsMemoryPeak):
             raise _unsupported_error("count memory")
         return self.backend.memory_peak()
 
@@ -429,14 +439,14 @@ class Sandbox:
         """Return the free space of the root file system.
 
         Raises:
-            UsageError: Sandboxes of this provider cannot.
+            UsageError: This provider's sandboxes cannot measure free space.
         """
         if not isinstance(self.backend, SupportsFreeSpace):
             raise _unsupported_error("measure free space")
         return self.backend.free_space()
 
     def close(self) -> None:
-        """End everything in it and free it. Idempotent, safe from any thread."""
+        """End all processes and free the resources. Idempotent, safe from any thread."""
         self.backend.close()
 
     def __enter__(self) -> Self:
@@ -446,7 +456,7 @@ class Sandbox:
         self.close()
 
 
-_PARAMETERS = signature(StartRequest.of).parameters
+_PARAMETERS = signature(StartRequest.from_options).parameters
 _EXPLICIT_PARAMETERS = [
     parameter for parameter in _PARAMETERS.values() if parameter.kind is not Parameter.VAR_KEYWORD
 ]
@@ -466,7 +476,7 @@ def _unsupported_error(verb: str) -> UsageError:
 
 
 def _checked_argv(argv: Sequence[str | bytes]) -> Sequence[str | bytes]:
-    """Return a program's arguments. A bare string would pass as a list of characters.
+    """Return a program's arguments. Refuse a bare string: it would pass as a list of characters.
 
     Raises:
         UsageError: The arguments are not a list of strings.
@@ -480,7 +490,7 @@ def _checked_argv(argv: Sequence[str | bytes]) -> Sequence[str | bytes]:
 
 
 def _checked_env(env: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Return added environment variables.
+    """Validate and return added environment variables.
 
     Raises:
         UsageError: A name or a value is invalid.
@@ -496,7 +506,7 @@ def _checked_env(env: Mapping[str, str] | None) -> Mapping[str, str] | None:
 
 
 def _checked_user(user: str | None) -> str | None:
-    """Return a user's name or number.
+    """Validate and return a user's name or number.
 
     Raises:
         UsageError: The user is not a string.
@@ -523,7 +533,7 @@ def _parse_value(parse: Callable[[object], Value], name: str, value: object) -> 
     """Return a value with a unit as a number.
 
     Raises:
-        UsageError: The value makes no sense.
+        UsageError: The value is invalid.
     """
     try:
         return parse(value)

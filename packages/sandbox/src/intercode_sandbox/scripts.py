@@ -1,4 +1,4 @@
-"""Scripts of Bash of any length: the kernel takes an argument of at most 128 KiB."""
+"""Bash scripts of any length: the kernel limits one argument to 128 KiB."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
-"""A Bash that reads no start-up file, before its script."""
+"""A Bash without start-up files; its script follows."""
 _MAX_ARGUMENT_BYTES = 100_000
-"""Bytes of a script that is an argument: the kernel's MAX_ARG_STRLEN is 131,072."""
+"""Maximum size in bytes of a script as an argument: the kernel's MAX_ARG_STRLEN is 131,072."""
 END = b"\0"
 """The end of a long script in a pipe that stays open."""
-# The variable is gone before the script begins, and lines keep their numbers.
+# The variable is unset before the script begins, and lines keep their numbers.
 _READ = "IFS= read -rd ''; exec </dev/null; eval \"unset REPLY;$REPLY\""
 
 
 class Script(NamedTuple):
-    """A program that runs a script, and its input."""
+    """A program that runs a script, and the program's input."""
 
     argv: list[str]
     stdin: bytes | None
@@ -24,7 +24,7 @@ class Script(NamedTuple):
 
 
 def script(text: str, *arguments: str, shell: Sequence[str] = SHELL) -> Script:
-    """Return the program that runs a script, which reads an empty input.
+    """Return the program that runs a script with an empty input.
 
     Args:
         text: The script.

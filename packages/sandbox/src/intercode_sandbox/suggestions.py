@@ -1,4 +1,4 @@
-"""Did you mean …? Words that are one or two letters from a known one."""
+"""Suggestions for misspelt names: known words at a distance of one or two letters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 
 def nearest_word(word: str, words: Iterable[str]) -> str | None:
-    """Return the known word that a misspelt one stands for; None: none does.
+    """Return the known word nearest to a misspelt word; None: no word is near enough.
 
-    Upper and lower case are alike. Of a word of up to four letters one may be wrong, of a longer
-    one two; two neighbours in the wrong order count as one.
+    Case is ignored. A word of up to four letters may have one wrong letter, a longer word two. Two
+    neighbours in the wrong order count as one wrong letter (Damerau-Levenshtein distance).
     """
     max_distance = 1 if len(word) <= 4 else 2
     distances = [(distance(word.lower(), candidate.lower()), candidate) for candidate in words]
@@ -25,9 +25,9 @@ def hint_text(word: str, names: Iterable[str], *, listed: bool = True) -> str:
     """Return the end of a message: ``; did you mean 'bash'?``, or ``; known: bash, sql``.
 
     Args:
-        word: The word that is not known.
-        names: Those that are.
-        listed: Whether they are listed if none is near.
+        word: The unknown word.
+        names: The known words.
+        listed: Whether to list the known words if none is near.
     """
     names = sorted(names)
     if (match := nearest_word(word, names)) is not None:
@@ -36,7 +36,7 @@ def hint_text(word: str, names: Iterable[str], *, listed: bool = True) -> str:
 
 
 def distance(first_word: str, second_word: str) -> int:
-    """Count the letters to insert, delete, replace or swap with their neighbour."""
+    """Return the number of letters to insert, delete, replace or swap with their neighbour."""
     previous_row: list[int] = []
     row = list(range(len(second_word) + 1))
     for i, first_letter in enumerate(first_word, 1):

@@ -1,7 +1,7 @@
-"""Sizes, times and counts as people write them, and the limits that are written so.
+"""Sizes, times and counts in the notation of people, and the parsers of limits.
 
-`LIMITS` says once for all sources (Python, ``intercode.toml``, a task, the command line) which
-values a limit of `intercode.Limits` may have. Standard library only.
+`LIMITS` defines the valid values of each limit of `intercode.Limits` once for all sources (Python,
+``intercode.toml``, a task, the command line). This module imports the standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from intercode_sandbox.capabilities import parse_capabilities
 
 LONGEST_SECONDS = 1e6
-"""The longest time limit there is."""
+"""The longest possible time limit, in seconds."""
 MIB = 1024**2
 
 _UNITS = {"": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
@@ -24,7 +24,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return a number and its noun, of which the plural has an s.
+    """Return a number and its noun, with an s in the plural.
 
     >>> format_count(1, "task"), format_count(0, "task")
     ('1 task', '0 tasks')
@@ -33,7 +33,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_names(names: Sequence[str], max_names: int) -> str:
-    """Return the first names, and how many others there are.
+    """Return the first names, and the number of the remaining names.
 
     >>> format_names(["a", "b", "c"], 2)
     'a, b and 1 more'
@@ -43,11 +43,11 @@ def format_names(names: Sequence[str], max_names: int) -> str:
 
 
 def size(value: object, minimum: int = 1) -> int:
-    """Return a number of bytes, written as ``512M``, ``1GiB`` or ``1000000``.
+    """Parse a number of bytes, written ``512M``, ``1GiB`` or ``1000000``.
 
     Raises:
-        ValueError: The value is not a size, or is below the least one. Its message begins with
-            "must", as do those of the others.
+        ValueError: The value is not a size, or is below `minimum`. The message begins with
+            "must", like the messages of the other parsers.
     """
     match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
     byte_count = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
@@ -63,16 +63,16 @@ def size(value: object, minimum: int = 1) -> int:
 
 
 def format_size(count: int) -> str:
-    """Return bytes in the largest unit that divides them: ``32M``."""
+    """Return a number of bytes in the largest unit that divides it: ``32M``."""
     unit = next(unit for unit in "TGMK " if count % _UNITS[unit.strip()] == 0)
     return f"{count // _UNITS[unit.strip()]}{unit}".strip()
 
 
 def seconds(value: object) -> float:
-    """Return a time limit in seconds, also from a text, with or without an ``s``.
+    """Parse a time limit in seconds: a number, or a text with or without an ``s``.
 
     Raises:
-        ValueError: The value is not a time that can be waited for.
+        ValueError: The value is not a time above 0 and at most `LONGEST_SECONDS`.
     """
     duration = math.nan
     if isinstance(value, str):
@@ -89,10 +89,10 @@ def seconds(value: object) -> float:
 
 
 def whole_number(value: object, minimum: int = 1) -> int:
-    """Return a whole number.
+    """Validate and return a whole number.
 
     Raises:
-        ValueError: The value is not one, or is below the least one.
+        ValueError: The value is not a whole number, or is below `minimum`.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         raise ValueError(f"must be a whole number, at least {minimum}, not {value!r}")
@@ -101,13 +101,13 @@ def whole_number(value: object, minimum: int = 1) -> int:
 
 LIMITS: Mapping[str, Callable[[object], Any]] = {
     "timeout": seconds,
-    # Python's interpreter and its grader start with 28 MiB, Bash with 20 (measured).
+    # The measured minimum for Python's interpreter and its grader is 28 MiB; for Bash, 20 MiB.
     "memory": partial(size, minimum=32 * MIB),
     "disk": partial(size, minimum=MIB),
     "output": size,
     "processes": whole_number,
     "files": partial(whole_number, minimum=64),
-    "open_files": partial(whole_number, minimum=512),  # for a shell
+    "open_files": partial(whole_number, minimum=512),  # a shell needs that many
     "capabilities": parse_capabilities,
 }
-"""Limit → what reads and checks its value."""
+"""Limit → the function that parses and validates its value."""

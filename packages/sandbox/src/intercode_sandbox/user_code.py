@@ -1,4 +1,4 @@
-"""A user's own code: an object in a file of Python, named ``path/to/file.py:name``."""
+"""User code: an object in a Python file, named by a reference, ``path/to/file.py:name``."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ from intercode_sandbox.suggestions import hint_text
 INSTALLED = ("site-packages", "dist-packages")
 _NON_USER_MODULES = sys.stdlib_module_names | {"intercode", "intercode_sandbox"}
 _lock = threading.RLock()
-"""Held while a file is run: two threads would make two classes of one."""
+"""Held while a file is executed: two threads would create two classes from one definition."""
 _PREFIX = "intercode_file_"
 
 
 def is_reference(name: str) -> bool:
-    """Tell whether a name means an object in a file rather than a registered one."""
+    """Return whether a name refers to an object in a file, rather than to a registered object."""
     return ".py:" in name
 
 
 def split(text: str, separator: str) -> tuple[str, str]:
-    """Split a name, of a file's object too, from what follows it: ``my.py:make/NAME`` at ``/``."""
+    """Split a name or reference from its suffix: ``my.py:make/NAME`` at ``/``."""
     start = text.index(".py:") + 4 if is_reference(text) else 0
     name, _, suffix = text[start:].partition(separator)
     return text[:start] + name, suffix
 
 
 def absolute(text: str) -> str:
-    """Return a name that means the same in any working directory."""
+    """Return a name that is valid in any working directory."""
     if not is_reference(text):
         return text
     file, _, suffix = text.partition(".py:")
-    return f"{_place(f'{file}.py')}:{suffix}"
+    return f"{_absolute_path(f'{file}.py')}:{suffix}"
 
 
-_places: dict[str, Path] = {}
-"""Relative path of a file that was run → the file, in the working directory of that time."""
+_absolute_paths: dict[str, Path] = {}
+"""Relative path of an executed file → its absolute path, by the working directory at that time."""
 
 
 def remember(reference: str) -> None:
-    """Keep the place of a reference's file, before code may change the working directory.
+    """Record the absolute path of a reference's file, before code may change the working directory.
 
     Args:
-        reference: ``path/to/file.py:name``; any other text is none.
+        reference: ``path/to/file.py:name``; any other text is ignored.
     """
     if is_reference(reference):
         file = f"{reference.partition('.py:')[0]}.py"
         path = Path(file).expanduser().absolute()
         if path.exists():
-            _places[file] = path
+            _absolute_paths[file] = path
 
 
-def _place(file: str) -> Path:
-    """Return the absolute path of a file, which may itself have changed the working directory."""
+def _absolute_path(file: str) -> Path:
+    """Return the absolute path of a file, even if its code has changed the working directory."""
     path = Path(file).expanduser().absolute()
-    return path if path.exists() else _places.get(file, path)
+    return path if path.exists() else _absolute_paths.get(file, path)
 
 
 def target_reference(target: object) -> str:
-    """Return the reference of a class or function of a user's file; empty for any other object."""
+    """Return the reference of a user file's class or function; empty for any other object."""
     module = getattr(target, "__module__", None) or ""
     if not module.startswith(_PREFIX):
         return ""
@@ -75,21 +75,21 @@ def target_reference(target: object) -> str:
 
 
 def load(kind: str, reference: str) -> Any:
-    """Return the object that a reference names. Its file is run once, and again when it changes.
+    """Return the object of a reference. The file is executed once, and again after each change.
 
     Args:
         kind: The kind of object, for messages: ``"agent"``.
         reference: ``path/to/file.py:name``.
 
     Raises:
-        UsageError: There is no such file, it cannot be imported, or it has nothing so named that
-            can be called.
+        UsageError: The file does not exist, cannot be imported, or has no callable object of that
+            name.
     """
     file, _, attribute = reference.rpartition(":")
-    path = _place(file)
+    path = _absolute_path(file)
     if path.exists():
-        _places[file] = path
-    module = _module(kind, reference, path if file in _places else Path(file).expanduser())
+        _absolute_paths[file] = path
+    module = _module(kind, reference, path if file in _absolute_paths else Path(file).expanduser())
     target = getattr(module, attribute, None)
     if not callable(target):
         names = (name for name, value in vars(module).items() if callable(value))
@@ -99,7 +99,7 @@ def load(kind: str, reference: str) -> Any:
 
 
 def digest(reference: str) -> str:
-    """Identify the code, for a run's record; empty for a registered name.
+    """Return a BLAKE2b-128 digest of the code, for a run's record; empty for a registered name.
 
     Raises:
         UsageError: The file cannot be read.
@@ -108,13 +108,13 @@ def digest(reference: str) -> str:
         return ""
     file = f"{reference.partition('.py:')[0]}.py"
     try:
-        return hashlib.blake2b(_place(file).read_bytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(_absolute_path(file).read_bytes(), digest_size=16).hexdigest()
     except OSError as error:
         raise UsageError(f"{reference}: cannot read {file}: {error.strerror}") from None
 
 
 def error_location(error: BaseException, file: str) -> str:
-    """Locate an error in a file, as ``file, line N``; empty if it was raised elsewhere."""
+    """Return an error's location in a file, ``file, line N``; empty if raised in another file."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename == file:
             return f"{file}, line {frame.lineno}"
@@ -124,19 +124,19 @@ def error_location(error: BaseException, file: str) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an error of a user's own code: ``file, line N: TypeError: …``.
+    """Return a description of an error in a user's code: ``file, line N: TypeError: …``.
 
-    The line is the innermost that is neither InterCode's nor of a package that is installed.
+    The line is the innermost line outside InterCode and outside installed packages.
     """
-    places = []
+    locations = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         module = str(frame.f_globals.get("__name__", ""))
-        is_installed = any(part in INSTALLED for part in Path(file).parts)
+        is_installed = any(component in INSTALLED for component in Path(file).parts)
         if module.partition(".")[0] not in _NON_USER_MODULES and not is_installed:
-            places.append(f"{file}, line {line}: ")
+            locations.append(f"{file}, line {line}: ")
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"{places[-1] if places else ''}{text}"
+    return f"{locations[-1] if locations else ''}{text}"
 
 
 def _module(kind: str, reference: str, path: Path) -> ModuleType:
@@ -146,7 +146,7 @@ def _module(kind: str, reference: str, path: Path) -> ModuleType:
         reason = f": {error.strerror}" if path.exists() else ""
         message = f"cannot read {path}" if reason else f"there is no file {path}"
         raise UsageError(f"{kind} {reference}: {message}{reason}") from None
-    # Files of the same name in two folders are two modules.
+    # Files with equal names in two folders are two modules.
     mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
     name = f"{_PREFIX}{path.stem}_{mark}"
     with _lock:
@@ -157,18 +157,18 @@ def _module(kind: str, reference: str, path: Path) -> ModuleType:
 
 
 def _run(label: str, name: str, path: Path, source: bytes) -> ModuleType:
-    """Run a file's source as a module of this name."""
+    """Execute a file's source as a module of this name."""
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and isinstance(spec.loader, SourceLoader)  # as for all .py files
+    assert spec is not None and isinstance(spec.loader, SourceLoader)  # true for all .py files
     module = importlib.util.module_from_spec(spec)
     module.__dict__["__source__"] = source
     previous_module = sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
-    # As for a script: its folder is importable; but last, so that it shadows nothing.
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module in this table
+    # A script's folder is importable; appended last, the folder shadows no other module.
     if (folder := str(path.parent.resolve())) not in sys.path:
         sys.path.append(folder)
     try:
-        # Not exec_module: its cache takes a file of the same second and size for the same.
+        # Not exec_module: its cache confuses files of the same second and size.
         exec(spec.loader.source_to_code(source, str(spec.origin)), module.__dict__)
     except BaseException as error:
         sys.modules.pop(name)

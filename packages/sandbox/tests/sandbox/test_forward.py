@@ -13,9 +13,9 @@ import pytest
 
 from forks import in_a_fork
 from intercode_sandbox import Provider, SandboxBackend, forwarding as forwards, get_provider
-from intercode_sandbox.base import Freezes
+from intercode_sandbox.base import SupportsFork
 from intercode_sandbox.errors import CausedInsideError, SandboxError, UsageError
-from intercode_sandbox.forwarding import Forward, Forwards, adopt_socket
+from intercode_sandbox.forwarding import Forward, SupportsForwarding, adopt_socket
 from waiting import PATIENCE, becomes_readable, eventually
 
 from . import Run, Start, not_for_docker
@@ -27,7 +27,7 @@ HOLD = SAY.format(4000) + " > /dev/null"
 
 
 def forward(sandbox: SandboxBackend, port: int, to: Any, **limits: Any) -> Forward:
-    assert isinstance(sandbox, Forwards)
+    assert isinstance(sandbox, SupportsForwarding)
     return sandbox.forward(port, to, **limits)
 
 
@@ -124,7 +124,7 @@ def test_small_parts_are_not_held_back(
 
 def test_it_follows_a_sandbox_that_was_frozen(sandbox: SandboxBackend, sh: Run) -> None:
     """What is started from the snapshot has no part in it."""
-    assert isinstance(sandbox, Freezes)
+    assert isinstance(sandbox, SupportsFork)
     forward(sandbox, 4000, says("here"))
     forward(sandbox, 4001, says("closed")).close()
     sandbox.freeze().delete()

@@ -329,7 +329,7 @@ def test_processes_of_others_do_not_count(start: Start) -> None:
 def test_few_identities_are_kept() -> None:
     with closing(NativeProvider()) as provider:
         sandboxes = [provider.start("host") for _ in range(identity._MAX_IDLE_IDENTITIES + 8)]
-        spawner = provider._running().process.pid
+        spawner = provider._running_spawner().process.pid
 
         def kept() -> int:
             found = 0
@@ -341,9 +341,8 @@ def test_few_identities_are_kept() -> None:
         assert kept() >= len(sandboxes)
         for sandbox in sandboxes:
             sandbox.close()
-        assert eventually(
-            lambda: kept() <= identity._MAX_IDLE_IDENTITIES + 2
-        )  # and those that are made ahead
+        # And those that are made ahead.
+        assert eventually(lambda: kept() <= identity._MAX_IDLE_IDENTITIES + 2)
 
 
 @as_root  # of an ordinary user only a process without threads can have namespaces

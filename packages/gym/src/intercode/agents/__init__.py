@@ -1,1 +1,1 @@
-"""Agents act in episodes: a factory makes one for each."""
+"""Agents, which act in episodes. A factory makes a fresh agent for each episode."""

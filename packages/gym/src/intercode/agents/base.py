@@ -1,4 +1,9 @@
-"""The contract of an agent: who acts."""
+"""Interfaces of agents: `Agent`, `EpisodeAgent`, and the factories that make them.
+
+An `AgentFactory` makes a fresh agent for each episode. The ``Supports…`` protocols are optional
+abilities of factories and agents, which the run detects by their methods. `make` makes an agent
+without access to gold, unless its factory `sees_gold`.
+"""
 
 from __future__ import annotations
 
@@ -13,70 +18,77 @@ from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, UsageError
 
 if TYPE_CHECKING:
-    from intercode.agents.guarded_env import HeldEnv
+    from intercode.agents.guarded_env import GuardedEnv
     from intercode.task import Task
 
 
 class AgentError(InterCodeError, RuntimeError):
-    """An agent raised instead of acting. The episode counts as an error, never as a reward of 0."""
+    """An agent raised an exception. The episode counts as an error, never as a reward of 0."""
 
 
 class Agent(Protocol):
-    """Acts in one episode: a fresh agent is made for each, so it may keep what it likes."""
+    """An agent of one episode. Each episode gets a fresh agent, which may therefore keep state."""
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the next action.
 
         Args:
-            observation: The last action's observation; at first, the task's query.
-            history: The turns so far. It lives on, so copy what you keep.
+            observation: The last action's observation; in the first turn, the task's query.
+            history: The turns so far. The sequence grows with the episode: copy it to retain it.
+
+        Returns:
+            The action: code to execute, ``submit``, ``submit ANSWER`` or ``skip``.
         """
 
 
 @runtime_checkable
 class EpisodeAgent(Protocol):
-    """The other contract of an agent: it holds the environment, and plays the episode itself.
+    """An agent that controls the environment and plays the whole episode itself.
 
-    For search over forks, and for programs that act in the sandbox by themselves.
+    The interface serves search over forks, and programs that act in the sandbox by themselves.
     """
 
-    def run(self, env: HeldEnv) -> Episode | None:
-        """Play the episode that has begun.
+    def run(self, env: GuardedEnv) -> Episode | None:
+        """Play the running episode.
 
         Args:
-            env: The environment, without gold or reward.
+            env: The environment, without access to gold or reward.
 
         Returns:
-            The episode that is to count: that of `env`, or of a fork of it; None: that of `env`.
-            One that has not ended is handed in as it stands, as by the action ``submit``.
+            The episode to score: that of `env`, or of one of its forks; None: that of `env`. An
+            episode that is still running is submitted in its current state.
         """
 
 
 AgentFactory = Callable[["Task"], Agent | EpisodeAgent]
-"""Makes the agent of one episode."""
+"""A function or class that makes the agent of one episode from its task."""
 
 
 @runtime_checkable
 class SupportsTaskCheck(Protocol):
-    """A factory that looks at the tasks before anything starts. Optional."""
+    """A factory that validates the tasks before the run starts. Optional."""
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks for which it can make no agent.
+        """Refuse tasks for which the factory can make no agent.
 
         Raises:
-            UsageError: It names them.
+            UsageError: Some tasks are unsuitable; the message names them.
         """
 
 
 @runtime_checkable
 class SupportsRunCheck(Protocol):
-    """A factory that looks at a whole run before anything starts. Optional."""
+    """A factory that validates the options of a run before its start. Optional."""
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
-        """Refuse a run that its agents cannot play; return a warning, or an empty text.
+        """Refuse a run that the factory's agents cannot play; return a warning, or an empty text.
+
+        Args:
+            tasks: The tasks of the run.
+            workers: The number of episodes that run at a time.
 
         Raises:
-            UsageError: It says why not.
+            UsageError: The agents cannot play the run; the message gives the reason.
         """
 
 
@@ -87,7 +99,7 @@ class SupportsFacts(Protocol):
     name: str
 
     def facts(self) -> dict[str, Any]:
-        """Return plain JSON types, without anything secret."""
+        """Return the identity of the agents in plain JSON types, without secrets."""
 
 
 @runtime_checkable
@@ -95,60 +107,64 @@ class SupportsMetadata(Protocol):
     """An agent that adds facts to its episode's record. Optional."""
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Return plain JSON types. Called once, when the episode has ended, in whatever way."""
+        """Return facts in plain JSON types. The run calls this once, when the episode has ended."""
 
 
 @runtime_checkable
 class SupportsWaitExclusion(Protocol):
-    """An agent with a limit on its time, in which waiting does not count. Optional."""
+    """An agent with a time limit that excludes waiting for other episodes. Optional."""
 
     def leave_out(self, seconds: float) -> None:
-        """Leave seconds out that it was made to wait."""
+        """Exclude seconds of waiting from the time limit."""
 
 
 @runtime_checkable
 class SupportsPermits(Protocol):
-    """A factory whose agents call a model; not all calls may be made at once. Optional."""
+    """A factory whose agents call a model, with a limit on concurrent calls. Optional."""
 
-    def calling(self, permits: AbstractContextManager[float]) -> AgentFactory:
-        """Return a copy whose calls hold a permit, which yields the seconds waited for it."""
+    def bind_permits(self, permits: AbstractContextManager[float]) -> AgentFactory:
+        """Return a copy whose model calls each hold a permit.
+
+        Args:
+            permits: A context manager that yields the seconds of waiting for the permit.
+        """
 
 
 @runtime_checkable
 class SupportsEnvironment(Protocol):
-    """A factory that looks at the environment. Optional."""
+    """A factory that uses the environment, in addition to the task. Optional."""
 
-    def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
+    def make_agent(self, env: object, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Args:
-            env: A `Surroundings`; the environment itself for a factory that `sees_gold`.
-            task: The task, as the agent may know it.
+            env: A `AgentContext`; the environment itself for a factory that `sees_gold`.
+            task: The task without gold (`Task.shown`); the whole task if the factory `sees_gold`.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The facts of an environment that an agent may know."""
+class AgentContext:
+    """The facts of an environment that an agent may see."""
 
     name: str
-    """The environment's short name, as ``bash``."""
+    """The environment's short name, such as ``bash``."""
     traits: Traits
     """The environment's traits, such as the language of its actions."""
     prompt: str
-    """The text before an action where people read it."""
+    """The prompt before an action on a person's terminal, such as ``$ ``."""
     max_turns: int
     reward_every_turn: bool
     episode: Episode
-    """The episode that begins: its seed and epoch, its task's id and query."""
+    """The starting episode: its seed and epoch, its task's id and query."""
     setting: Callable[[], str]
-    """Names the place of the task: see `InterCodeEnv.setting`."""
+    """Returns the name of the task's setting: see `InterCodeEnv.setting`."""
     overview: Callable[[], str]
-    """Shows what there is in it: see `InterCodeEnv.overview`."""
+    """Returns an overview of the task's files or tables: see `InterCodeEnv.overview`."""
 
     @classmethod
-    def of(cls, env: Any) -> Surroundings:
-        """Collect the facts of an environment, or of anything that looks like one."""
+    def from_env(cls, env: Any) -> AgentContext:
+        """Collect the facts of an environment, or of an object with a similar interface."""
         traits = resolve_traits(env)
         return cls(
             name=str(getattr(env, "name", "")),
@@ -157,13 +173,13 @@ class Surroundings:
             max_turns=int(getattr(env, "max_turns", 10)),
             reward_every_turn=bool(getattr(env, "reward_every_turn", False)),
             episode=env.episode,
-            setting=_method(env, "setting", lambda: traits.setting or traits.language),
-            overview=_method(env, "overview", _no_overview),
+            setting=_bound_method(env, "setting", lambda: traits.setting or traits.language),
+            overview=_bound_method(env, "overview", _no_overview),
         )
 
 
-def _method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str]:
-    """Find a method; an environment of somebody's own may have another thing of that name."""
+def _bound_method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str]:
+    """Return an environment's method, or `default`: a user's attribute may not be callable."""
     method = getattr(env, name, None)
     return (lambda: str(method())) if callable(method) else default
 
@@ -173,67 +189,81 @@ def _no_overview() -> NoReturn:
 
 
 def sees_gold(factory: object) -> bool:
-    """Tell whether a factory says by ``needs_gold = True`` that its agents see all of a task.
+    """Return whether a factory declares ``needs_gold = True``: its agents see the whole task.
 
-    Others get `Task.shown`. A run's record says which it was.
+    Agents of other factories get `Task.shown`. A run's record states which case applied.
     """
     return getattr(factory, "needs_gold", False) is True
 
 
 def make(factory: AgentFactory, env: Any, task: Task) -> Agent | EpisodeAgent:
-    """Make the agent of an episode that has begun, shown no more than its factory asks for."""
+    """Make the agent of a running episode, without gold unless its factory `sees_gold`.
+
+    Raises:
+        UsageError: The agent has no usable `act` or `run`.
+    """
     if not sees_gold(factory):
-        env, task = Surroundings.of(env), task.shown()
-    agent = factory.within(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
+        env, task = AgentContext.from_env(env), task.shown()
+    agent = (
+        factory.make_agent(env, task) if isinstance(factory, SupportsEnvironment) else factory(task)
+    )
     _check_methods(agent)
     return agent
 
 
 def check_factory(factory: object) -> None:
-    """Refuse, before anything starts, what makes no agent of any task.
+    """Refuse an object that can make no agent, before a run starts.
 
     Raises:
-        UsageError: It is not a function or class of one task, or a class without `act` and `run`.
+        UsageError: The object is not callable with one task, or is an async function.
     """
     if isinstance(factory, SupportsEnvironment) and not inspect.isclass(factory):
         return
     if not callable(factory):
         raise UsageError(
-            f"an agent is made by a function or a class that takes a task: {_name(factory)} is "
+            f"an agent is made by a function or a class that takes a task: {_qualified_name(factory)} is "
             "neither"
         )
-    if not _takes(factory, 1):
+    if not _accepts_arguments(factory, 1):
         raise UsageError(
-            f"an agent is made for each task: {_name(factory)} has to take one argument, the task"
+            f"an agent is made for each task: {_qualified_name(factory)} has to take one argument, the task"
         )
     if inspect.iscoroutinefunction(factory):
-        raise UsageError(f"{_name(factory)} is async: an agent is made by a plain function")
+        raise UsageError(
+            f"{_qualified_name(factory)} is async: an agent is made by a plain function"
+        )
 
 
 def _check_methods(agent: object) -> None:
-    """Refuse an agent that cannot be asked: each episode would end in the same error."""
+    """Refuse an agent without a usable `act` or `run`: each episode would end in the same error."""
     run, act = getattr(agent, "run", None), getattr(agent, "act", None)
-    method, count, form = (run, 1, "run(env)") if run else (act, 2, "act(observation, history)")
+    method, count, signature_text = (
+        (run, 1, "run(env)") if run else (act, 2, "act(observation, history)")
+    )
     if not callable(method):
         raise UsageError(
-            f"an agent has act() or run(): {_name(agent)} has neither; write "
+            f"an agent has act() or run(): {_qualified_name(agent)} has neither; write "
             "act(self, observation, history), which returns the next action"
         )
     if inspect.iscoroutinefunction(method):
-        raise UsageError(f"{_name(method)} is async: an agent has a plain {form}")
-    if not _takes(method, count):
-        raise UsageError(f"{_name(method)} takes other arguments: an agent has {form}")
+        raise UsageError(
+            f"{_qualified_name(method)} is async: an agent has a plain {signature_text}"
+        )
+    if not _accepts_arguments(method, count):
+        raise UsageError(
+            f"{_qualified_name(method)} takes other arguments: an agent has {signature_text}"
+        )
 
 
-def _takes(call: Callable[..., object], count: int) -> bool:
+def _accepts_arguments(call: Callable[..., object], count: int) -> bool:
     try:
         inspect.signature(call).bind(*[None] * count)
     except TypeError:
         return False
-    except ValueError:  # written in C: it does not tell
+    except ValueError:  # a callable written in C may have no signature
         return True
     return True
 
 
-def _name(thing: object) -> str:
-    return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
+def _qualified_name(named_object: object) -> str:
+    return str(getattr(named_object, "__qualname__", None) or type(named_object).__qualname__)

@@ -1,4 +1,4 @@
-"""Agents without a model: oracle, noop, replay, random, predictions."""
+"""Agents without a model: oracle, noop, replay, random and predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ScriptedAgent:
-    """Takes the given actions in order, then submits, and submits."""
+    """An agent that takes a sequence of actions, and then submits."""
 
     def __init__(self, actions: Iterable[str] = ()) -> None:
         self._actions = iter(actions)
@@ -32,12 +32,15 @@ class ScriptedAgent:
 
 
 class Oracle:
-    """Makes agents that run the first accepted gold and submit; without a gold they only submit."""
+    """A factory of agents that run a task's first reference solution (gold) and submit.
+
+    Without gold an agent only submits.
+    """
 
     needs_gold = True
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
-        """Refuse a run in which no task has a gold; warn of tasks without one."""
+        """Refuse a run in which no task has gold; return a warning about tasks without gold."""
         task_ids = [task.task_id for task in tasks if not task.gold]
         if len(task_ids) == len(tasks):
             raise UsageError("agent oracle runs gold, but no task has gold: name another agent")
@@ -45,22 +48,22 @@ class Oracle:
         return f"no gold for {names}: there the oracle does nothing but submit" if names else ""
 
     def __call__(self, task: Task) -> ScriptedAgent:
-        """Make the agent of one episode, for a gold that is an action."""
+        """Make the agent of one episode whose gold is an action."""
         return ScriptedAgent(task.gold[:1])
 
-    def within(self, env: object, task: Task) -> ScriptedAgent:
-        """Make the agent of one episode as the environment says: gold is an action or an answer."""
+    def make_agent(self, env: object, task: Task) -> ScriptedAgent:
+        """Make the agent of one episode from the environment's form of gold: action or answer."""
         solution = getattr(env, "solution", None)
         return self(task) if solution is None else ScriptedAgent(solution(task))
 
 
 def noop() -> AgentFactory:
-    """Make agents that submit at once. Their score is what doing nothing is worth."""
+    """Return a factory of agents that submit at once: the baseline score without any action."""
     return lambda task: ScriptedAgent()
 
 
 class Replay:
-    """Makes agents that repeat what was recorded."""
+    """A factory of agents that repeat recorded actions."""
 
     def __init__(self, recording: str | Path | Mapping[str, Sequence[str]]) -> None:
         """Read the recording.
@@ -68,10 +71,10 @@ class Replay:
         Args:
             recording: A run's folder, its ``episodes.jsonl``, a JSON file (an object task id →
                 list of actions, or the 2023 results), or such a mapping. Of several epochs the
-                first is taken.
+                first counts.
 
         Raises:
-            RecordError: It cannot be read.
+            RecordError: The recording cannot be read.
         """
         self.actions: Mapping[str, Sequence[str]]
         if isinstance(recording, Mapping):
@@ -80,7 +83,11 @@ class Replay:
             self.actions = load_actions(Path(recording))
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks that were not recorded."""
+        """Refuse tasks without recorded actions.
+
+        Raises:
+            UsageError: The recording lacks tasks; the message names the first five.
+        """
         if missing_tasks := _name_missing_tasks(tasks, self.actions):
             raise UsageError(
                 f"the recording has no actions for {missing_tasks}; choose tasks that it has "
@@ -94,16 +101,16 @@ class Replay:
 
 
 def _name_missing_tasks(tasks: Sequence[Task], available_ids: Container[str]) -> str:
-    """Name the tasks that are not known, the first five of them; empty if there are none."""
+    """Return the ids of tasks that are not available, at most five; empty if all are."""
     return format_names([task.task_id for task in tasks if task.task_id not in available_ids], 5)
 
 
 class RandomAgent:
-    """Takes actions at random, and submits after some.
+    """An agent that takes random actions, and submits at a random turn.
 
     Args:
-        actions: The actions that it may take.
-        seed: The seed that decides everything.
+        actions: The possible actions.
+        seed: The seed of all random choices.
     """
 
     def __init__(self, actions: Sequence[str], seed: int) -> None:
@@ -111,20 +118,20 @@ class RandomAgent:
         self._generator = random.Random(seed)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """Draw an action; each turn in four ``submit``, but not the first."""
+        """Draw an action: after the first turn, ``submit`` with probability 0.25."""
         if history and self._generator.random() < 0.25:
             return "submit"
         return self._generator.choice(self._actions)
 
 
 class RandomAgents:
-    """Makes agents that act at random, with each episode's own seed."""
+    """A factory of random agents, seeded by their episodes."""
 
     def __call__(self, task: Task) -> RandomAgent:
-        """Make the agent of one episode, in a shell."""
-        return self.within(None, task)
+        """Make the agent of one episode in a shell, with the seed 0."""
+        return self.make_agent(None, task)
 
-    def within(self, env: Any, task: Task) -> RandomAgent:
+    def make_agent(self, env: Any, task: Task) -> RandomAgent:
         """Make the agent of one episode in this environment."""
         actions = resolve_traits(env).random_actions or SHELL.random_actions
         return RandomAgent(actions, 0 if env is None else env.episode.seed or 0)
@@ -135,14 +142,14 @@ _TEXTS = ("prediction", "model_patch")
 
 
 class Predictions:
-    """Makes agents that run a prediction that was made elsewhere, and submit.
+    """A factory of agents that run a prediction from a file, and submit.
 
     Args:
         recording: JSON Lines: objects with ``task_id`` and ``prediction`` (or, as in SWE-bench,
             ``instance_id`` and ``model_patch``).
 
     Raises:
-        RecordError: It cannot be read; the message names file and line.
+        RecordError: The file cannot be read; the message names file and line.
     """
 
     def __init__(self, recording: str | Path) -> None:
@@ -150,7 +157,11 @@ class Predictions:
         self.texts = read_predictions(self._path)
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks that have no prediction."""
+        """Refuse tasks without a prediction.
+
+        Raises:
+            UsageError: The file lacks tasks; the message names the first five.
+        """
         if missing_tasks := _name_missing_tasks(tasks, self.texts):
             raise UsageError(
                 f"{self._path} has no prediction for {missing_tasks}; "
@@ -159,9 +170,9 @@ class Predictions:
 
     def __call__(self, task: Task) -> ScriptedAgent:
         """Make the agent of one episode, in a shell."""
-        return self.within(None, task)
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> ScriptedAgent:
+    def make_agent(self, env: object, task: Task) -> ScriptedAgent:
         """Make the agent of one episode in this environment."""
         self.check([task])
         text = self.texts[task.task_id]
@@ -169,7 +180,7 @@ class Predictions:
 
 
 def action_for(traits: Traits, text: str) -> str:
-    """Make the action that a prediction stands for: code, a flag, a patch."""
+    """Return the action for a prediction: its code, or the environment's form for flag or patch."""
     if traits.prediction is not None:
         return traits.prediction(text)
     return find_code(text, traits.language) or text
@@ -179,41 +190,44 @@ def read_predictions(path: Path) -> dict[str, str]:
     """Read predictions: task id → text.
 
     Raises:
-        RecordError: The file cannot be read, or is something else.
+        RecordError: The file cannot be read, holds no predictions, or two for a task.
     """
     try:
-        # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
+        # Not splitlines(): JSON strings may hold U+2028 and similar characters unescaped.
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise RecordError(f"cannot read {path}: {error}") from error
     predictions: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        task_id, text = _prediction(line, f"{path}:{number}")
+        task_id, text = _parse_prediction(line, f"{path}:{line_number}")
         if task_id in predictions:
-            raise RecordError(f"{path}:{number}: task {task_id!r} has two predictions")
+            raise RecordError(f"{path}:{line_number}: task {task_id!r} has two predictions")
         predictions[task_id] = text
     if not predictions:
         raise RecordError(f"{path} contains no predictions")
     return predictions
 
 
-def _prediction(line: str, location: str) -> tuple[str, str]:
+def _parse_prediction(line: str, location: str) -> tuple[str, str]:
     try:
-        data = json.loads(line)
+        prediction = json.loads(line)
     except ValueError as error:
         raise RecordError(f"{location}: not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise RecordError(f"{location}: expected an object, not {type(data).__name__}")
-    task_id, text = _field(data, _IDS, location), _field(data, _TEXTS, location)
+    if not isinstance(prediction, dict):
+        raise RecordError(f"{location}: expected an object, not {type(prediction).__name__}")
+    task_id, text = (
+        _first_field(prediction, _IDS, location),
+        _first_field(prediction, _TEXTS, location),
+    )
     if not isinstance(text, str):
         raise RecordError(f"{location}: the prediction must be a text, not {type(text).__name__}")
     return str(task_id), text
 
 
-def _field(data: Mapping[str, Any], names: Sequence[str], location: str) -> Any:
+def _first_field(prediction: Mapping[str, Any], names: Sequence[str], location: str) -> Any:
     for name in names:
-        if name in data:
-            return data[name]
+        if name in prediction:
+            return prediction[name]
     raise RecordError(f"{location}: field {names[0]!r} is missing")

@@ -1,7 +1,7 @@
-"""One episode's talk with a model: prompts go to it, actions come back.
+"""The conversation of one episode with a model: prompts, replies, and the actions in replies.
 
-A `Talk` renders the blocks of a `Prompt` for a `Scene`, and keeps the `Dialogue` within what the
-model takes.
+A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. Its `Dialogue` keeps the
+messages within the model's context length.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ if TYPE_CHECKING:
 NO_CODE = "no {language} code in your reply: give it in one block fenced by ```{language} and ```"
 CUT_OFF = "your reply was cut off before its code was complete: be shorter"
 MAX_RECAP_ACTIONS = 10
-"""The number of actions that are told again, unless the dialogue has a limit of its own."""
+"""The number of actions in a recap, unless the dialogue has its own limit."""
 LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """The part of an observation that a model is shown.
+    """An excerpt function for observations in prompts.
 
     Attributes:
-        limit: Characters.
-        tail: Whether its end is shown, too, after the number of characters left out.
+        limit: The maximum of characters, without the notice of the omission.
+        tail: Whether the excerpt has head and tail with the number of omitted characters between
+            them; else the head only.
     """
 
     limit: int = 10_000
     tail: bool = True
 
     def __call__(self, text: str) -> str:
-        """Return the text, or the part of it that is shown."""
+        """Return the text, or its excerpt if the text exceeds the limit."""
         if len(text) <= self.limit:
             return text
         if not self.tail:
@@ -63,7 +64,7 @@ class Clip:
 
 
 def fence_action(action: str, language: str) -> str:
-    """Write an action as a model is to write it: a fenced block, or nothing if there is none."""
+    """Format an action as a fenced block, as in a model's reply; empty for an empty action."""
     if not action:
         return ""
     max_backticks = max(map(len, re.findall("`+", action)), default=0)
@@ -72,12 +73,12 @@ def fence_action(action: str, language: str) -> str:
 
 
 def find_action(text: str, language: str, *, cut_off: bool = False) -> str:
-    """Find the action in a model's reply; a `NoAction` if it has none.
+    """Find the action in a model's reply; return a `NoAction` if the reply has none.
 
     Args:
-        text: The reply, or the part of it in which to look.
-        language: Of actions.
-        cut_off: Whether it ends where it ends because no more was allowed.
+        text: The reply, or a part of the reply.
+        language: The language of actions.
+        cut_off: Whether the reply hit the token limit.
     """
     code = find_code(text, language, cut_off=cut_off)
     if code is None:
@@ -86,23 +87,23 @@ def find_action(text: str, language: str, *, cut_off: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """The tools of a strategy: it tells, asks, and notes facts for the record."""
+class Conversation:
+    """A strategy's interface to the model: send prompts, request replies, note facts."""
 
     dialogue: Dialogue
     prompt: Prompt
-    scene: Scene
+    scene: PromptContext
     transcript: Transcript
     clip: Clip = Clip()
     sees_reward: bool = False
     recaps: bool = False
-    """As `Options.recap`."""
+    """Whether recaps are on: see `intercode.agents.language.StrategyOptions.recap`."""
 
-    def branch(self, seed: int | None) -> Talk:
-        """Return a talk that continues this one by itself.
+    def branch(self, seed: int | None) -> Conversation:
+        """Return a copy that continues the conversation independently.
 
         Args:
-            seed: Of its replies; None: as before.
+            seed: The seed of the copy's replies; None: unchanged.
         """
         dialogue = self.dialogue
         settings = dialogue.settings if seed is None else replace(dialogue.settings, seed=seed)
@@ -111,49 +112,60 @@ class Talk:
         )
 
     def begin(self, write: Callable[[Step], Reply] | None = None, **values: Any) -> None:
-        """Tell the model where it is, and the task.
+        """Add the system prompt, the worked examples and the task to the dialogue.
 
         Args:
-            write: Writes the reply that takes a step of a worked example, as the model is to write
-                its own; the scene's examples are shown before the task, as dialogues.
-            **values: More values for the templates.
+            write: Formats a step of a worked example as a reply of the model. The scene's examples
+                precede the task, as dialogues; None: no examples.
+            **values: Further values for the templates.
         """
-        parts = [self._text("system", **values), self.scene.skills]
-        self.dialogue.say("system", "\n\n".join(filter(None, parts)))
+        system_texts = [self._text("system", **values), self.scene.skills]
+        self.dialogue.add_message("system", "\n\n".join(filter(None, system_texts)))
         if write is not None:
             for example in self.scene.examples:
-                self.dialogue.say("user", self._text("task", query=example.task, overview=""))
+                self.dialogue.add_message(
+                    "user", self._text("task", query=example.task, overview="")
+                )
                 for step in example.steps:
                     self._show(step, write(step), is_done=step is example.steps[-2])
-        self.dialogue.say("user", self._text("task", **values))
+        self.dialogue.add_message("user", self._text("task", **values))
 
     def _show(self, step: Step, reply: Reply, *, is_done: bool) -> None:
         self.dialogue.answer(reply)
         if step.observation is not None:
             turn = Turn(step.action, step.observation, ok=not step.failed, reward=float(is_done))
-            self.tell("observation", step.observation, **turn_values([turn]), overview="")
+            self.add_observation(
+                "observation", step.observation, **turn_values([turn]), overview=""
+            )
 
-    def tell(
+    def add_observation(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
     ) -> None:
-        """Tell the model a piece of the prompt that has an observation in it."""
+        """Add a message from a block of the prompt, with an excerpt of an observation.
+
+        Args:
+            block: The name of the block.
+            observation: The observation; None: the block shows none.
+            call_id: The id of the tool call that the message answers; None: a user's message.
+            **values: Further values for the template.
+        """
         excerpt = None if observation is None else self.clip(observation.rstrip("\n"))
         text = self._text(block, observation=excerpt, **values)
-        self.dialogue.say("user" if call_id is None else "tool", text, call_id)
+        self.dialogue.add_message("user" if call_id is None else "tool", text, call_id)
 
     def ask_again(
         self, turns: Sequence[Turn], read: Callable[[str], str] | None = None
     ) -> str | None:
-        """Tell the task again, with what was tried, in place of the dialogue so far, and ask.
+        """Replace the dialogue by the task and a recap of previous actions, and request an action.
 
-        The model's own replies are left out: a small model tends to repeat them.
+        The recap omits the model's own replies: a small model tends to repeat them.
 
         Args:
             turns: All turns so far.
             read: As in `ask`.
 
         Returns:
-            The next action; None: this is more than the model takes, and the dialogue as before.
+            The next action; None: the recap exceeds the context length. The dialogue is restored.
         """
         turns_by_action = {
             turn.action.strip(): turn for turn in turns if not turn.info.get("invalid")
@@ -173,7 +185,7 @@ class Talk:
         previous_messages = self.dialogue.begin_again(text)
         try:
             action = self.ask(read)
-        except ContextLengthError:  # then the reply before is acted on
+        except ContextLengthError:  # the caller falls back to the previous reply's action
             self.dialogue.messages = previous_messages
             return None
         last_call["discarded"] = True
@@ -184,21 +196,21 @@ class Talk:
         return {"code": code, "observation": self.clip(turn.observation.rstrip("\n"))}
 
     def ask(self, read: Callable[[str], str] | None = None) -> str:
-        """Ask for the model's next action; a `NoAction` if its reply has none.
+        """Request a reply, and return its action; a `NoAction` if the reply has none.
 
         Args:
-            read: Returns the part of the reply in which to look for the action.
+            read: Returns the part of the reply that holds the action; None: the whole reply.
         """
         reply = self.reply()
         text = reply.text if read is None else read(strip_thoughts(reply.text))
         return find_action(text, self.scene.language, cut_off=reply.finish == "length")
 
     def reply(self) -> Reply:
-        """Ask for the model's next reply."""
+        """Request the model's next reply."""
         return self.dialogue.ask()
 
     def note(self, **facts: Any) -> None:
-        """Note facts about the last reply, for the record."""
+        """Add facts about the last reply to the record."""
         self.transcript.note(**facts)
 
     def _text(self, block: str, **values: Any) -> str:
@@ -207,8 +219,8 @@ class Talk:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """The facts that prompts can speak of."""
+class PromptContext:
+    """The facts of an episode that prompts can contain."""
 
     env: str
     """The environment's short name."""
@@ -217,28 +229,31 @@ class Scene:
     query: str
     max_turns: int
     schema: str = ""
-    """For SQL: tables and their columns, if they are to be told (2023's "handicap")."""
+    """For SQL: tables and their columns, if prompts show them (2023's "handicap")."""
     skills: str = ""
-    """The offer of its skills, which follows the prompt's first message."""
+    """The text about skills, at the end of the system prompt."""
     overview: str = ""
-    """The overview of the place, if it is to be told (``--context schema``)."""
+    """The overview of files or tables, if prompts show it (``--context schema``)."""
     examples: tuple[Example, ...] = ()
-    """The worked examples that are told, where the strategy tells any."""
+    """The worked examples, if the strategy shows any."""
     seed: int | None = None
-    """The episode's."""
+    """The episode's seed."""
 
     @classmethod
-    def of(
+    def from_env(
         cls, env: object, task: Task, *, setting: str = "", schema: bool = False, skills: str = ""
-    ) -> Scene:
-        """Find the scene of an episode.
+    ) -> PromptContext:
+        """Collect the scene of an episode.
 
         Args:
-            env: The environment; None: an agent that is tried without any, in Bash.
-            task: The task, as the agent may know it.
-            setting: A name for the setting, instead of the environment's.
-            schema: Whether to tell the database's schema.
-            skills: What it is told of its skills.
+            env: The environment; None: no environment, with the traits of Bash.
+            task: The task, as the agent may see it.
+            setting: A name that replaces the environment's setting.
+            schema: Whether prompts show the database's schema.
+            skills: The prompt's text about skills.
+
+        Raises:
+            UsageError: `schema` is true, and the task has no schema.
         """
         traits = resolve_traits(env)
         return cls(
@@ -254,11 +269,11 @@ class Scene:
 
     @property
     def language(self) -> str:
-        """The language of actions."""
+        """The language of actions, such as ``bash``."""
         return self.traits.language
 
     def values(self) -> dict[str, Any]:
-        """Return the values for a template."""
+        """Return the values for a template, by name."""
         names = ("env", "language", "setting", "query", "max_turns", "schema", "overview")
         return {
             **{name: getattr(self, name) for name in names},
@@ -269,16 +284,16 @@ class Scene:
 
 
 def find_setting(env: object) -> str:
-    """Name the place of an environment's task; empty: nothing is known of it."""
+    """Return the name of an environment's setting; empty if the environment has none."""
     setting = getattr(env, "setting", None)
     return str(setting()) if callable(setting) else ""
 
 
 def read_overview(env: object) -> str:
-    """Return what looking around an episode's place shows.
+    """Return an overview of the files or tables of an episode's sandbox or database.
 
     Raises:
-        UsageError: No action of the environment shows it, or it runs elsewhere.
+        UsageError: The environment has no action for an overview, or is external.
     """
     overview = getattr(env, "overview", None)
     if not callable(overview):
@@ -287,10 +302,10 @@ def read_overview(env: object) -> str:
 
 
 def describe_tables(task: Task) -> str:
-    """List a task's tables and columns, as its dataset tells them.
+    """List a task's tables and columns, from the metadata of its dataset.
 
     Raises:
-        UsageError: It does not.
+        UsageError: The metadata has no tables.
     """
     tables = task.metadata.get("db_tables")
     if not isinstance(tables, Mapping):
@@ -305,10 +320,10 @@ def describe_tables(task: Task) -> str:
 
 @dataclass
 class Dialogue:
-    """Messages in their order. The first ones, up to the first reply, are always sent.
+    """The messages of a conversation. Every request contains the messages before the first reply.
 
-    Of the others the last `limit` are sent. If that is too long for the model the older half of
-    them is left out, and so on, from then on.
+    Of the later messages, a request contains the last `limit`. If these exceed the model's context
+    length, the dialogue halves `limit` for all following requests, repeatedly if necessary.
     """
 
     model: Model
@@ -318,35 +333,35 @@ class Dialogue:
     messages: list[Message] = field(default_factory=list)
     _head: int | None = None
 
-    def say(self, role: Role, content: str, call_id: str | None = None) -> None:
+    def add_message(self, role: Role, content: str, call_id: str | None = None) -> None:
         """Add a message."""
         self.messages.append(Message(role, sendable(content), call_id=call_id))
 
     def begin_again(self, content: str) -> list[Message]:
-        """Replace all messages from the last of the first ones on, which is the task.
+        """Replace the task's message and all later messages by one message.
 
         Returns:
-            The messages before.
+            The previous messages.
         """
-        assert self._head is not None  # there was a reply
+        assert self._head is not None  # callers have received a reply
         previous_messages = self.messages
         self.messages = previous_messages[: self._head - 1]
-        self.say("user", content)
+        self.add_message("user", content)
         return previous_messages
 
     def answer(self, reply: Reply) -> None:
-        """Add a reply."""
+        """Add a reply of the model."""
         self.messages.append(Message("assistant", sendable(reply.text), reply.tool_calls))
 
     def keep(self) -> None:
-        """Always send all messages so far."""
+        """Include all messages so far in every request."""
         self._head = len(self.messages)
 
     def ask(self) -> Reply:
-        """Ask for the model's next reply.
+        """Request the model's next reply, and add it to the messages.
 
         Raises:
-            ContextLengthError: Even the first messages and the last one are too long.
+            ContextLengthError: Even the first messages with the last message are too long.
             ModelError: See `Model.complete`.
         """
         if self._head is None:
@@ -369,14 +384,14 @@ class Dialogue:
         head, tail = self.messages[: self._head], self.messages[self._head :]
         if self.limit is not None:
             tail = tail[-self.limit :]
-            # The answer to a call that is left out would be refused.
+            # APIs refuse a tool result whose call is omitted.
             while tail and tail[0].role == "tool":
                 del tail[0]
         return [*head, *tail]
 
 
 def turn_values(turns: Sequence[Turn]) -> dict[str, Any]:
-    """Return what a template can say of the last turn."""
+    """Return a template's values for the last turn."""
     last_turn = turns[-1]
     return {
         "reward": last_turn.reward,
@@ -396,15 +411,15 @@ VALUES = frozenset(
         *("repeats", "failed", "looked", "seen", "shown", "failures"),
     )
 )
-"""The names that templates can use, each where it makes sense."""
+"""The names of values in templates; each block supports a part of them."""
 
 
 class Prompt:
-    """The texts of one strategy.
+    """The prompt texts of one strategy.
 
     Args:
-        name: The strategy's template.
-        custom_path: A user's file; its blocks replace the strategy's.
+        name: The strategy's template in ``prompts/``, without its suffix.
+        custom_path: A user's template; its blocks replace the strategy's.
 
     Raises:
         UsageError: The file cannot be read, is not a template, or has an unknown block.
@@ -418,11 +433,11 @@ class Prompt:
 
     @cached_property
     def digest(self) -> str:
-        """Identify all texts, for a run's record."""
-        return _digest(self._custom_path)
+        """Digest of all prompt texts, for a run's record."""
+        return _template_digest(self._custom_path)
 
     def render(self, block: str, **values: Any) -> str:
-        """Render one piece with these values.
+        """Render one block with these values.
 
         Raises:
             UsageError: The template uses an unknown value, or fails.
@@ -463,18 +478,18 @@ def _load(path: Path, builtin_template: Template) -> Template:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     from jinja2 import FileSystemLoader, StrictUndefined
-    from jinja2.sandbox import SandboxedEnvironment  # prompts are passed round like data
+    from jinja2.sandbox import SandboxedEnvironment  # a prompt's file may be untrusted
 
     return SandboxedEnvironment(
         loader=FileSystemLoader(FOLDER),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # the texts are not HTML
+        autoescape=False,  # prompts are not HTML
     )
 
 
-def _digest(custom_path: Path | None) -> str:
+def _template_digest(custom_path: Path | None) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for path in [*sorted(FOLDER.glob("*.j2")), *([] if custom_path is None else [custom_path])]:
         digest.update(hashlib.blake2b(path.read_bytes()).digest())

@@ -1,4 +1,7 @@
-"""Worked examples, of tasks that are in no benchmark: look, act, see an error, fix it, submit."""
+"""Worked examples for prompts, about tasks of no benchmark.
+
+The examples show exploration, an action, an error, its correction, and a submission.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A turn of an example."""
+    """A turn of a worked example."""
 
     thought: str
     action: str
@@ -19,7 +22,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A task, and the turns that solve it."""
+    """A worked example: a task, and the turns that solve the task."""
 
     task: str
     steps: tuple[Step, ...]
@@ -159,5 +162,5 @@ _EXAMPLES_BY_LANGUAGE: Mapping[str, tuple[Example, ...]] = {
 
 
 def find_examples(env: str, language: str) -> tuple[Example, ...]:
-    """Return the worked examples for an environment; none for a language of a user's own."""
+    """Return the worked examples for an environment; empty for a user's language."""
     return _EXAMPLES_BY_ENVIRONMENT.get(env) or _EXAMPLES_BY_LANGUAGE.get(language, ())

@@ -1,8 +1,8 @@
-"""An environment as an agent may hold it: it acts and forks, and learns neither gold nor reward.
+"""Environment handles for agents, which can act and fork but reveal neither gold nor reward.
 
-Neither is behind an attribute of what it holds: environments and snapshots lie in a table of this
-module. No end is scored before the agent has returned, so that none can tell its score, not even by
-the time that it takes. Submissions are counted over all forks.
+No attribute of a `GuardedEnv` or `GuardedSnapshot` leads to gold or reward: the environments and
+snapshots themselves are in tables of this module. Scoring waits until the agent has returned, so
+not even the duration of a step reveals a score. Submissions are counted over all forks.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from intercode.tool_calls import Tool, ToolCall
 
 T = TypeVar("T")
 Result = tuple[str, float, bool, bool, dict[str, Any]]
-"""Observation, reward, whether the episode ended, whether it was truncated, info."""
+"""Observation, reward, terminated, truncated, info: the result of Gymnasium's `step`."""
 _AGENT_ERRORS = (ActionError, EnvironmentStateError, ForkError, UsageError)
-"""Errors that an agent makes itself, and may catch."""
+"""Errors that an agent causes itself, and may catch."""
 _REWARD_FACTS = ("success", "parts", "outcome")
-"""Facts of an `info` that tell the reward."""
+"""Facts of an `info` that reveal the reward."""
 
 
 @dataclass(slots=True)
 class AttemptContext:
-    """The terms on which an agent holds an environment and its forks."""
+    """The state that an environment handle and its forks share during an attempt."""
 
     working: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Makes what is held while an environment works."""
+    """Makes the context that is entered while an environment works, such as a permit."""
     on_action: Callable[[str], None] = lambda action: None
-    """Called with each action before it is taken."""
-    held: list[HeldEnv] = field(default_factory=list)
-    """The environment and all forks of it."""
+    """Called with each action before its execution."""
+    held: list[GuardedEnv] = field(default_factory=list)
+    """The handles of the environment and of all its forks."""
     failure: Exception | None = None
-    """The first failure that was not the agent's, also if the agent has caught it."""
+    """The first failure that the agent did not cause, even if the agent caught the exception."""
 
-    def perform(self, work: Callable[[], T]) -> T:
-        """Let an environment work."""
+    def perform(self, operation: Callable[[], T]) -> T:
+        """Run a function of the environment within `working`, like `run_guarded`."""
         with self.working():
-            return self.run_guarded(work)
+            return self.run_guarded(operation)
 
-    def run_guarded(self, work: Callable[[], T]) -> T:
-        """Do some work, and note a failure that is not the agent's."""
+    def run_guarded(self, operation: Callable[[], T]) -> T:
+        """Run a function, and record a failure that the agent did not cause."""
         try:
-            return work()
+            return operation()
         except _AGENT_ERRORS:
             raise
         except Exception as error:
@@ -58,17 +58,17 @@ class AttemptContext:
             raise
 
 
-class HeldSnapshot:
-    """A saved episode in the hands of an agent: see `EpisodeSnapshot`. It holds no gold."""
+class GuardedSnapshot:
+    """An agent's handle of a saved episode: see `EpisodeSnapshot`. The handle reveals no gold."""
 
     def __init__(self, snapshot: EpisodeSnapshot) -> None:
         _snapshots[self] = snapshot
-        self.how = snapshot.how
+        self.mode = snapshot.mode
         self.carried, self.lost = snapshot.carried, snapshot.lost
         self.task_id, self.turns = snapshot.task_id, snapshot.turns
 
     def close(self) -> None:
-        """Free what is saved, once no fork needs it. Idempotent."""
+        """Free the snapshot, once no fork needs it. Idempotent."""
         _snapshots[self].close()
 
     def __enter__(self) -> Self:
@@ -78,28 +78,28 @@ class HeldSnapshot:
         self.close()
 
 
-class HeldEnv:
-    """An environment in the hands of an agent, or a fork of it.
+class GuardedEnv:
+    """An agent's handle of an environment, or of a fork of the environment.
 
-    The reward of an episode's end is not told, unless every turn is rewarded: an agent that forks
-    could otherwise try several ends and choose the best one.
+    The handle hides the reward of an episode's end, unless every turn is rewarded: an agent that
+    forks could otherwise try several ends and choose the best.
 
     Args:
-        env: The environment, whose episode has begun.
-        terms: The terms, the same for all forks; it is added to them.
-        observation: What the agent sees first.
+        env: The environment, whose episode is running.
+        attempt_context: The shared state of the attempt, to which the handle adds itself.
+        observation: The agent's first observation.
     """
 
-    def __init__(self, env: Any, terms: AttemptContext, observation: str) -> None:
-        _environments[self] = env, terms
+    def __init__(self, env: Any, attempt_context: AttemptContext, observation: str) -> None:
+        _environments[self] = env, attempt_context
         self._observation = observation
         self._public_copy: tuple[Episode, Episode] | None = None
-        self._is_first = not terms.held
-        terms.held.append(self)
+        self._is_first = not attempt_context.held
+        attempt_context.held.append(self)
 
     @property
     def name(self) -> str:
-        """The environment's short name, as ``bash``."""
+        """The environment's short name, such as ``bash``."""
         return str(getattr(_env(self), "name", ""))
 
     @property
@@ -109,24 +109,24 @@ class HeldEnv:
 
     @property
     def max_turns(self) -> int:
-        """The actions of one episode, at most."""
+        """The maximum number of actions of an episode."""
         return int(getattr(_env(self), "max_turns", 10))
 
     @property
     def running(self) -> bool:
-        """Whether the episode has not ended."""
+        """Whether the episode is still running."""
         return bool(_env(self).episode.status == "running")
 
     @property
     def observation(self) -> str:
-        """The last observation; at first, the task's query."""
+        """The last observation; before the first action, the task's query."""
         return self._observation
 
     @property
     def episode(self) -> Episode:
-        """The episode so far; once it has ended, a copy that does not tell its reward."""
+        """The episode so far; after its end, a copy without rewards and score."""
         episode: Episode = _env(self).episode
-        if episode.status == "running" or self._tells:
+        if episode.status == "running" or self._reports_rewards:
             return episode
         if self._public_copy is None or self._public_copy[0] is not episode:
             turns = [replace(turn, reward=0.0) for turn in episode.turns]
@@ -135,28 +135,28 @@ class HeldEnv:
 
     @property
     def full_episode(self) -> Episode:
-        """The episode itself, for the record."""
+        """The original episode, for the record."""
         episode: Episode = _env(self).episode
         return episode
 
     @property
     def sandbox(self) -> Any:
-        """The sandbox or session that the episode takes place in."""
-        return _attempt_context(self).perform(lambda: _env(self).place)
+        """The sandbox or database session of the episode."""
+        return _attempt_context(self).perform(lambda: _env(self).workspace)
 
     @property
     def directory(self) -> str:
-        """The directory where its actions begin in the sandbox, from the image's own directory."""
+        """The working directory of actions in the sandbox, relative to the image's directory."""
         return str(_env(self).directory)
 
-    def run_guarded(self, work: Callable[[Any], T]) -> T:
-        """Let the agent itself use the sandbox, whose failure is the run's and not the agent's.
+    def run_guarded(self, operation: Callable[[Any], T]) -> T:
+        """Call a function with the sandbox; a failure of the sandbox counts as the run's error.
 
-        Unlike a `step` it takes no permit of those that the run has for busy sandboxes: a program
-        that acts by itself waits for its model most of the time.
+        Unlike `step`, the call takes none of the run's permits for busy sandboxes: a program that
+        acts by itself waits for its model most of the time.
         """
-        place = self.sandbox
-        return _attempt_context(self).run_guarded(lambda: work(place))
+        sandbox = self.sandbox
+        return _attempt_context(self).run_guarded(lambda: operation(sandbox))
 
     @property
     def tools(self) -> list[Tool]:
@@ -165,17 +165,19 @@ class HeldEnv:
         return env_tools
 
     def messages(self, style: str = "chat") -> list[dict[str, Any]]:
-        """Tell the episode so far as chat messages, as `InterCodeEnv.messages`."""
+        """Return the episode so far as chat messages, like `InterCodeEnv.messages`."""
         chat_messages: list[dict[str, Any]] = _env(self).messages(style)
         return chat_messages
 
     def step(self, action: str) -> Result:
-        """Take an action, as `InterCodeEnv.step`; but the reward of the end is 0.0.
+        """Execute an action, like `InterCodeEnv.step`, but with the reward 0.0 at the end.
+
+        The reward is real if every turn is rewarded (``reward_every_turn``).
 
         Raises:
             ActionError, EnvironmentStateError: The action is not a text; the episode has ended.
-            ForkError: This is a fork that cannot be started.
-            SandboxError: The sandbox was lost. An agent cannot save the attempt by catching it.
+            ForkError: The handle is a fork, whose sandbox cannot be started.
+            SandboxError: The sandbox was lost. The attempt fails even if the agent catches this.
         """
         if not isinstance(action, str):
             raise ActionError(f"the agent's action is not a text but {type(action).__name__}")
@@ -184,36 +186,38 @@ class HeldEnv:
         _attempt_context(self).on_action(action)
         step_result = _attempt_context(self).perform(lambda: _env(self).step(action))
         self._observation, reward, terminated, truncated, info = step_result
-        if not self._tells:
+        if not self._reports_rewards:
             info = {name: value for name, value in info.items() if name not in _REWARD_FACTS}
             reward = 0.0
         return self._observation, float(reward), terminated, truncated, info
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
-        """Take an action by calling a tool; otherwise like `step`."""
+        """Execute the action of a tool call; otherwise like `step`."""
         return self.step(read_action(ToolCall("", name, arguments), self.traits))
 
-    def fork(self, n: int = 1, how: str = "auto", lossy: bool = False) -> list[HeldEnv]:
-        """Fork the running episode, as `InterCodeEnv.fork`. Forks are closed with the attempt.
+    def fork(self, n: int = 1, mode: str = "auto", lossy: bool = False) -> list[GuardedEnv]:
+        """Fork the running episode, like `InterCodeEnv.fork`. The attempt's end closes all forks.
 
         Raises:
-            ForkError: It cannot be forked in this way, or not at all.
+            ForkError: The episode cannot be forked in this way, or not at all.
         """
         if not hasattr(_env(self), "fork"):
             raise ForkError(f"environment {self.name!r} cannot be forked")
-        forks = _attempt_context(self).perform(lambda: _env(self).fork(n, how, lossy))
-        return [HeldEnv(fork, _attempt_context(self), self._observation) for fork in forks]
+        forks = _attempt_context(self).perform(lambda: _env(self).fork(n, mode, lossy))
+        return [GuardedEnv(fork, _attempt_context(self), self._observation) for fork in forks]
 
-    def snapshot(self, how: str = "auto", lossy: bool = False) -> HeldSnapshot:
-        """Save the running episode, as `InterCodeEnv.snapshot`.
+    def snapshot(self, mode: str = "auto", lossy: bool = False) -> GuardedSnapshot:
+        """Save the running episode, like `InterCodeEnv.snapshot`.
 
         Raises:
-            ForkError: It cannot be saved in this way.
+            ForkError: The episode cannot be saved in this way.
         """
-        return HeldSnapshot(_attempt_context(self).perform(lambda: _env(self).snapshot(how, lossy)))
+        return GuardedSnapshot(
+            _attempt_context(self).perform(lambda: _env(self).snapshot(mode, lossy))
+        )
 
-    def restore(self, snapshot: HeldSnapshot) -> str:
-        """Begin a fork of a snapshot's episode here, in place of the present one.
+    def restore(self, snapshot: GuardedSnapshot) -> str:
+        """Replace the running episode by a fork of a snapshot's episode.
 
         Returns:
             The last observation.
@@ -224,32 +228,32 @@ class HeldEnv:
         return self._observation
 
     def close(self) -> None:
-        """Free a fork. The run's own environment stays, and so does an end that may be scored."""
+        """Close a running fork. The run's own environment and ended episodes stay, for scoring."""
         if not self._is_first and self.running:
             _env(self).close()
 
     @property
-    def _tells(self) -> bool:
+    def _reports_rewards(self) -> bool:
         return bool(getattr(_env(self), "reward_every_turn", False))
 
 
-_environments: WeakKeyDictionary[HeldEnv, tuple[Any, AttemptContext]] = WeakKeyDictionary()
-_snapshots: WeakKeyDictionary[HeldSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
+_environments: WeakKeyDictionary[GuardedEnv, tuple[Any, AttemptContext]] = WeakKeyDictionary()
+_snapshots: WeakKeyDictionary[GuardedSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
 
 
-def _env(held_env: HeldEnv) -> Any:
+def _env(held_env: GuardedEnv) -> Any:
     return _environments[held_env][0]
 
 
-def _attempt_context(held_env: HeldEnv) -> AttemptContext:
+def _attempt_context(held_env: GuardedEnv) -> AttemptContext:
     return _environments[held_env][1]
 
 
 @contextmanager
 def defer_scores(env: Any) -> Iterator[None]:
-    """Leave the score of the ends of an environment, and of its forks, to `settle`."""
+    """Defer the scoring of an environment's episode and its forks to `settle`."""
     if not hasattr(env, "settle"):
-        yield  # it is played elsewhere
+        yield  # an external environment, which scores by itself
         return
     env.scores_later = True
     try:
@@ -258,11 +262,14 @@ def defer_scores(env: Any) -> Iterator[None]:
         env.scores_later = False
 
 
-def settle(held_env: HeldEnv) -> dict[str, Any]:
+def settle(held_env: GuardedEnv) -> dict[str, Any]:
     """Score the episode that an agent has chosen; return facts about its forks, for the record.
 
+    Returns:
+        ``submissions`` over all forks, if greater than those of the episode's own branch.
+
     Raises:
-        RewardError, SandboxError: It cannot be scored.
+        RewardError, SandboxError: The episode cannot be scored.
     """
     env = _env(held_env)
     if not hasattr(env, "settle"):
@@ -275,17 +282,17 @@ def settle(held_env: HeldEnv) -> dict[str, Any]:
     return {"submissions": env.submissions} if env.submissions > branch_submissions else {}
 
 
-def free_forks(terms: AttemptContext) -> None:
-    """End all forks of an attempt that is over, and let go of what was behind them."""
-    for fork in terms.held:
+def free_forks(attempt_context: AttemptContext) -> None:
+    """Close all forks of a finished attempt, and detach its handles from their environments."""
+    for fork in attempt_context.held:
         if not fork._is_first:
             _env(fork).close()
         _environments[fork] = _ClosedEnvironment(), AttemptContext()
-    terms.held.clear()
+    attempt_context.held.clear()
 
 
 class _ClosedEnvironment:
-    """The place of an environment whose attempt is over."""
+    """A stand-in for the environment of a finished attempt, which refuses every access."""
 
     def __getattr__(self, name: str) -> Any:
         raise EnvironmentStateError(

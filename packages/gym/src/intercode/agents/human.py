@@ -1,4 +1,7 @@
-"""A person at a terminal as an agent."""
+"""The human agent: a person at a terminal, with observations as output and actions as input.
+
+`TaskConsole` is the terminal's dialogue about one task, `HumanAgent` the agent of an episode.
+"""
 
 from __future__ import annotations
 
@@ -18,43 +21,47 @@ if TYPE_CHECKING:
 
 
 class HumanAgent:
-    """Shows each observation to a person and takes what they answer."""
+    """An agent that shows observations to a person, and takes the person's input as actions."""
 
     def __init__(self, show: Callable[[str], None], ask: Callable[[], str | None]) -> None:
-        """Talk through the two functions.
+        """Create an agent on two functions for output and input.
 
         Args:
             show: Shows an observation.
-            ask: The person's next action, or None when they leave.
+            ask: Returns the person's next action; None when the person leaves.
         """
         self._show = show
         self._ask = ask
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """Return what the person answers; leaving skips the task."""
+        """Return the person's action; leaving skips the task."""
         self._show(observation)
         action = self._ask()
         return "skip" if action is None else action
 
 
 class HumanAgents:
-    """Makes agents that are the person at the terminal, one task after the other.
+    """A factory of agents for the person at the terminal, one task after the other.
 
-    They see what any agent sees: no reward. They talk on standard error, so that standard output
-    is the run's. Leaving ends the run; the task at hand is then as if it had not been begun.
+    The person sees no reward, like any agent. The dialogue uses standard error, because standard
+    output belongs to the run. Leaving ends the run, without a record of the current task.
     """
 
     def check_run(self, tasks: Sequence[Task], workers: int) -> str:
-        """Refuse a run of several tasks at a time."""
+        """Refuse a run of several tasks at a time.
+
+        Raises:
+            UsageError: The run has more than one worker.
+        """
         if workers > 1:
             raise UsageError("agent human plays one task at a time: --workers must be 1")
         return ""
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse to talk to a file or a pipe.
+        """Refuse a run without a terminal: a file or a pipe as standard input or standard error.
 
         Raises:
-            UsageError: There is no terminal.
+            UsageError: One of the streams is not a terminal.
         """
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
@@ -63,10 +70,10 @@ class HumanAgents:
             )
 
     def __call__(self, task: Task) -> HumanAgent:
-        """Make the agent of one episode, in an environment of which nothing is known."""
-        return self.within(None, task)
+        """Make the agent of one episode, in an environment without known facts."""
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> HumanAgent:
+    def make_agent(self, env: object, task: Task) -> HumanAgent:
         """Make the agent of one episode in this environment."""
         terminal = TaskConsole(
             task.query,
@@ -79,7 +86,7 @@ class HumanAgents:
         def ask() -> str:
             action = terminal.ask()
             if action is None:
-                raise KeyboardInterrupt  # no fault in the episode: the run is stopped
+                raise KeyboardInterrupt  # stops the run, and is not an error of the episode
             return action
 
         terminal.show(f"\n── {task.task_id} ── :help for help")
@@ -87,9 +94,13 @@ class HumanAgents:
 
 
 def _read_line(prompt: str) -> str:
-    """Read a line, in any thread.
+    """Read a line from standard input, in any thread.
 
-    It waits without reading: a thread that blocks in a read when Python ends makes it crash.
+    The function polls for input before it reads: a thread that blocks in a read while Python exits
+    crashes the process.
+
+    Raises:
+        EOFError: Standard input has ended.
     """
     print(prompt, end="", file=sys.stderr, flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
@@ -109,7 +120,7 @@ _HELP = """\
 
 
 def continuation_test(language: str) -> Callable[[str], bool]:
-    """Return the test for a text that is only the beginning of an action."""
+    """Return a function that detects an incomplete action of a language."""
     return _is_open_python if language == "python" else _ends_in_backslash
 
 
@@ -118,29 +129,29 @@ def _ends_in_backslash(text: str) -> bool:
 
 
 def _is_open_python(text: str) -> bool:
-    """Tell whether Python's own prompt would ask for more: in a block, until an empty line."""
+    """Return whether Python's prompt would request another line: in a block, until a blank one."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the person's source: the sandbox shows them
+            warnings.simplefilter("ignore")  # the sandbox shows the warnings of the source
             return codeop.compile_command(text) is None
     except (SyntaxError, ValueError, OverflowError):
         return False
 
 
 def escape_controls(text: str) -> str:
-    """Escape all that a terminal would obey rather than show."""
+    """Escape control characters, which a terminal would execute instead of display."""
     return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class TaskConsole:
-    """Talks about one task.
+    """A terminal dialogue about one task.
 
     Args:
         query: The task's query.
-        output: The stream to talk on.
-        prompt: The text that asks for an action.
-        is_incomplete: Tells whether a text is only the beginning of an action.
-        read: Shows a prompt and gives a line; raises EOFError at the end.
+        output: The output stream.
+        prompt: The prompt before an action.
+        is_incomplete: Returns whether a text is an incomplete action, which needs further lines.
+        read: Shows a prompt and returns a line; raises EOFError at the end of input.
     """
 
     def __init__(
@@ -160,12 +171,12 @@ class TaskConsole:
         self.left = False
 
     def show(self, text: str) -> None:
-        """Print an observation."""
+        """Print an observation, with control characters escaped."""
         if text:
             print(escape_controls(text).rstrip("\n"), file=self._output, flush=True)
 
     def ask(self) -> str | None:
-        """Ask for the next action; None when the person leaves."""
+        """Read the next action; None when the person leaves."""
         lines: list[str] = []
         while True:
             try:
@@ -188,7 +199,7 @@ class TaskConsole:
                 return action
 
     def _command(self, line: str) -> bool:
-        """Obey a line that begins with a colon; return whether it means to leave."""
+        """Execute a command that begins with a colon; return whether the person leaves."""
         if line in (":q", ":quit", ":exit"):
             self.left = True
             return True

@@ -1,8 +1,8 @@
-"""Agents that are language models: a strategy, a prompt and a model, made one for each episode.
+"""Agents that call a language model: a `Strategy`, its prompts and a model, one agent per episode.
 
-Around the strategy there may be limits on an episode (`LimitedAgent`), and around the model a
-choice among several replies (`SelfConsistency`, `BestOfSampler`), which work under any strategy:
-the dialogue continues with the chosen reply as if it had been the only one.
+`LanguageAgents` is the factory. `LimitedAgent` wraps a strategy's agent to enforce the limits of an
+episode. `SelfConsistency` and `BestOfSampler` wrap the model to choose among several replies. Both
+work with any strategy: the dialogue continues with the chosen reply as if it were the only reply.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from intercode.agents.base import Agent, EpisodeAgent
 from intercode.agents.conversation import (
     Clip,
+    Conversation,
     Dialogue,
     Prompt,
-    Scene,
-    Talk,
+    PromptContext,
     describe_tables,
     find_setting,
     read_overview,
@@ -42,29 +42,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:
-    """The limits of one episode, checked before every turn; None: there is none."""
+    """The limits of one episode, checked before every turn; None: no limit."""
 
     seconds: float | None = None
-    """Seconds of wall time, without those in which it waited for other episodes."""
+    """Seconds of wall time, excluding the time of waiting for other episodes."""
     tokens: int | None = None
+    """Input and output tokens together."""
     cost: float | None = None
-    """In US dollars."""
+    """US dollars."""
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """How forks of an episode are searched."""
+class SearchOptions:
+    """The options of a search over forks of an episode.
+
+    Raises:
+        UsageError: Width, depth or budget is below 1, or `start` is negative.
+    """
 
     order: Literal["beam", "best-first"] = "beam"
-    """The order of states: those of a turn together, or the best of all next."""
+    """The order of expansion: all states of a turn together, or the best state of all next."""
     width: int = 2
-    """The states that a beam keeps of each turn."""
+    """The number of states that a beam keeps at each turn."""
     depth: int | None = None
-    """Turns of a branch, after which it is handed in as it stands; None: as the environment has."""
+    """Turns of a branch, after which its state is submitted; None: the environment's limit."""
     budget: int = 40
-    """Actions that are tried in an episode, in all branches."""
+    """The maximum number of actions tried in an episode, over all branches."""
     test: str | None = None
-    """An action that tests a state in a fork of its own; None: the model judges."""
+    """An action that tests a state in a separate fork; None: the model judges."""
     start: int = 0
     """The turn from which best-of-n branches."""
 
@@ -74,40 +79,44 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The options of any strategy."""
+class StrategyOptions:
+    """The options of any strategy.
+
+    Raises:
+        UsageError: A number is below 1, or several samples are drawn at temperature 0.
+    """
 
     settings: Settings = field(default_factory=Settings)
-    """How the model samples. Above temperature 0 each episode gets a seed of its own."""
+    """The model's sampling. Above temperature 0 each episode gets its own seed."""
     prompt: Path | None = None
     """A template whose blocks replace the strategy's."""
     setting: str = ""
-    """The name of the setting in prompts; empty: the environment's own."""
+    """The name of the setting in prompts; empty: the environment's."""
     schema: bool = False
-    """For SQL: tell tables and columns (2023's "handicap")."""
+    """For SQL: show tables and columns in the prompt (2023's "handicap")."""
     context: Literal["schema"] | None = None
-    """The context that is shown at the start without a turn: the environment's overview."""
+    """``schema``: show the environment's overview in the first prompt, without a turn."""
     examples: bool | None = None
-    """Whether worked examples are shown; None: as `Strategy.examples` says."""
+    """Whether prompts include worked examples; None: the default of `Strategy.examples`."""
     recap: bool | None = None
-    """Whether the model is asked once more when its action has failed before, or would submit after
-    a failure: the task and what was tried then replace the dialogue. For try-again and react.
-    None: only for models of this machine, since small ones tend to repeat themselves."""
+    """Whether to ask the model once more when its action failed before, or submits after a failure.
+    A recap of the task and the previous attempts then replaces the dialogue. For try-again and
+    react. None: only for models of this machine, since small models tend to repeat themselves."""
     observation_limit: int = 10_000
-    """Characters of an observation that the model is shown."""
+    """Characters of an observation in the prompt."""
     observation_tail: bool = True
-    """Whether they are its head and its tail, or only its head, as in 2023."""
+    """Whether an excerpt has the observation's head and tail, or only its head, as in 2023."""
     dialogue_limit: int | None = None
-    """Messages after the first ones that are sent; None: all."""
+    """The number of messages sent after the first messages; None: all."""
     samples: int = 1
     """Replies for each turn, of which one is chosen."""
     choose: Literal["vote", "judge"] = "vote"
-    """How: self-consistency, or best-of-n by the model's own judgement."""
+    """The choice: self-consistency, or best-of-n by the model's own judgement."""
     skills: str = ""
-    """The offer of its skills: see `intercode.agents.skills.offer`."""
+    """The prompt's text about skills: see `intercode.agents.skills.offer`."""
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
-    search: Search | None = None
-    """How a strategy that searches does it; None: no other strategy does."""
+    search: SearchOptions | None = None
+    """The search of a strategy that searches; None for every other strategy."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.observation_limit < 1 or (self.dialogue_limit or 1) < 1:
@@ -118,56 +127,58 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to act, by name. Called with a model it gives the factory of its agents."""
+    """A named prompting strategy. Calling the strategy with a model makes the agents' factory."""
 
     name: str
     template: str
-    """The prompt's, in ``prompts/``."""
-    make: Callable[[Talk], Agent]
+    """The name of the prompt's template in ``prompts/``."""
+    make: Callable[[Conversation], Agent]
     sees_reward: bool = False
-    """Whether the true reward of every turn is used: oracle feedback, named apart."""
+    """Whether the agent sees the true reward of every turn: oracle feedback, stated in its name."""
     examples: Literal["cannot", "local", "always"] = "cannot"
-    """The models that are shown worked examples, unless an option says otherwise: those of this
-    machine, for which it was measured that they help, or all. ``cannot``: its prompt has no place
-    for any."""
+    """The models whose prompts include worked examples by default: models of this machine
+    (``local``), for which measurements show a benefit, or all. ``cannot``: the prompt has no slot
+    for examples."""
     recaps: bool = False
-    """Whether it can tell a task again: see `Options.recap`."""
+    """Whether the strategy supports recaps: see `Options.recap`."""
     searches: ClassVar[bool] = False
-    """Whether several replies are tried in forks, rather than one of them chosen."""
+    """Whether the strategy tries several replies in forks, instead of choosing one of them."""
 
-    def shows_examples(self, asked: bool | None, model: str) -> bool:
-        """Tell whether worked examples are shown.
+    def shows_examples(self, option: bool | None, model: str) -> bool:
+        """Return whether prompts include worked examples.
 
         Args:
-            asked: The option; None: it is not given.
+            option: The option's value; None: no value.
             model: ``PROVIDER/NAME``.
 
         Raises:
-            UsageError: They are asked for, and the strategy cannot.
+            UsageError: The option requests examples, and the strategy supports none.
         """
-        if self.examples == "cannot" and asked:
+        if self.examples == "cannot" and option:
             raise UsageError(f"agent {self.name} has no worked examples: omit --examples")
-        if asked is not None:
-            return asked
+        if option is not None:
+            return option
         return self.examples == "always" or (self.examples == "local" and is_local(model))
 
-    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | EpisodeAgent:
+    def agent(
+        self, talk: Conversation, options: StrategyOptions, allowance: Allowance
+    ) -> Agent | EpisodeAgent:
         """Make the agent of one episode."""
         agent = self.make(talk)
         return LimitedAgent(SuccessSubmitter(agent) if self.sees_reward else agent, allowance)
 
     def __call__(self, model: Model | str, **options: Any) -> LanguageAgents:
-        """Make the factory.
+        """Make the factory of the strategy's agents.
 
         Args:
-            model: A model, or its name as `intercode.models.get_model` takes it.
-            options: See `Options`.
+            model: A model, or a name that `intercode.models.get_model` resolves.
+            options: See `StrategyOptions`.
 
         Raises:
-            UsageError: There is no such option or model.
+            UsageError: An option or the model is unknown.
         """
         if unknown := sorted(
-            options.keys() - {option_field.name for option_field in fields(Options)}
+            options.keys() - {option_field.name for option_field in fields(StrategyOptions)}
         ):
             raise UsageError(f"agent {self.name} takes no option {unknown[0]}")
         if options.get("search") is not None and not self.searches:
@@ -176,24 +187,24 @@ class Strategy:
             from intercode.models import get_model
 
             model = get_model(model)
-        return LanguageAgents(self, model, Options(**options))
+        return LanguageAgents(self, model, StrategyOptions(**options))
 
 
 def is_local(model: str) -> bool:
-    """Tell whether a model, ``PROVIDER/NAME``, is one of this machine."""
+    """Return whether a model, ``PROVIDER/NAME``, runs on this machine."""
     return model.startswith(f"{LOCAL}/")
 
 
 class LanguageAgents:
-    """Makes the agent of each episode.
+    """A factory of agents that share a strategy and a model.
 
     Args:
-        strategy: How they act.
-        model: The model that all of them talk to; it may be called from several threads.
+        strategy: The strategy of the agents.
+        model: The model of all agents, which may be called from several threads.
         options: The strategy's options.
     """
 
-    def __init__(self, strategy: Strategy, model: Model, options: Options) -> None:
+    def __init__(self, strategy: Strategy, model: Model, options: StrategyOptions) -> None:
         is_single = options.samples == 1 or strategy.searches
         suffix = "" if is_single else f"+{options.choose}{options.samples}"
         self.name = strategy.name + suffix
@@ -202,20 +213,22 @@ class LanguageAgents:
         self._strategy = strategy
         self._model = model
         examples = strategy.shows_examples(options.examples, model.name)
-        recap = options.recap if options.recap is not None else is_local(model.name)
-        recap = recap and strategy.recaps and not strategy.sees_reward  # that plays as in 2023
-        self._options = options = replace(options, examples=examples, recap=recap)
+        has_recap = options.recap if options.recap is not None else is_local(model.name)
+        has_recap = (
+            has_recap and strategy.recaps and not strategy.sees_reward
+        )  # as in 2023: no recaps
+        self._options = options = replace(options, examples=examples, recap=has_recap)
         self._permits: AbstractContextManager[float] | None = None
         self._prompt = Prompt(strategy.template, options.prompt)
 
     def facts(self) -> dict[str, Any]:
-        """Identify these agents, for a run's record."""
-        excluded_names = ("prompt", "skills")  # these have digests
+        """Return the identity of these agents, for a run's record."""
+        excluded_names = ("prompt", "skills")  # recorded by their digests
         options = {
             key: value for key, value in asdict(self._options).items() if key not in excluded_names
         }
         options["settings"] = self._options.settings.facts()
-        # Left out where they say nothing new: records from before they existed compare as equal.
+        # Defaults are omitted, so records that are older than these options compare as equal.
         examples = self._strategy.examples == "always"
         defaults = {"search": None, "context": None, "recap": False, "examples": examples}
         for name in [name for name, value in defaults.items() if options[name] == value]:
@@ -225,30 +238,30 @@ class LanguageAgents:
         return {**identity, **options, "prompt": self._prompt.digest}
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks without the schema that prompts are to tell.
+        """Refuse tasks without the schema that prompts are to show.
 
         Raises:
-            UsageError: It names the first.
+            UsageError: A task has no schema; the message names the first such task.
         """
         if self._options.schema:
             for task in tasks:
                 describe_tables(task)
 
-    def calling(self, permits: AbstractContextManager[float]) -> LanguageAgents:
+    def bind_permits(self, permits: AbstractContextManager[float]) -> LanguageAgents:
         """Return a copy whose calls to the model hold a permit each."""
         clone = copy(self)
         clone._permits = permits
         return clone
 
     def __call__(self, task: Task) -> Agent | EpisodeAgent:
-        """Make the agent of one episode, in a shell of which no more is known."""
-        return self.within(None, task)
+        """Make the agent of one episode, for a shell without further facts."""
+        return self.make_agent(None, task)
 
-    def within(self, env: object, task: Task) -> Agent | EpisodeAgent:
+    def make_agent(self, env: object, task: Task) -> Agent | EpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Raises:
-            UsageError: The strategy needs the reward of every turn, and this gives none.
+            UsageError: The strategy needs the reward of every turn, which the environment lacks.
         """
         if self.needs_reward and not getattr(env, "reward_every_turn", False):
             raise UsageError(
@@ -258,13 +271,15 @@ class LanguageAgents:
         options = self._options
         clip = Clip(options.observation_limit, options.observation_tail)
         setting = options.setting or find_setting(env)
-        scene = Scene.of(env, task, setting=setting, schema=options.schema, skills=options.skills)
+        scene = PromptContext.from_env(
+            env, task, setting=setting, schema=options.schema, skills=options.skills
+        )
         if options.examples:
             scene = replace(scene, examples=find_examples(scene.env, scene.language))
         if options.context is not None:
             scene = replace(scene, overview=clip(read_overview(env)))
         transcript = Transcript(self._model, self._permits)
-        talk = Talk(
+        talk = Conversation(
             Dialogue(
                 self._make_sampler(transcript, scene),
                 _add_seed(options.settings, scene),
@@ -279,7 +294,7 @@ class LanguageAgents:
         )
         return self._strategy.agent(talk, options, Allowance(transcript, options.limits))
 
-    def _make_sampler(self, transcript: Transcript, scene: Scene) -> Model:
+    def _make_sampler(self, transcript: Transcript, scene: PromptContext) -> Model:
         if self._options.samples == 1 or self._strategy.searches:
             return transcript
         if self._options.choose == "vote":
@@ -287,18 +302,18 @@ class LanguageAgents:
         return BestOfSampler(transcript, self._options.samples)
 
 
-def _add_seed(settings: Settings, scene: Scene) -> Settings:
-    """Add the episode's seed, so that attempts differ, also where replies are cached."""
+def _add_seed(settings: Settings, scene: PromptContext) -> Settings:
+    """Add the episode's seed: attempts then differ even if replies come from a cache."""
     if not settings.temperature or settings.seed is not None or scene.seed is None:
         return settings
-    return replace(settings, seed=scene.seed % 2**31)  # what all servers take
+    return replace(settings, seed=scene.seed % 2**31)  # the range that all servers accept
 
 
 class SuccessSubmitter:
-    """Submits when the true reward of the last turn is 1, as the experiments of 2023 did.
+    """An agent that submits when the true reward of the last turn is 1, as in 2023's experiments.
 
     Args:
-        agent: The one that acts until then.
+        agent: The agent that acts until then.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -312,10 +327,10 @@ class SuccessSubmitter:
 
 
 class Allowance:
-    """The limits of an episode, and what its talk with the model has taken of them.
+    """The limits of an episode, and the amounts used so far.
 
     Args:
-        transcript: Of the talk; it goes into the episode's metadata.
+        transcript: The record of the dialogue with the model, for the episode's metadata.
         limits: The limits.
     """
 
@@ -324,24 +339,28 @@ class Allowance:
         self._limits = limits
         self._start_time = time.monotonic()
         self.reached_limit: str | None = None
-        """The limit that ended the episode, once one did; also ``context``."""
+        """The limit that ended the episode, including ``context``; None before."""
 
     def leave_out(self, seconds: float) -> None:
-        """Leave seconds out that the agent was made to wait."""
+        """Exclude seconds of waiting from the time limit."""
         self._start_time += seconds
 
     def is_used_up(self) -> bool:
-        """Tell whether a limit is reached, now or before."""
+        """Return whether a limit is reached, or was reached before.
+
+        Raises:
+            UsageError: A cost limit applies to a model whose price is unknown.
+        """
         self.reached_limit = self.reached_limit or self._find_reached_limit()
         return self.reached_limit is not None
 
     def metadata(self) -> dict[str, Any]:
-        """Return the transcript, and which limit ended the episode, if one did."""
+        """Return the transcript, and the name of the limit that ended the episode, if any."""
         limit_facts = {} if self.reached_limit is None else {"ended_by": self.reached_limit}
         return {"model": self.transcript.to_dict(), **limit_facts}
 
     def _find_reached_limit(self) -> str | None:
-        """Return the limit that is reached."""
+        """Return the first limit that is reached now; None without any."""
         limits, transcript = self._limits, self.transcript
         elapsed_seconds = time.monotonic() - self._start_time - transcript.wait_seconds
         if limits.seconds is not None and elapsed_seconds >= limits.seconds:
@@ -358,10 +377,10 @@ class Allowance:
 
 
 class LimitedAgent:
-    """Submits what there is when a limit is reached, or the dialogue is too long for the model.
+    """An agent that submits at a limit, or when the dialogue exceeds the model's context length.
 
     Args:
-        agent: The one that acts within the limits.
+        agent: The agent that acts within the limits.
         allowance: The limits.
     """
 
@@ -377,25 +396,25 @@ class LimitedAgent:
                 return self._agent.act(observation, history)
             except ContextLengthError:
                 if not history:
-                    raise  # it has never acted: that is not an attempt, nor a reward of 0
+                    raise  # an agent that never acted made no attempt: an error, not a reward of 0
                 self._allowance.reached_limit = "context"
         return "submit"
 
     def leave_out(self, seconds: float) -> None:
-        """Leave seconds out that it was made to wait."""
+        """Exclude seconds of waiting from the time limit."""
         self._allowance.leave_out(seconds)
 
     def episode_metadata(self) -> dict[str, Any]:
-        """Return the transcript, and which limit ended the episode, if one did."""
+        """Return the transcript, and the name of the limit that ended the episode, if any."""
         return self._allowance.metadata()
 
 
 class Sampler:
-    """A model that asks another one several times, and gives one of the replies.
+    """A model that calls another model several times, and chooses one of the replies.
 
     Args:
-        model: The model that is asked.
-        samples: How often; each time with a seed of its own.
+        model: The model to call.
+        samples: The number of calls; each call has its own seed.
     """
 
     def __init__(self, model: Transcript, samples: int) -> None:
@@ -411,10 +430,10 @@ class Sampler:
     ) -> Reply:
         """Return the chosen reply."""
         replies = []
-        for number in range(self._samples):
-            seed = None if settings.seed is None else settings.seed + number
+        for sample_index in range(self._samples):
+            seed = None if settings.seed is None else settings.seed + sample_index
             replies.append(self._model.complete(messages, replace(settings, seed=seed), tools))
-            self._model.note(sample=number)
+            self._model.note(sample=sample_index)
         choice_index = self._choose(replies, messages, settings)
         self._model.note(chosen=choice_index)
         return replies[choice_index]
@@ -422,17 +441,17 @@ class Sampler:
     def _choose(
         self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
     ) -> int:
-        """Return the number of the reply that is taken."""
+        """Return the index of the chosen reply."""
         raise NotImplementedError
 
 
 class SelfConsistency(Sampler):
-    """Chooses the first reply whose action most samples agree on (Wang et al., 2022).
+    """A sampler that chooses the first reply with the most frequent action (Wang et al., 2022).
 
     Args:
-        model: The model that is asked.
-        samples: How often.
-        language: Of the actions that are compared; blanks at their ends do not count.
+        model: The model to call.
+        samples: The number of calls.
+        language: The language of the compared actions; blanks at their ends do not count.
     """
 
     def __init__(self, model: Transcript, samples: int, language: str) -> None:
@@ -443,7 +462,7 @@ class SelfConsistency(Sampler):
         self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
     ) -> int:
         votes = [self._vote(reply) for reply in replies]
-        # None, for a reply without an action, wins only where all have none.
+        # A reply without an action (None) wins only if no reply has an action.
         counts = Counter(vote for vote in votes if vote is not None)
         return votes.index(counts.most_common(1)[0][0]) if counts else 0
 
@@ -455,7 +474,7 @@ class SelfConsistency(Sampler):
 
 
 class BestOfSampler(Sampler):
-    """Chooses the reply that the model itself calls the best of the samples."""
+    """A sampler that chooses the reply that the model itself judges to be the best."""
 
     def _choose(
         self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
@@ -464,8 +483,8 @@ class BestOfSampler(Sampler):
         verdict = self._model.complete(
             [*messages, Message("user", question)], replace(settings, temperature=0.0)
         )
-        number = re.search(r"\d+", verdict.text)
-        choice_index = int(number[0]) - 1 if number and len(number[0]) < 4 else 0
+        match = re.search(r"\d+", verdict.text)
+        choice_index = int(match[0]) - 1 if match and len(match[0]) < 4 else 0
         return choice_index if 0 <= choice_index < len(replies) else 0
 
 

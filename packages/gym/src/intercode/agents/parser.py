@@ -1,20 +1,19 @@
-"""Find the code that a model meant in what it said. The code itself is never changed.
+"""The parser of model replies: `find_code` extracts the code, without changing it.
 
-In this order, the first that is found is taken:
+The first match in this order counts:
 
-1. The first fenced block in the language that is asked for; else the first that names none.
-   (A block in another language is not code: its output, or its configuration, would be run.)
-   Where there are no fences, ``<bash>…</bash>`` and ``<execute_bash>…</execute_bash>`` are blocks.
-2. Without a fence, or outside of them: a last line that is ``submit``, ``submit ANSWER`` or
-   ``skip``.
+1. The first fenced block in the requested language; else the first block without a language.
+   (A block in another language may be output or configuration, which must not be executed.)
+   In a text without fences, ``<bash>…</bash>`` and ``<execute_bash>…</execute_bash>`` are blocks.
+2. Outside of fences, a last line that is ``submit``, ``submit ANSWER`` or ``skip``.
 3. The whole text, if it reads as code; else the text after a label such as ``Command:``; else the
    only paragraph that is an SQL statement up to its semicolon.
 4. The only piece of `inline code`, if it reads as code.
 
-A model's thoughts before it speaks (`strip_thoughts`) do not count. A block that is not closed
-reaches to the text's end; in a reply that was cut off it is not code. A fence within a
-here-document or a string of several lines is a part of the code, if it is closed by another one: a
-README has fences. In a session with prompts the code is the text behind them.
+A model's reasoning (`strip_thoughts`) does not count. An unclosed block reaches to the text's end;
+in a truncated reply it is not code. A fence within a here-document or a multi-line string belongs
+to the code if a later fence closes the block: a README has fences. In a session with prompts the
+code is the text after the prompts.
 """
 
 from __future__ import annotations
@@ -50,23 +49,23 @@ _PROSE = re.compile(
 )
 _SENTENCE = re.compile(r"\w[.?!:]$")
 _PROMPTS = {"bash": ("$ ", "> "), "python": (">>> ", "... ")}
-"""Before the lines of a session: no code begins like the first of them."""
+"""Language → the prompts of a session's first and further lines. No code begins like the first."""
 
 
 def strip_thoughts(text: str) -> str:
-    """Return what a model says aloud, without the ``<think>…</think>`` before it."""
-    if ends := [thought.end() for thought in _THOUGHT.finditer(text)]:
+    """Return a model's reply without the reasoning ``<think>…</think>`` before it."""
+    if ends := [match.end() for match in _THOUGHT.finditer(text)]:
         return text[ends[-1] :]
     return "" if text.lstrip().startswith(("<think>", "<thinking>")) else text
 
 
 def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
-    """Find the code that a model meant; None if there is none.
+    """Find the code in a model's reply; None without any.
 
     Args:
-        text: All that it said.
-        language: ``bash``, ``sql`` or ``python``; of any other only blocks are code.
-        cut_off: Whether the text ends where it ends because no more was allowed.
+        text: The whole reply.
+        language: ``bash``, ``sql`` or ``python``; in any other language only blocks are code.
+        cut_off: Whether the reply hit the token limit.
     """
     text = _normalise_line_ends(strip_thoughts(text))
     candidate_blocks = list(blocks(text, language)) or list(elements(text))
@@ -85,8 +84,8 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
     if cut_off or not text or not all(block.closed for block in candidate_blocks):
         return None
     last_line = text.rsplit("\n", 1)[-1].strip()
-    if emphasis := _EMPHASIS.fullmatch(last_line):
-        last_line = emphasis["inner"]
+    if emphasis_match := _EMPHASIS.fullmatch(last_line):
+        last_line = emphasis_match["inner"]
     if _ENDING.fullmatch(last_line):
         return last_line
     code = None if candidate_blocks else _find_unfenced_code(text, language)
@@ -94,18 +93,18 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
 
 
 def _normalise_line_ends(text: str) -> str:
-    """Remove carriage returns if every line ends in one: they are not the code's."""
+    """Remove carriage returns if every line ends in one: they do not belong to the code."""
     return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text
 
 
 def _strip_prompts(code: str, language: str) -> str:
-    """Return the lines that were typed in a session with prompts; all of any other code."""
+    """Return the typed lines of a session with prompts; any other code stays unchanged."""
     lines = code.strip("\n").split("\n")
     primary_prompt, continuation_prompt = _PROMPTS.get(language, ("", ""))
     if not primary_prompt or not lines[0].startswith(primary_prompt):
         return code
     typed_lines: list[str] = []
-    has_output = False  # whether output has come since
+    has_output = False  # whether output follows the last typed line
     for line in lines:
         if line.startswith(primary_prompt):
             typed_lines.append(line[len(primary_prompt) :])
@@ -119,7 +118,7 @@ def _strip_prompts(code: str, language: str) -> str:
 
 def _find_unfenced_code(text: str, language: str) -> str | None:
     if _is_json(text):
-        return None  # the call of a tool, written out
+        return None  # a tool call, written as text
     is_code = _CODE_TESTS.get(language, _is_ending)
     if is_code(text):
         return text
@@ -127,7 +126,11 @@ def _find_unfenced_code(text: str, language: str) -> str | None:
         labelled_code = text[label.end() :].strip()
         if labelled_code and is_code(labelled_code):
             return labelled_code
-    statements = [part for part in re.split(r"\n[ \t]*\n", text) if part.rstrip().endswith(";")]
+    statements = [
+        block_text
+        for block_text in re.split(r"\n[ \t]*\n", text)
+        if block_text.rstrip().endswith(";")
+    ]
     if language == "sql" and len(statements) == 1 and _is_sql(statements[0]):
         return statements[0].strip()
     inline_codes = [code for code in _INLINE_CODE.findall(text) if code.strip()]
@@ -137,7 +140,7 @@ def _find_unfenced_code(text: str, language: str) -> str | None:
 
 
 def _is_json(text: str) -> bool:
-    """Tell whether a text is a JSON object."""
+    """Return whether a text is a JSON object."""
     try:
         return text.startswith("{") and isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -149,12 +152,12 @@ def _is_ending(code: str) -> bool:
 
 
 def _is_shell(text: str) -> bool:
-    """Tell whether a text begins as commands do, and no line is a sentence."""
+    """Return whether a text begins like a command, and no line is a sentence."""
     return _SHELL.match(text) is not None and _PROSE.search(text) is None
 
 
 def _is_sql(text: str) -> bool:
-    """Tell whether a text begins as statements do, and does not end as sentences do."""
+    """Return whether a text begins like an SQL statement, and does not end like a sentence."""
     return _SQL.match(text) is not None and _SENTENCE.search(text) is None
 
 
@@ -170,13 +173,13 @@ TAGS: Mapping[str, frozenset[str]] = {
 """Language → its names in fences."""
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
-"""Invisible characters that some models put where a block begins."""
+"""Invisible characters that some models insert at the beginning of a block."""
 _OPEN = re.compile(
     rf"[{INVISIBLE}]*(?P<indent>[ \t]*)(?P<fence>`{{3,}}|~{{3,}})[ \t]*"
     r"(?P<info>([^` \t\n][^`\n]*)?)$"
 )
 _LONGEST_LINE = 10_000
-"""Characters of the code of a block on one line."""
+"""The maximum length of the code in a block on a single line, in characters."""
 _ONE_LINE = re.compile(
     r"```(?!`)[ \t]*(?:(?P<tag>[A-Za-z0-9+#-]+)[ \t]+)?"
     rf"(?P<code>([^ \t\n][^\n]{{0,{_LONGEST_LINE}}}?)?)```(?!`)"
@@ -191,38 +194,39 @@ _ELEMENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced piece of a text."""
+    """A fenced block of a text."""
 
     tag: str
-    """The fence's name for it, in small letters; empty if there is none."""
+    """The language name at the fence, in lower case; empty without a name."""
     code: str
     closed: bool = True
+    """Whether the text has the block's closing fence."""
 
 
 def blocks(text: str, language: str = "") -> Iterator[Block]:
-    """Yield the fenced blocks of a text, as Markdown has them; also those on a single line.
+    """Yield the fenced blocks of a text in Markdown, including blocks on a single line.
 
     Args:
         text: The text.
-        language: The language of blocks that do not name any.
+        language: The language of blocks without a tag.
     """
     lines = text.split("\n")
     row = 0
     while row < len(lines):
-        opening = _OPEN.match(lines[row])
+        opening_match = _OPEN.match(lines[row])
         row += 1
-        if opening is None:
+        if opening_match is None:
             for match in _ONE_LINE.finditer(lines[row - 1]):
                 yield _parse_inline_block(match)
             continue
-        block, row = _read_block(opening, lines, row, language)
+        block, row = _read_block(opening_match, lines, row, language)
         yield block
 
 
 def elements(text: str) -> Iterator[Block]:
-    """Yield the pieces of a text that are marked up, ``<bash>ls</bash>`` or ``<execute_bash>``.
+    """Yield the elements of a text, such as ``<bash>ls</bash>`` or ``<execute_bash>``, as blocks.
 
-    A piece without an end, as where the model was to stop there, reaches to the text's end.
+    An element without an end tag, which may be a stop sequence, reaches to the text's end.
     """
     for match in _ELEMENT.finditer(text):
         code = match["code"].removeprefix("\n").removesuffix("\n")
@@ -230,26 +234,26 @@ def elements(text: str) -> Iterator[Block]:
 
 
 def leading_block(text: str, language: str = "") -> str | None:
-    """Return a text's leading block with its fences; None if there is none, or no end of it."""
+    """Return a text's leading block with its fences; None without a closed leading block."""
     lines = text.split("\n")
     row = next((n for n, line in enumerate(lines) if line.strip()), 0)
-    if (opening := _OPEN.match(lines[row])) is None:
+    if (opening_match := _OPEN.match(lines[row])) is None:
         return None
-    block, end = _read_block(opening, lines, row + 1, language)
+    block, end = _read_block(opening_match, lines, row + 1, language)
     return "\n".join(lines[:end]) if block.closed else None
 
 
 def _read_block(
-    opening: re.Match[str], lines: Sequence[str], row: int, language: str
+    opening_match: re.Match[str], lines: Sequence[str], row: int, language: str
 ) -> tuple[Block, int]:
-    """Read the block whose code begins in a row; return also the row after it."""
-    fence, indent = opening["fence"], len(opening["indent"])
-    info = opening["info"].strip(INVISIBLE + " \t")
+    """Parse the block whose code begins in a row; return the block and the row after it."""
+    fence, indent = opening_match["fence"], len(opening_match["indent"])
+    info = opening_match["info"].strip(INVISIBLE + " \t")
     words = re.split(r"[\s:,]+", info, maxsplit=1)
     tag = words[0].strip("{}.").lower()
     block_language = next((name for name, tags in TAGS.items() if tag in tags), language)
     end, code = _find_block_end(fence, lines, row, _OPEN_TESTS.get(block_language))
-    # A fence's indentation belongs to the list that it stands in, not to the code.
+    # A fence's indentation belongs to the list that contains it, not to the code.
     text = "\n".join(_remove_indent(line, indent) for line in [*lines[row:end], *code])
     closed = end < len(lines)
     if closed and len(words) > 1 and not text.strip():  # the code stands behind the fence
@@ -261,30 +265,31 @@ def _read_block(
 def _find_block_end(
     fence: str, lines: Sequence[str], row: int, is_open: Callable[[Sequence[str]], bool] | None
 ) -> tuple[int, list[str]]:
-    """The row of the fence that closes a block, and the code before it in that row.
+    """Return the row of the fence that closes a block, and the code before the fence in that row.
 
-    That is the first one, unless the code is in the middle of a text there and a later one is not.
+    The first fence closes the block, unless it lies within a here-document or string, and a later
+    fence does not.
     """
     closing_pattern = re.compile(rf"(?P<code>.*?)(?<!{fence[0]}){fence[0]}{{{len(fence)},}}[ \t]*")
     first_end: tuple[int, list[str]] | None = None
-    tries = 0
-    for number in range(row, len(lines)):
-        match = closing_pattern.fullmatch(lines[number])
+    syntax_checks = 0
+    for index in range(row, len(lines)):
+        match = closing_pattern.fullmatch(lines[index])
         if match is None or (match["code"].strip() and fence in match["code"]):
             continue
-        # The fence may stand at the end of the last line.
-        block_end = number, [match["code"]] if match["code"].strip() else []
+        # The closing fence may follow the code on its last line.
+        block_end = index, [match["code"]] if match["code"].strip() else []
         first_end = first_end or block_end
-        tries += 1
-        if is_open is None or tries > _TRIES:
+        syntax_checks += 1
+        if is_open is None or syntax_checks > _TRIES:
             break
-        if not is_open([*lines[row:number], *block_end[1]]):
+        if not is_open([*lines[row:index], *block_end[1]]):
             return block_end
     return first_end or (len(lines), [])
 
 
 def _is_in_here_document(lines: Sequence[str]) -> bool:
-    """Tell whether a here-document has not ended; one in which it begins again never has."""
+    """Return whether a here-document is open at the end; a repeated beginning keeps it open."""
     delimiters: list[str] = []
     for line in lines:
         if delimiters:
@@ -298,13 +303,13 @@ def _is_in_here_document(lines: Sequence[str]) -> bool:
 
 
 def _is_in_string(lines: Sequence[str]) -> bool:
-    """Tell whether a string of several lines has not ended."""
+    """Return whether a multi-line string is open at the end."""
     text = dedent("\n".join(lines))
     return any(quotes in text for quotes in _QUOTES) and not is_python(text)
 
 
 _TRIES = 50
-"""Fences that are looked at as a block's end: a reply may consist of nothing else."""
+"""The maximum number of fences tried as a block's end: a reply may consist of fences only."""
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1")
 _QUOTES = ('"""', "'''")
 _OPEN_TESTS: Mapping[str, Callable[[Sequence[str]], bool]] = {
@@ -321,12 +326,12 @@ def _remove_indent(line: str, width: int) -> str:
 def _parse_inline_block(match: re.Match[str]) -> Block:
     tag, code = (match["tag"] or "").lower(), match["code"]
     if tag and not any(tag in tags for tags in TAGS.values()):
-        return Block("", match[0].strip("`").strip())  # its first word is not a language
+        return Block("", match[0].strip("`").strip())  # the first word is not a language
     return Block(tag, code.strip())
 
 
 def is_python(text: str) -> bool:
-    """Tell whether a text is Python from its beginning to its end."""
+    """Return whether a whole text is valid Python."""
     try:
         parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""Agents by name, or from a user's own file."""
+"""The registry of agents: by name, from an installed package, or from a user's file."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ AGENTS = Registry(
         ("aider", "claude-code", "codex", "mini-swe-agent", "openhands", "terminus"), INTEGRATIONS
     ),
 )
-"""Name → a function of the agent's options that returns its factory; an installed package's entry
-point is the factory itself, as a file's function is."""
+"""Name → a function that returns the agent's factory for its options. The entry point of an
+installed package and the function of a user's file are themselves the factory."""
 COMMAND = "cli:"
-"""The beginning of an agent's name that is a command line."""
+"""The prefix of an agent's name that is a command line."""
 PROFILE = ".toml"
-"""The end of an agent's name that is the path of a profile."""
+"""The suffix of an agent's name that is the path of a profile."""
 
 
 def is_profile(name: object) -> bool:
-    """Tell whether an agent's name is the path of a profile."""
+    """Return whether an agent's name is the path of a profile."""
     return isinstance(name, str) and name.endswith(PROFILE) and not name.startswith(COMMAND)
 
 
 def is_external(name: str) -> bool:
-    """Tell whether an agent's name means a command line: one of those of others, or its profile."""
+    """Return whether a name stands for a command-line agent: known, ``cli:``, or a profile."""
     return name in AGENTS.homes or name.startswith(COMMAND) or name.endswith(PROFILE)
 
 
@@ -62,33 +62,34 @@ def get(name: str, **options: Any) -> AgentFactory:
     """Return the factory of an agent.
 
     Args:
-        name: A registered name; or that of an installed package's entry point, or
-            ``path/to/file.py:function``, where the function is itself the factory: it takes a task
-            and gives an object with `act`.
-        options: For a registered agent, for instance ``recording`` for ``replay``.
+        name: A registered name; or the name of an installed package's entry point, or
+            ``path/to/file.py:function``. An entry point or function is itself the factory: it takes
+            a task and returns an object with `act`.
+        options: The options of a registered agent, such as ``recording`` for ``replay``.
 
     Raises:
-        UsageError: There is no such agent, or it does not take these options.
+        UsageError: The agent is unknown, or does not take these options.
     """
-    make: Callable[..., AgentFactory] = AGENTS.resolve(name)
+    factory: Callable[..., AgentFactory] = AGENTS.resolve(name)
     if AGENTS.is_foreign(name):
         if options:
             raise UsageError(f"agent {name} takes no option {', '.join(options)}")
-        return cast(AgentFactory, make)
-    signature = inspect.signature(make)
+        return cast(AgentFactory, factory)
+    signature = inspect.signature(factory)
     try:
         signature.bind(**options)
     except TypeError as error:
         if unknown := sorted(options.keys() - signature.parameters.keys()):
-            takers = ", ".join(list_agents_taking(unknown[0])) or "none"
+            agent_names = ", ".join(list_agents_taking(unknown[0])) or "none"
             raise UsageError(
-                f"agent {name} takes no option {unknown[0]!r}; agents with this option: {takers}"
+                f"agent {name} takes no option {unknown[0]!r}; agents with this option: "
+                f"{agent_names}"
             ) from None
         raise UsageError(f"agent {name}: {error}") from error
-    return make(**options)
+    return factory(**options)
 
 
 def list_agents_taking(option: str) -> list[str]:
-    """List the registered agents of InterCode's own that take an option."""
+    """List the built-in agents that take an option."""
     names = [name for name in AGENTS.names(packages=False) if not AGENTS.is_foreign(name)]
     return [name for name in names if option in inspect.signature(AGENTS.get(name)).parameters]

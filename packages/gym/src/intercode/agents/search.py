@@ -1,12 +1,12 @@
-"""Search over forks of an episode: a model's several proposals are tried, and the best goes on.
+"""Search over forks of an episode: the agent tries several actions, and continues the best state.
 
-States are judged by the model, or by a test that the agent may see: never by the reward.
+The model, or a test that the agent may see, judges the states: never the reward.
 
-- *Tree search*: in each state several actions are proposed, and each is taken in a fork. A *beam*
-  keeps the best states of a turn; *best-first* continues from the best state of all.
-- *Best of n*: from one turn on the episode is played several times to its end, each time in a fork.
+- *Tree search*: the model proposes several actions in each state, and a fork executes each action.
+  A *beam* keeps the best states of a turn; *best-first* continues from the best state of all.
+- *Best of n*: from one turn on, several forks play the episode to its end.
 
-The proposals are those of ReAct.
+The strategy of the proposals is ReAct.
 """
 
 from __future__ import annotations
@@ -17,39 +17,46 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from intercode.agents.conversation import Prompt, Talk
-from intercode.agents.guarded_env import HeldEnv
-from intercode.agents.language import Allowance, LanguageAgents, Options, Search, Strategy
+from intercode.agents.conversation import Conversation, Prompt
+from intercode.agents.guarded_env import GuardedEnv
+from intercode.agents.language import (
+    Allowance,
+    LanguageAgents,
+    SearchOptions,
+    Strategy,
+    StrategyOptions,
+)
 from intercode.agents.strategies import React
 from intercode.episode import Episode
 from intercode.errors import ContextLengthError, ForkError, UsageError
 from intercode.models.base import Message, Model, Settings
 
 PROPOSALS = 3
-"""Replies for each state, unless `samples` says otherwise."""
+"""Replies for each state: the default of the option `samples`."""
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A state of the episode: a fork after an action; or an action that would end it."""
+    """A state of the search: a fork after an action, or a proposed action that ends the episode."""
 
     number: int
     parent: Node | None
-    talk: Talk
-    """The dialogue up to the action, without its observation."""
-    env: HeldEnv
+    talk: Conversation
+    """The conversation up to the action, without its observation."""
+    env: GuardedEnv
     action: str = ""
     ends: bool = False
-    """Whether the action ends the episode; it is taken only if this node is chosen."""
+    """Whether the action ends the episode; it is executed only if this node is chosen."""
     judgement: float | None = None
+    """The judgement in [0, 1]; None: not judged, or not parsed."""
     tokens: int = 0
-    """Tokens of the proposals and judgements that are about this node."""
+    """Tokens of this node's proposals and judgements."""
     failure_reason: str = ""
-    """The reason why it could not be tried."""
+    """The reason why the action or its test could not be tried; empty: none."""
 
     @property
     def done(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether no further action is possible."""
         return self.ends or not self.env.running
 
     @property
@@ -60,21 +67,23 @@ class Node:
 
 @dataclass(slots=True)
 class Tree:
-    """All states of an episode that were tried, for the record."""
+    """All states of an episode's search, for the record."""
 
     nodes: list[Node] = field(default_factory=list)
     selected_node: Node | None = None
     action_count: int = 0
-    """Actions that were taken."""
+    """The number of executed actions, over all forks."""
 
-    def add(self, parent: Node | None, talk: Talk, env: HeldEnv, action: str = "") -> Node:
-        """Add a state."""
+    def add(
+        self, parent: Node | None, talk: Conversation, env: GuardedEnv, action: str = ""
+    ) -> Node:
+        """Add a state, and return its node."""
         node = Node(len(self.nodes), parent, talk, env, action, _ends_episode(action))
         self.nodes.append(node)
         return node
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
+        """Return the tree in plain JSON types."""
         return {
             "chosen": None if self.selected_node is None else self.selected_node.number,
             "nodes": [
@@ -96,27 +105,27 @@ def _ends_episode(action: str) -> bool:
 
 
 class Searcher:
-    """Plays one episode by searching its forks.
+    """An agent that plays one episode by a search over its forks.
 
     Args:
-        talk: With the model, not begun.
-        options: The options; `samples` are the proposals for a state.
+        talk: The conversation with the model, still empty.
+        options: The options; `samples` is the number of proposals for a state.
         allowance: The limits of the episode.
     """
 
     name: ClassVar[str]
 
-    def __init__(self, talk: Talk, options: Options, allowance: Allowance) -> None:
+    def __init__(self, talk: Conversation, options: StrategyOptions, allowance: Allowance) -> None:
         self._initial_talk = talk
         self._samples = options.samples
-        self._search_options = options.search or Search()
+        self._search_options = options.search or SearchOptions()
         self._allowance = allowance
         self._tree = Tree()
         self._prompt = Prompt("search")
         self._replies = 0
 
-    def run(self, env: HeldEnv) -> Episode:
-        """Play the episode, and return the one of the branch that is chosen."""
+    def run(self, env: GuardedEnv) -> Episode:
+        """Play the episode, and return the episode of the chosen branch."""
         node = self._tree.add(None, self._initial_talk, env)
         while True:
             node = self._tree.selected_node = self._search(node)
@@ -124,34 +133,34 @@ class Searcher:
                 node.env.step(node.action if node.ends else "submit")
             if not node.env.running:
                 return node.env.episode
-            node.ends = False  # an answer was tried, and the episode continues
+            node.ends = False  # the environment rejected an answer, and the episode continues
 
     def leave_out(self, seconds: float) -> None:
-        """Leave seconds out that it was made to wait."""
+        """Exclude seconds of waiting from the time limit."""
         self._allowance.leave_out(seconds)
 
     def episode_metadata(self) -> dict[str, Any]:
-        """Return the transcript, and the tree."""
+        """Return the transcript and the search tree."""
         search_facts = {"agent": self.name, "tried": self._tree.action_count}
         return {**self._allowance.metadata(), "search": {**search_facts, **self._tree.to_dict()}}
 
     def _search(self, root: Node) -> Node:
-        """Return the state to hand in, or whose last action ends the episode."""
+        """Search from a state; return the state to submit, or whose action ends the episode."""
         raise NotImplementedError
 
     def _can_continue(self, node: Node) -> bool:
-        """Tell whether a state may be continued, within all limits."""
+        """Return whether a state may be continued within all limits."""
         options = self._search_options
-        deep = options.depth is not None and node.turn >= options.depth
+        is_at_depth_limit = options.depth is not None and node.turn >= options.depth
         return not (
             node.done
-            or deep
+            or is_at_depth_limit
             or self._tree.action_count >= options.budget
             or self._allowance.is_used_up()
         )
 
     def _propose(self, node: Node, count: int) -> list[Node]:
-        """Ask for the next action several times; equal ones are one proposal. None is taken yet."""
+        """Request the next action several times, without executing any; merge equal proposals."""
         proposals: dict[str, Node] = {}
         transcript = self._allowance.transcript
         for _ in range(count):
@@ -164,7 +173,7 @@ class Searcher:
                 action = React(talk).act(node.env.observation, node.env.episode.turns)
             except ContextLengthError:
                 if not node.env.episode.turns:
-                    raise  # it has never acted: that is not an attempt
+                    raise  # an agent that never acted made no attempt: an error
                 self._allowance.reached_limit = "context"
                 break
             if action in proposals:
@@ -176,15 +185,22 @@ class Searcher:
         return [*proposals.values()]
 
     def _take(self, node: Node, children: Sequence[Node]) -> list[Node]:
-        """Take each proposed action in a fork of its own; return those that could be tried."""
+        """Execute each proposed action in a separate fork; return the nodes that could be tried.
+
+        Actions that end the episode are not executed. If the episode cannot be forked, only the
+        first proposal is tried.
+        """
         acting_nodes = [child for child in children if not child.ends]
         acting_nodes = acting_nodes[: max(0, self._search_options.budget - self._tree.action_count)]
         ending_nodes = [child for child in children if child.ends]
-        spare = (
-            0 if ending_nodes or not acting_nodes else 1
-        )  # the environment itself takes the last one
+        # The environment itself executes the last action.
+        unused_nodes = 0 if ending_nodes or not acting_nodes else 1
         try:
-            forks = node.env.fork(len(acting_nodes) - spare) if len(acting_nodes) > spare else []
+            forks = (
+                node.env.fork(len(acting_nodes) - unused_nodes)
+                if len(acting_nodes) > unused_nodes
+                else []
+            )
         except ForkError as error:
             for child in children[1:]:
                 child.failure_reason = str(error)
@@ -210,12 +226,12 @@ class Searcher:
         return sorted(tried_nodes, key=lambda child: child.number)
 
     def _judge(self, node: Node) -> None:
-        """Judge a state, from 0 (hopeless) to 1."""
+        """Set a state's judgement, from 0 (hopeless) to 1."""
         parent = None if node.parent is None else node.parent.judgement
         if self._search_options.test is None:
             node.judgement = self._ask_judgement(node)
         elif not node.env.running or (node.ends and parent is not None):
-            node.judgement = parent  # there is no turn left for a test; or it is the same state
+            node.judgement = parent  # no turn is left for a test, or the state is the parent's
         else:
             try:
                 test_env = node.env.fork()[0]
@@ -225,7 +241,7 @@ class Searcher:
                 node.judgement, node.failure_reason = parent, f"not tested: {error}"
 
     def _ask_judgement(self, node: Node) -> float | None:
-        """Ask the model how good a state is; None if its reply does not say."""
+        """Request the model's judgement of a state; None if its reply has no number."""
         transcript = self._allowance.transcript
         observation = None if node.ends else node.talk.clip(node.env.observation.rstrip("\n"))
         turns = node.env.episode.turns
@@ -243,31 +259,31 @@ class Searcher:
             return None
         node.tokens += transcript.usage.total - previous_tokens
         transcript.note(judges=node.number)
-        number = re.search(r"\d+(?:\.\d+)?", verdict.text)
-        return None if number is None else min(1.0, float(number[0]) / 10)
+        match = re.search(r"\d+(?:\.\d+)?", verdict.text)
+        return None if match is None else min(1.0, float(match[0]) / 10)
 
     def _close_others(self, retained_nodes: Iterable[Node]) -> None:
-        """Close the forks of all other states."""
+        """Close the forks of all states except these."""
         retained_ids = {id(node.env) for node in retained_nodes}
         for node in self._tree.nodes:
             if id(node.env) not in retained_ids:
                 node.env.close()
 
 
-def _goodness(node: Node) -> tuple[float, bool, int]:
-    """Order states: by judgement, finished ones first among equals, then the earlier one."""
+def _quality_key(node: Node) -> tuple[float, bool, int]:
+    """Return the sort key of a state: judgement, then finished states, then earlier states."""
     return node.judgement or 0.0, node.done, -node.number
 
 
 class TreeSearch(Searcher):
-    """Tries several actions in each state, each in a fork."""
+    """A tree search: it tries several actions in each state, each in a fork."""
 
     name = "tree-search"
 
     def _search(self, root: Node) -> Node:
         leaves = [root]
         while True:
-            leaves.sort(key=_goodness, reverse=True)
+            leaves.sort(key=_quality_key, reverse=True)
             if self._search_options.order == "beam":
                 leaves = leaves[: self._search_options.width]
                 self._close_others(leaves)
@@ -283,7 +299,7 @@ class TreeSearch(Searcher):
                 leaves += self._expand(leaf) if self._can_continue(leaf) else [leaf]
 
     def _expand(self, node: Node) -> list[Node]:
-        """Return the states that follow, judged; the state itself if none does."""
+        """Return the judged successors of a state; the state itself if it has none."""
         children = (
             self._take(node, proposals) if (proposals := self._propose(node, self._samples)) else []
         )
@@ -293,7 +309,7 @@ class TreeSearch(Searcher):
 
 
 class BestOfN(Searcher):
-    """Plays to the end several times from one turn on, and chooses an end."""
+    """A best-of-n search: it plays several forks from one turn to the end, and chooses one."""
 
     name = "best-of-n"
 
@@ -305,18 +321,18 @@ class BestOfN(Searcher):
         if not self._can_continue(root):
             return root
         ends = []
-        for number, env in enumerate(self._branches(root)):
-            leaf = replace(root, env=env) if number else root
+        for branch_index, env in enumerate(self._branches(root)):
+            leaf = replace(root, env=env) if branch_index else root
             while self._can_continue(leaf) and (next_node := self._advance(leaf)) is not leaf:
                 leaf = next_node
             if leaf.number != root.number:
                 self._judge(leaf)
                 ends.append(leaf)
-        best = max(ends, key=_goodness, default=root)
-        self._close_others([best])
-        return best
+        best_leaf = max(ends, key=_quality_key, default=root)
+        self._close_others([best_leaf])
+        return best_leaf
 
-    def _branches(self, root: Node) -> list[HeldEnv]:
+    def _branches(self, root: Node) -> list[GuardedEnv]:
         try:
             return [root.env, *(root.env.fork(self._samples - 1) if self._samples > 1 else [])]
         except ForkError as error:
@@ -324,7 +340,7 @@ class BestOfN(Searcher):
             return [root.env]
 
     def _advance(self, node: Node) -> Node:
-        """Take the next action; return the same state if there is none."""
+        """Execute the next action; return the same state if no action could be executed."""
         for child in self._propose(node, 1):
             with suppress(ForkError):
                 if not child.ends:
@@ -342,19 +358,24 @@ class SearchStrategy(Strategy):
     searcher: type[Searcher] = TreeSearch
     searches: ClassVar[bool] = True
 
-    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Searcher:
+    def agent(self, talk: Conversation, options: StrategyOptions, allowance: Allowance) -> Searcher:
         """Make the agent of one episode."""
         return self.searcher(talk, options, allowance)
 
     def __call__(self, model: Model | str, **options: Any) -> LanguageAgents:
-        """Make the factory; see `Strategy`.
+        """Make the factory of the strategy's agents; see `Strategy`.
 
         Raises:
-            UsageError: All proposals would be one and the same; or `choose` is given.
+            UsageError: All proposals would be equal (temperature 0), or `choose` is given.
         """
         if "choose" in options:
             raise UsageError(f"agent {self.name} takes no --choose: it tries every proposed action")
-        options = {"samples": PROPOSALS, "search": Search(), "settings": Settings(), **options}
+        options = {
+            "samples": PROPOSALS,
+            "search": SearchOptions(),
+            "settings": Settings(),
+            **options,
+        }
         return Strategy.__call__(self, model, **options)
 
 

@@ -1,16 +1,16 @@
-"""Agent skills: folders of instructions that an agent is offered, and reads when it needs them.
+"""Agent skills: folders of instructions, which an agent reads when a task calls for them.
 
-A skill is a folder as the Agent Skills format has it: ``SKILL.md``, whose front matter is in YAML
-(``name``, ``description``, and optionally ``license``, ``compatibility``, ``allowed-tools``,
-``metadata``), and beside it ``scripts/``, ``references/``, ``assets/`` or whatever its text names.
-`read` checks it before any work starts. `Skill.layer` makes the layer of an image that holds it,
-where an agent looks for it; `offer` makes the text that a model is told::
+A skill is a folder in the Agent Skills format. Its ``SKILL.md`` has front matter in YAML (``name``,
+``description``, and optionally ``license``, ``compatibility``, ``allowed-tools``, ``metadata``).
+Further files, such as ``scripts/``, ``references/`` and ``assets/``, are beside ``SKILL.md``.
+`read` validates a skill before any work starts. `Skill.layer` makes an image layer with the skill,
+in the folder that agents search. `offer` makes the text about skills for a model's prompt::
 
     skill = read("examples/skills/invoice-numbers")
     env = intercode.make("bash", layers=[str(skill.layer())])
 
-A command-line agent may look for skills in a folder of its own, which its profile names
-(``run.skills``): there is a second layer for it, as ``skill.layer("/root/.claude/skills")``.
+A command-line agent may search another folder for skills, which its profile names
+(``run.skills``). A second layer serves such an agent: ``skill.layer("/root/.claude/skills")``.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ from intercode_sandbox.images.archive import pack
 from intercode_sandbox.units import MIB
 
 HOME = "/skills"
-"""The folder in a sandbox where our own agents find their skills."""
+"""The folder in a sandbox where InterCode's agents find their skills."""
 FILE = "SKILL.md"
 NAME, DESCRIPTION, COMPATIBILITY = 64, 1024, 500
-"""The longest values of these fields, in characters, as the format has them."""
+"""The maximum lengths of these fields in characters, as the format specifies."""
 TEXT = 64 * 1024
-"""Bytes of ``SKILL.md``, at most: all of it goes to a model, which is some 16,000 tokens."""
+"""The maximum size of ``SKILL.md`` in bytes: a model reads the whole file, about 16,000 tokens."""
 FILES, SIZE = 2000, 64 * MIB
-"""Files of a skill, and the bytes of all of them, at most."""
+"""The maximum number of a skill's files, and their total size in bytes."""
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(\s*<?([^\s()<>]+)")
 _NON_FILE_LINK = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|#|//")
-"""The beginning of a link that is not to a file: a URL's scheme, or a place in the text itself."""
+"""The beginning of a link that leads to no file: a URL's scheme, or an anchor of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A checked skill."""
+    """A validated skill."""
 
     name: str
     description: str
-    """The purpose, and when it is of use: all that an agent is told unasked."""
+    """The purpose and its use cases: the only part that every prompt contains."""
     body: str
     """The instructions, without the front matter."""
     folder: Path
     digest: str
-    """Of all its files: their names, their content, and whether they can be executed."""
+    """A digest over the names, contents and executable bits of all files."""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The other fields of the front matter: ``license``, ``allowed-tools``, …"""
 
     def layer(self, home: str = HOME) -> Path:
-        """Return the layer of an image that holds the skill, for ``IMAGE+LAYER``.
+        """Return an image layer that holds the skill, for ``IMAGE+LAYER``.
 
-        Its files and folders are without the permission to write, and do not count in a score, as
-        they do not differ from the image.
+        The layer's files and folders have no write permission. As a part of the image, they are not
+        changes of the agent, and do not count in a score.
 
         Args:
-            home: The absolute path of the folder in which the skill's own is to stand.
+            home: The absolute path of the parent folder of the skill's folder.
 
         Raises:
             ImageError: The cache cannot be written.
@@ -78,18 +78,19 @@ class Skill:
 
 
 def read(folder: str | Path) -> Skill:
-    """Read a skill, and check it.
+    """Read and validate a skill.
 
     Raises:
-        UsageError: It is none, or breaks a rule of the format; the message names file and rule.
+        UsageError: The folder is not a skill, or breaks a rule of the format; the message names
+            file and rule.
     """
     home = Path(folder).expanduser().absolute()
     if not home.is_dir():
         raise UsageError(f"skill {folder}: there is no such folder")
-    text = _text(home / FILE)
+    text = _read_text(home / FILE)
     try:
-        front = _front(text)
-        name, description = _read_name(front, home), _read_description(front)
+        front_matter = _front_matter(text)
+        name, description = _read_name(front_matter, home), _read_description(front_matter)
         body = _FRONT.sub("", text, count=1).strip()
         if not body:
             raise ValueError("there are no instructions below the front matter")
@@ -97,20 +98,20 @@ def read(folder: str | Path) -> Skill:
     except ValueError as error:
         raise UsageError(f"skill {home / FILE}: {error}") from None
     try:
-        digest = joint_digest("skill", *_parts(home))
+        digest = joint_digest("skill", *_digest_chunks(home))
     except (OSError, ValueError) as error:
         raise UsageError(f"skill {home}: {error}") from None
     other_fields = {
-        key: value for key, value in front.items() if key not in ("name", "description")
+        key: value for key, value in front_matter.items() if key not in ("name", "description")
     }
     return Skill(name, description, body, home, digest, other_fields)
 
 
 def read_all(folders: Sequence[str]) -> tuple[Skill, ...]:
-    """Read several skills.
+    """Read and validate several skills.
 
     Raises:
-        UsageError: As `read`; or two have one name.
+        UsageError: As `read`; or two skills have the same name.
     """
     skills = tuple(map(read, folders))
     names = [skill.name for skill in skills]
@@ -120,12 +121,12 @@ def read_all(folders: Sequence[str]) -> tuple[Skill, ...]:
 
 
 def offer(skills: Sequence[Skill], *, readable: bool = True) -> str:
-    """Return what a model is told of its skills; empty if there are none.
+    """Return the text about skills for a model's prompt; empty without skills.
 
     Args:
         skills: The skills.
-        readable: Whether it can read files in further turns. If so it is told names and
-            descriptions, and reads what it wants of the rest; else it is told the whole body.
+        readable: Whether the agent can read files in further turns. If so, the text has names,
+            descriptions and paths; else the bodies of all skills.
     """
     if not skills:
         return ""
@@ -148,10 +149,10 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-# What the format asks for
+# Validation of the format
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         size = path.stat().st_size
         if size > TEXT:
@@ -167,7 +168,7 @@ def _text(path: Path) -> str:
         raise UsageError(f"skill {path}: it cannot be read: {error}") from None
 
 
-def _front(text: str) -> dict[str, Any]:
+def _front_matter(text: str) -> dict[str, Any]:
     if (match := _FRONT.match(text)) is None:
         raise ValueError("it does not begin with front matter: YAML between two lines of ---")
     try:
@@ -189,8 +190,8 @@ def _front(text: str) -> dict[str, Any]:
     return front
 
 
-def _read_name(front: Mapping[str, Any], folder: Path) -> str:
-    name = front.get("name")
+def _read_name(front_matter: Mapping[str, Any], folder: Path) -> str:
+    name = front_matter.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None or len(name) > NAME:
         raise ValueError(
             f"field 'name' must be 1 to {NAME} small letters a-z and digits, with single hyphens "
@@ -201,8 +202,8 @@ def _read_name(front: Mapping[str, Any], folder: Path) -> str:
     return name
 
 
-def _read_description(front: Mapping[str, Any]) -> str:
-    description = front.get("description")
+def _read_description(front_matter: Mapping[str, Any]) -> str:
+    description = front_matter.get("description")
     if not isinstance(description, str) or not description.strip():
         raise ValueError(f"field 'description' must be a text, not {description!r}")
     if len(description) > DESCRIPTION:
@@ -211,7 +212,11 @@ def _read_description(front: Mapping[str, Any]) -> str:
 
 
 def _check_links(body: str, home: Path) -> None:
-    """Refuse links to files that are not in the skill; examples in code are not looked at."""
+    """Refuse links to files outside the skill or without a target; links within code are ignored.
+
+    Raises:
+        ValueError: A link leaves the skill's folder, or its file does not exist.
+    """
     for link in _LINK.findall(_CODE.sub("", body)):
         if _NON_FILE_LINK.match(link):
             continue
@@ -228,11 +233,12 @@ def _is_within(path: Path, home: Path) -> bool:
     return path.resolve().is_relative_to(home.resolve())
 
 
-def _parts(home: Path) -> Iterator[bytes]:
-    """Yield what a skill's digest is made of.
+def _digest_chunks(home: Path) -> Iterator[bytes]:
+    """Yield the parts of a skill's digest: for each path, its facts and its content.
 
     Raises:
-        ValueError: It holds a link that leaves it, a device, a socket or a FIFO, or is too large.
+        ValueError: The skill holds a link that leads out, a device, a socket or a FIFO, or is too
+            large.
         OSError: A file cannot be read.
     """
     paths = sorted(home.rglob("*"))

@@ -1,14 +1,15 @@
-"""Strategies: the ways in which a language model acts.
+"""Strategies: ways of prompting a language model to act in an episode.
 
 - *Try Again*: code, its output, and code again, until the model submits.
-- *Single turn*: one reply, which is run as it stands.
-- *ReAct*: a thought, an action, an observation, and so on (Yao et al., 2023).
-- *Plan & Solve*: first a plan, then its steps, one a turn (Wang et al., 2023); with *refine* the
-  model may continue after the last step, until it submits.
-- *Tool calling*: actions are the model's own function calls.
+- *Single turn*: one reply, whose code is executed and submitted.
+- *ReAct*: thought, action and observation in every turn (Yao et al., 2023).
+- *Plan & Solve*: first a plan, then one step of the plan per turn (Wang et al., 2023). With
+  *refine* the model may continue after the last step, until it submits.
+- *Tool calling*: actions are the model's function calls.
 
-In 2023 Try Again and Plan & Solve were shown the true reward of every turn, and the episode ended
-when that was 1: feedback that only an oracle can give. Those are agents of other names here.
+In 2023 Try Again and Plan & Solve showed the model the true reward of every turn, and the episode
+ended at the reward 1. Only an oracle can give such feedback: these agents have the suffix
+``-oracle``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 
-from intercode.agents.conversation import CUT_OFF, Talk, fence_action, turn_values
+from intercode.agents.conversation import CUT_OFF, Conversation, fence_action, turn_values
 from intercode.agents.examples import Step
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, strip_thoughts
@@ -31,9 +32,9 @@ from intercode.tool_calls import ToolCall
 
 
 def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:
-    """Tell whether an action is one that has failed, word for word, or submits after a failure.
+    """Return whether an action repeats a failed action word for word, or submits after a failure.
 
-    A failure before an action that may have changed something does not count.
+    Failures before an action that may have changed the state do not count.
     """
     recent_turns = takewhile(lambda turn: not turn.ok or changes_nothing(turn), reversed(history))
     failed_actions = {
@@ -45,12 +46,17 @@ def is_repeated_failure(action: str, history: Sequence[Turn]) -> bool:
 
 
 def next_action(
-    talk: Talk, history: Sequence[Turn], read: Callable[[str], str] | None = None
+    talk: Conversation, history: Sequence[Turn], read: Callable[[str], str] | None = None
 ) -> str:
-    """Ask for the next action; a model that goes in circles is asked once more, by `ask_again`.
+    """Request the next action; after a repeated failure, request it again with a recap.
 
-    If it still chooses an action that has just failed twice in a row, the episode is submitted:
-    further turns would be the same.
+    If the second reply chooses an action that failed in both of the last two turns, submit the
+    episode: further turns would be the same.
+
+    Args:
+        talk: The conversation; see `Talk.ask_again` for recaps.
+        history: The turns so far.
+        read: As in `Talk.ask`.
     """
     action = talk.ask(read)
     if not talk.recaps or not is_repeated_failure(action, history):
@@ -65,12 +71,12 @@ def next_action(
 
 
 class TryAgain:
-    """Shows the output of every action, and its reward if the strategy sees it."""
+    """An agent that shows the model each action's output, and its reward as oracle feedback."""
 
     _read: Callable[[str], str] | None = None
-    """Reads the action in a reply; None: as `Talk.ask` does."""
+    """Returns the part of a reply that holds the action; None: the whole reply."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -78,7 +84,7 @@ class TryAgain:
         if not history:
             self._talk.begin(self._write_step)
         else:
-            self._talk.tell("observation", observation, **turn_values(history))
+            self._talk.add_observation("observation", observation, **turn_values(history))
         return next_action(self._talk, history, self._read)
 
     def _write_step(self, step: Step) -> Reply:
@@ -92,9 +98,9 @@ TRY_AGAIN_ORACLE = Strategy(
 
 
 class SingleTurn:
-    """Asks once, and submits the outcome."""
+    """An agent that requests one reply, executes its action, and submits."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -112,11 +118,14 @@ _THOUGHT = re.compile(r"^[*_ ]*Thought(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
 _ACTION = re.compile(r"^[*_ ]*Action(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
 _LABEL = re.compile(r"^[*_ ]*(?:Action|Observation|Thought)(?: \d+)?[*_]*:", re.MULTILINE)
 _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
-"""How actions were written in 2023, and in prompts that follow it."""
+"""The form of actions in the prompts of 2023, and in prompts derived from them."""
 
 
 class React(TryAgain):
-    """Takes the first thought and action of each reply; imagined observations are dropped."""
+    """A ReAct agent: it takes the first thought and action of each reply.
+
+    Text after the first action, such as an observation that the model imagined, is dropped.
+    """
 
     def _write_step(self, step: Step) -> Reply:
         action = fence_action(step.action, self._talk.scene.language)
@@ -129,11 +138,13 @@ class React(TryAgain):
 
 
 def split(text: str, language: str = "") -> tuple[str, str]:
-    """Split a reply into its first thought and action; without a label all of it is the action.
+    """Split a reply into its first thought and action.
+
+    Without the label ``Action:`` the thought is empty, and the action is the whole reply.
 
     Args:
         text: The reply.
-        language: The language of a block that does not name any.
+        language: The language of a fenced block without a tag.
     """
     label = _ACTION.search(text)
     if label is None:
@@ -156,16 +167,21 @@ _STEP = re.compile(r"^[ \t*_#]*(?:step[ \t]+)?\d+[.):][*_]*[ \t]+", re.MULTILINE
 
 
 class PlanSolve:
-    """Carries out the model's own plan."""
+    """An agent that requests a plan from the model, then an action for each step of the plan.
 
-    def __init__(self, talk: Talk, *, refine: bool = False) -> None:
+    Args:
+        talk: The conversation.
+        refine: Whether the model may continue after the last step, until it submits.
+    """
+
+    def __init__(self, talk: Conversation, *, refine: bool = False) -> None:
         self._talk = talk
         self._refine = refine
         self._plan: list[str] | None = None
         self._completed_steps = 0
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """Return the action of the next step; after the last one, a better one or ``submit``."""
+        """Return the action of the next step; after the last step, a refinement or ``submit``."""
         last_observation = observation if history else None
         values = turn_values(history) if history else {}
         if self._plan is None:
@@ -174,13 +190,13 @@ class PlanSolve:
             step = self._plan[self._completed_steps]
             self._completed_steps += 1
             values |= {"step": step, "number": self._completed_steps, "steps": len(self._plan)}
-            self._talk.tell("step", last_observation, **values)
+            self._talk.add_observation("step", last_observation, **values)
             action = self._talk.ask()
             self._talk.note(step=step)
             return action
         if not self._refine:
             return "submit"
-        self._talk.tell("refine", last_observation, **values)
+        self._talk.add_observation("refine", last_observation, **values)
         return self._talk.ask()
 
     def _make_plan(self) -> list[str]:
@@ -191,9 +207,9 @@ class PlanSolve:
 
 
 def read_plan(text: str) -> list[str]:
-    """Read the steps of a numbered list, without the text before it."""
+    """Parse the steps of a numbered list; text before and after the list is dropped."""
     steps = [step.strip() for step in _STEP.split(text)[1:]]
-    if steps:  # what follows the last one after an empty line is not part of it
+    if steps:  # text after an empty line does not belong to the last step
         steps[-1] = steps[-1].partition("\n\n")[0].rstrip()
     return [step for step in steps if step]
 
@@ -209,15 +225,19 @@ NO_CALL = "you called no tool; every reply must call one"
 
 
 class ToolCalling:
-    """Takes the calls of a reply one a turn, and answers each before the model is asked again."""
+    """An agent whose actions are tool calls.
 
-    def __init__(self, talk: Talk) -> None:
+    Each turn executes one call of a reply. The next reply is requested after all calls of the
+    previous reply have their results.
+    """
+
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
         self._calls: deque[ToolCall] = deque()
         self._open: str | None = None
-        """The call whose answer is the next observation."""
+        """The id of the call whose result is the next observation."""
         self._cut_off = False
-        """Whether the last reply ended before it was complete."""
+        """Whether the last reply hit the token limit."""
         talk.dialogue.tools = list_tools(talk.scene.traits)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -225,7 +245,9 @@ class ToolCalling:
         if not history:
             self._talk.begin()
         else:
-            self._talk.tell("observation", observation, call_id=self._open, **turn_values(history))
+            self._talk.add_observation(
+                "observation", observation, call_id=self._open, **turn_values(history)
+            )
         if not self._calls:
             reply = self._talk.reply()
             self._calls.extend(reply.tool_calls)

@@ -1,7 +1,8 @@
-"""An episode as a dialogue, in the words that our agents use: for training, logs, `env.messages`.
+"""Transcripts of episodes as chat messages, in the prompts of InterCode's agents.
 
-A model's own dialogue is in the record of its agent. This is for all other agents, and for episodes
-that are running: the next message is the model's.
+Training, logs and `InterCodeEnv.messages` use these transcripts. The record of a language model's
+agent already holds its dialogue: this module serves all other agents, and running episodes, whose
+next message is the model's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from intercode.agents.conversation import Clip, Prompt, Scene, fence_action, turn_values
+from intercode.agents.conversation import Clip, Prompt, PromptContext, fence_action, turn_values
 from intercode.envs.tools import read_call, sendable
 from intercode.episode import Episode, Turn
 from intercode.models.base import Message, as_openai
@@ -21,24 +22,24 @@ _ENDED = ("submitted", "skipped")
 
 
 def chat(env: Any, task: Task) -> list[dict[str, Any]]:
-    """Return an environment's episode as the agent ``try-again`` would have led it."""
-    return [*map(as_openai, as_chat(Scene.of(env, task), env.episode))]
+    """Return an environment's episode as the dialogue of the agent ``try-again``."""
+    return [*map(as_openai, as_chat(PromptContext.from_env(env, task), env.episode))]
 
 
 def tools(env: Any, task: Task) -> list[dict[str, Any]]:
-    """Return an environment's episode as the agent ``tool-calling`` would have led it."""
-    return [*map(as_openai, as_calls(Scene.of(env, task), env.episode))]
+    """Return an environment's episode as the dialogue of the agent ``tool-calling``."""
+    return [*map(as_openai, as_calls(PromptContext.from_env(env, task), env.episode))]
 
 
-def plain(env: Any, task: Task) -> list[dict[str, Any]]:
-    """Return the query, actions and observations of an environment's episode, and no more."""
+def list_plain_messages(env: Any, task: Task) -> list[dict[str, Any]]:
+    """Return only the query, actions and observations of an environment's episode."""
     return [
         {"role": m.role, "content": sendable(m.content)} for m in as_plain_messages(env.episode)
     ]
 
 
 def as_plain_messages(episode: Episode) -> Iterator[Message]:
-    """Tell the query and the observations as the user's words, the actions as the assistant's."""
+    """Yield query and observations as the user's messages, actions as the assistant's."""
     message_text = episode.query
     for turn in episode.turns:
         yield Message("user", message_text)
@@ -51,47 +52,51 @@ def as_plain_messages(episode: Episode) -> Iterator[Message]:
         yield Message("user", message_text)
 
 
-def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
-    """Tell it as the agent ``try-again`` does: an action is a block of code."""
+def as_chat(scene: PromptContext, episode: Episode) -> Iterator[Message]:
+    """Yield the messages of the agent ``try-again``, whose actions are fenced blocks."""
     prompt, language = Prompt("try_again"), scene.language
-    yield from _begin(prompt, scene)
-    for number, turn in enumerate(episode.turns, 1):
+    yield from _opening_messages(prompt, scene)
+    for turn_number, turn in enumerate(episode.turns, 1):
         yield Message("assistant", fence_action(turn.action, language))
-        yield Message("user", _render_observation(prompt, scene, episode.turns[:number]))
+        yield Message("user", _render_observation(prompt, scene, episode.turns[:turn_number]))
     if episode.status in _ENDED:
         yield Message("assistant", fence_action(ending_action(episode), language))
 
 
-def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
-    """Tell it as the agent ``tool-calling`` does: an action is a call of a tool."""
+def as_calls(scene: PromptContext, episode: Episode) -> Iterator[Message]:
+    """Yield the messages of the agent ``tool-calling``, whose actions are tool calls."""
     prompt = Prompt("tool_calling")
-    yield from _begin(prompt, scene)
-    for number, turn in enumerate(episode.turns):
+    yield from _opening_messages(prompt, scene)
+    for turn_index, turn in enumerate(episode.turns):
         if turn.info.get("invalid"):
             yield Message("assistant", "")
-            yield Message("user", _render_observation(prompt, scene, episode.turns[: number + 1]))
+            yield Message(
+                "user", _render_observation(prompt, scene, episode.turns[: turn_index + 1])
+            )
             continue
-        observation = _render_observation(prompt, scene, episode.turns[: number + 1])
-        call = _call(scene, turn.action, number)
+        observation = _render_observation(prompt, scene, episode.turns[: turn_index + 1])
+        call = _tool_call(scene, turn.action, turn_index)
         yield Message("assistant", "", (call,))
         yield Message("tool", observation, call_id=call.call_id)
     if episode.status in _ENDED:
-        yield Message("assistant", "", (_call(scene, ending_action(episode), len(episode.turns)),))
+        yield Message(
+            "assistant", "", (_tool_call(scene, ending_action(episode), len(episode.turns)),)
+        )
 
 
-def _begin(prompt: Prompt, scene: Scene) -> Iterator[Message]:
+def _opening_messages(prompt: Prompt, scene: PromptContext) -> Iterator[Message]:
     values: dict[str, Any] = {**scene.values(), "show_reward": False}
     yield Message("system", sendable(prompt.render("system", **values)))
     yield Message("user", sendable(prompt.render("task", **values)))
 
 
-def _render_observation(prompt: Prompt, scene: Scene, turns: Sequence[Turn]) -> str:
-    """Show the observation of the last of these turns."""
+def _render_observation(prompt: Prompt, scene: PromptContext, turns: Sequence[Turn]) -> str:
+    """Render the observation of the last turn."""
     observation = Clip()(turns[-1].observation.rstrip("\n"))
     values = {**scene.values(), "show_reward": False, **turn_values(turns)}
     return sendable(prompt.render("observation", **{**values, "observation": observation}))
 
 
-def _call(scene: Scene, action: str, number: int) -> ToolCall:
+def _tool_call(scene: PromptContext, action: str, call_number: int) -> ToolCall:
     name, arguments = read_call(action, scene.traits)
-    return ToolCall(f"call_{number}", name, {key: sendable(v) for key, v in arguments.items()})
+    return ToolCall(f"call_{call_number}", name, {key: sendable(v) for key, v in arguments.items()})

@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
         return _clean_all(args)
     removed_paths = _sweep_remains(args.dry_run)
     if args.json:
-        print_json(_facts(args.dry_run, removed_paths))
+        print_json(_cleanup_facts(args.dry_run, removed_paths))
         return 0
     for path in removed_paths:
         print(safe(path))
@@ -108,17 +108,19 @@ def _clean_all(args: argparse.Namespace) -> int:
             plan[0],
             *_remove_unused(dry_run=False)[1:],
         ]  # the remains' size is known only before their removal
-    total = sum(part.size for part in plan)
+    total_bytes = sum(part.size for part in plan)
     if args.json:
         removed_paths = [path for part in plan for path in part.removed]
         parts = [asdict(part) for part in plan]
-        print_json({**_facts(args.dry_run, removed_paths), "size": total, "parts": parts})
+        print_json(
+            {**_cleanup_facts(args.dry_run, removed_paths), "size": total_bytes, "parts": parts}
+        )
     else:
-        print(f"{'would free' if args.dry_run else 'freed'} {size(total)}")
+        print(f"{'would free' if args.dry_run else 'freed'} {size(total_bytes)}")
     return 0
 
 
-def _facts(dry_run: bool, removed_paths: Sequence[str]) -> dict[str, Any]:
+def _cleanup_facts(dry_run: bool, removed_paths: Sequence[str]) -> dict[str, Any]:
     ending = [asdict(entry) for entry in endings()]
     return {"dry_run": dry_run, "removed": [*removed_paths], "ending": ending}
 

@@ -81,7 +81,13 @@ def _list(args: argparse.Namespace) -> None:
         print_json({"datasets": [_as_json(entry) for entry in entries()]})
         return
     rows = [
-        (safe(entry.name), _presence(entry), entry.licence, safe(entry.home), safe(entry.title))
+        (
+            safe(entry.name),
+            _presence_text(entry),
+            entry.licence,
+            safe(entry.home),
+            safe(entry.title),
+        )
         for entry in entries()
     ]
     print(table(("name", "", "licence", "from", "what"), rows, left_columns=5))
@@ -93,7 +99,7 @@ def _info(args: argparse.Namespace) -> None:
     if accepts_option(entry.name, "split"):
         facts["splits"] = splits(entry.name)
     if facts["present"]:
-        facts |= _counts(entry.name)
+        facts |= _tag_counts(entry.name)
     if args.json:
         print_json(facts)
         return
@@ -103,7 +109,7 @@ def _info(args: argparse.Namespace) -> None:
         "home": entry.home,
         "archive": f"{entry.url} ({size(entry.size)})" if entry.url else "",
         "sha256": entry.sha256,
-        "here": _presence(entry),
+        "here": _presence_text(entry),
         "folder": facts["folder"] or "",
         "splits": ", ".join(facts["splits"]),
         "tasks": str(facts.get("tasks", "")),
@@ -125,7 +131,7 @@ def _fetch(args: argparse.Namespace) -> None:
             origin=args.origin,
             sha256=args.checksum,
             force=args.force,
-            say=None if args.quiet else lambda text: line.say(safe(text)),
+            report_line=None if args.quiet else lambda text: line.announce(safe(text)),
             progress=None if args.quiet else show_bytes(line),
         )
     finally:
@@ -140,7 +146,7 @@ def _fetch(args: argparse.Namespace) -> None:
 
 
 def _as_json(entry: DatasetEntry) -> dict[str, Any]:
-    folder = _folder(entry)
+    folder = _dataset_folder(entry)
     return {
         "name": entry.name,
         "title": entry.title,
@@ -156,7 +162,7 @@ def _as_json(entry: DatasetEntry) -> dict[str, Any]:
     }
 
 
-def _folder(entry: DatasetEntry) -> str | None:
+def _dataset_folder(entry: DatasetEntry) -> str | None:
     """Return the folder of a fetched or installed dataset; None if absent."""
     from intercode.datasets.files import find_installed, home
 
@@ -167,15 +173,15 @@ def _folder(entry: DatasetEntry) -> str | None:
     return str(package_folder) if package_folder else None
 
 
-def _presence(entry: DatasetEntry) -> str:
+def _presence_text(entry: DatasetEntry) -> str:
     if entry.bundled:
         return "bundled"
-    if _folder(entry):
+    if _dataset_folder(entry):
         return "here"
     return "to fetch" if entry.url else "to get"
 
 
-def _counts(name: str) -> dict[str, Any]:
+def _tag_counts(name: str) -> dict[str, Any]:
     """Return the number of tasks, in total and for the 12 most frequent tags."""
     try:
         dataset: Dataset = DATASETS.get(name)()

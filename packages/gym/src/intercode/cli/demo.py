@@ -23,7 +23,7 @@ from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
-from intercode.evaluate.run_setup import Plan, find_secret, load, narrow_dataset, setting
+from intercode.evaluate.run_setup import Plan, find_secret, load, narrow_dataset, resolve_setting
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import by_turn
 from intercode.evaluate.task_selection import select_tasks
@@ -77,13 +77,16 @@ def execute(args: argparse.Namespace) -> int:
     if demo.interrupted:
         limit = f" --limit {args.limit}" if args.limit else ""
         print(f"stopped; the finished episodes are in {output_folder}. To resume:", file=sys.stderr)
-        print(f"{_program()} demo --out {shlex.quote(str(output_folder))}{limit}", file=sys.stderr)
+        print(
+            f"{_program_command()} demo --out {shlex.quote(str(output_folder))}{limit}",
+            file=sys.stderr,
+        )
         return INTERRUPT_EXIT_CODE
     if len(demo.skip_reasons) == len(ENVS):
         reasons = "; ".join(f"{env}: {reason}" for env, reason in demo.skip_reasons.items())
         raise InterCodeError(f"no environment could run: {reasons}")
     page = output_folder / "report.html"
-    runs = _write(page, demo.folders)
+    runs = _write_page(page, demo.folders)
     if args.json:
         seconds = time.monotonic() - start_time
         report = {
@@ -94,9 +97,9 @@ def execute(args: argparse.Namespace) -> int:
         }
         print_json({**report, "left_out": demo.skip_reasons, "next": command})
     else:
-        _print(runs, demo.skip_reasons)
+        _print_summary(runs, demo.skip_reasons)
         print(f"the page with every episode, to open in a browser: {page}")
-        print(f"an episode in the terminal: {_program()} show {demo.episode_arguments}")
+        print(f"an episode in the terminal: {_program_command()} show {demo.episode_arguments}")
         print(f"a real model, {reason}:\n{command}")
     return 0 if demo.complete else 1
 
@@ -133,7 +136,7 @@ class DemoProgress(results.Watcher):
         self.clear()
         if self._finished_rates and not self._quiet:
             elapsed_text = duration(time.monotonic() - self._start_time)
-            self._line.say(safe("  ".join([self.title, *self._finished_rates, elapsed_text])))
+            self._line.announce(safe("  ".join([self.title, *self._finished_rates, elapsed_text])))
 
     def _refresh(self) -> None:
         counts = f"{self.agent} {self._finished_count}/{self._total}"
@@ -195,8 +198,8 @@ class Demo:
     def _run_environment(self, env: str, row: DemoProgress) -> None:
         folders = {agent: self._output_folder / f"{env}-{agent}" for agent in AGENTS}
         try:
-            plan, task_count = _plan(env, folders.values(), self._limit, row)
-            env_setting = setting(plan, Progress())
+            plan, task_count = _plan_environment(env, folders.values(), self._limit, row)
+            env_setting = resolve_setting(plan, Progress())
             context = env_setting.context()
         except SandboxUnavailableError:
             raise
@@ -243,11 +246,11 @@ class Demo:
                 return
 
 
-def _plan(
+def _plan_environment(
     env: str, folders: Iterable[Path], limit: int | None, progress: Progress
 ) -> tuple[Plan, int]:
     """Select the tasks of an environment; return the plan, and the number of all its tasks."""
-    spec, full_dataset = load(RunSpec.of({"env": env, "secret": find_secret(*folders)}))
+    spec, full_dataset = load(RunSpec.from_layers({"env": env, "secret": find_secret(*folders)}))
     dataset = narrow_dataset(spec, full_dataset, progress)
     return Plan(spec, dataset, select_tasks(dataset, None, limit)), len(full_dataset)
 
@@ -257,7 +260,7 @@ def _agent_plan(plan: Plan, factory: str | AgentFactory, label: str) -> Plan:
     return replace(plan, spec=plan.spec.merge(agent=factory if isinstance(factory, str) else label))
 
 
-def _write(page: Path, folders: Sequence[Path]) -> list[Run]:
+def _write_page(page: Path, folders: Sequence[Path]) -> list[Run]:
     """Read the runs, write the page, and return the runs."""
     episodes = Episodes()
     runs = read_runs(folders, episodes.add)
@@ -282,7 +285,7 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _print(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
+def _print_summary(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
     """Print the table, the errors, the skipped environments and the chart."""
     print(f"\n{results.table_text(matrix(runs))}")
     for run in runs:
@@ -330,12 +333,12 @@ def suggest_model_command() -> tuple[str, str]:
         return "as ANTHROPIC_API_KEY is set", _run_command(model, "--max-cost 1", "anthropic")
     reason = "on this machine (or set OPENAI_API_KEY or ANTHROPIC_API_KEY)"
     return reason, _prepend_installation(
-        "xllamacpp", f"{_program()} demo --model {LOCAL_MODEL}", "'intercode-gym[local]'"
+        "xllamacpp", f"{_program_command()} demo --model {LOCAL_MODEL}", "'intercode-gym[local]'"
     )
 
 
 def _run_command(model: str, options: str, package: str = "openai") -> str:
-    run = f"{_program()} run bash --agent try-again --model {model} {options} --limit 20"
+    run = f"{_program_command()} run bash --agent try-again --model {model} {options} --limit 20"
     return _prepend_installation(package, run, package)
 
 
@@ -349,7 +352,7 @@ def _prepend_installation(package: str, command: str, requirement: str) -> str:
     )
 
 
-def _program() -> str:
+def _program_command() -> str:
     """Return the shell command of this program, valid in the working directory."""
     program_path = Path(sys.argv[0])
     if program_path.name != "intercode":

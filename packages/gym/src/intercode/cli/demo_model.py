@@ -43,11 +43,11 @@ def demonstrate(
     Raises:
         UsageError: The model does not exist, or its package, key or memory is missing.
     """
-    live = not quiet and not as_json
-    complete, folders = True, []
+    is_live = not quiet and not as_json
+    is_complete, folders = True, []
     for env, count in TASKS.items():
         folders.append(output_folder / f"{env}-{AGENT}")
-        spec = RunSpec.of(
+        spec = RunSpec.from_layers(
             {
                 "env": env,
                 "data": f"{env}-starter",
@@ -61,8 +61,8 @@ def demonstrate(
                 "out": str(folders[-1]),
             }
         )
-        result = run(spec, Watcher(show=sys.stdout if live else None, quiet=quiet))
-        complete &= result.complete
+        result = run(spec, Watcher(show=sys.stdout if is_live else None, quiet=quiet))
+        is_complete &= result.complete
         if result.interrupted:
             print(f"stopped; what was finished is in {safe(str(output_folder))}", file=sys.stderr)
             return INTERRUPT_EXIT_CODE
@@ -76,4 +76,4 @@ def demonstrate(
         print(f"\n{results.table_text(matrix(runs))}")
         print(results.as_text(outcomes, tags=0))
         print(f"\nthe page with every episode, to open in a browser: {safe(str(page))}")
-    return 0 if complete else 1
+    return 0 if is_complete else 1

@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
         "docker": any(finding.ok for finding in groups["docker"] if finding.name == DOCKER_SANDBOX),
     }
     play_checks = {
-        name: [check for play in _PLAY_CASES for check in _check_environment(*play, name)]
+        name: [check for play_case in _PLAY_CASES for check in _check_environment(*play_case, name)]
         for name, does_start in start_results.items()
         if does_start and _all_pass(groups["python"])
     }
@@ -82,13 +82,13 @@ def execute(args: argparse.Namespace) -> int:
 
 def _print(groups: Mapping[str, Sequence[Check]]) -> None:
     width = max(len(finding.name) for checks in groups.values() for finding in checks)
-    fixes = set()
+    commands = set()
     for checks in groups.values():
         for finding in checks:
             detail = indent(safe(finding.detail), " " * (width + 8)).lstrip()
             print(f"{_MARKS[finding.ok]}  {finding.name:{width}}  {detail}")
-            if finding.fix and not finding.ok and finding.fix not in fixes:
-                fixes.add(finding.fix)
+            if finding.fix and not finding.ok and finding.fix not in commands:
+                commands.add(finding.fix)
                 print(f"{'':{width + 6}}  to fix it: {safe(finding.fix)}")
         print()
 
@@ -99,7 +99,9 @@ def _all_pass(checks: Sequence[Check]) -> bool:
 
 def _verdict(start_results: Mapping[str, bool], backends: Mapping[str, bool]) -> str:
     if any(backends.values()):
-        options_text = " or ".join(f"--sandbox {name}" for name, works in backends.items() if works)
+        options_text = " or ".join(
+            f"--sandbox {name}" for name, is_available in backends.items() if is_available
+        )
         return f"Sandboxes can be used: {options_text}."
     if any(start_results.values()):
         return "Sandboxes start, but tasks fail: see FAIL above."
@@ -107,11 +109,16 @@ def _verdict(start_results: Mapping[str, bool], backends: Mapping[str, bool]) ->
 
 
 def _check_python() -> list[Check]:
-    good = sys.version_info >= (3, 11)
+    is_supported = sys.version_info >= (3, 11)
     return [
         _check_intercode(),
         *(_check_package(name, content) for name, content in _PACKAGES.items()),
-        Check("python", good, platform.python_version(), "" if good else "install Python 3.11"),
+        Check(
+            "python",
+            is_supported,
+            platform.python_version(),
+            "" if is_supported else "install Python 3.11",
+        ),
         Check("gymnasium", True, version("gymnasium")),
     ]
 
@@ -254,8 +261,8 @@ def _read_version(path: str | Path) -> str:
 
 def _check_extra(module: str, distribution: str, extra: str, purpose: str) -> Check:
     if find_spec(module) is None:
-        fix = f"pip install 'intercode-gym[{extra}]'"
-        return Check(f"extra {extra}", None, f"not installed: no {purpose}", fix)
+        command = f"pip install 'intercode-gym[{extra}]'"
+        return Check(f"extra {extra}", None, f"not installed: no {purpose}", command)
     return Check(f"extra {extra}", True, f"{distribution} {version(distribution)}: {purpose}")
 
 
@@ -263,8 +270,8 @@ def _check_server(engine: str, driver: str, package: str) -> Check:
     """Check whether a database server can be started, and whether its driver is installed."""
     url_hint = f"--engine {engine} needs the URL of a server"
     if find_spec(driver) is None:
-        fix = f"pip install 'intercode-gym[{engine}]'"
-        return Check(engine, None, f"no driver: no --engine {engine}", fix)
+        command = f"pip install 'intercode-gym[{engine}]'"
+        return Check(engine, None, f"no driver: no --engine {engine}", command)
     from intercode.databases.servers.private import RECIPES
 
     try:
@@ -285,5 +292,5 @@ def _check_disk_space() -> Check:
     detail = f"{runs_path}: {free_bytes / 2**30:.1f} GiB free"
     if free_bytes >= _RUNS_BYTES:
         return Check("runs", True, detail)
-    fix = f"df -h {folder}  # and free some space, or name another folder by --out"
-    return Check("runs", None, f"{detail}: a long run keeps every observation", fix)
+    command = f"df -h {folder}  # and free some space, or name another folder by --out"
+    return Check("runs", None, f"{detail}: a long run keeps every observation", command)

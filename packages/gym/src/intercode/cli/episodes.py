@@ -17,7 +17,7 @@ from intercode.cli.terminal import (
     shorten,
     size,
 )
-from intercode.dialogues import Call, RecordedMessage, Talk, agent_talk, find_branch
+from intercode.dialogues import Call, RecordedDialogue, RecordedMessage, agent_talk, find_branch
 from intercode.envs.traits import find_prompt
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.evaluate.summary import UNKNOWN
@@ -39,27 +39,27 @@ def render(
         messages: Whether to give the model's dialogue instead of the turns.
     """
     epoch = f", epoch {episode.epoch}" if episode.epoch else ""
-    parts = [
+    sections = [
         f"── {safe(episode.task_id)}{epoch} ── {mark(episode)}",
         indent(safe(episode.query), "  "),
     ]
-    parts += _dialogue(episode, lines) if messages else _turns(episode, lines)
-    parts += _tree(episode)
-    parts.append(f"  {ending(episode)}")
+    sections += _dialogue_lines(episode, lines) if messages else _turn_texts(episode, lines)
+    sections += _tree_lines(episode)
+    sections.append(f"  {ending(episode)}")
     if reasons:
         for sentence, text in explain_reward(episode):
-            parts.append(indent(safe(sentence), "    "))
-            parts += [indent(_limit_lines(text, lines), "      ")] if text.strip() else []
+            sections.append(indent(safe(sentence), "    "))
+            sections += [indent(_limit_lines(text, lines), "      ")] if text.strip() else []
     if lines is None and (trace := episode.metadata.get("traceback")):
-        parts.append(indent(safe(str(trace)).rstrip("\n"), "    "))
-    return "\n".join([*parts, ""])
+        sections.append(indent(safe(str(trace)).rstrip("\n"), "    "))
+    return "\n".join([*sections, ""])
 
 
 def mark(episode: Episode) -> str:
     """Return an episode's outcome, with the judge of a judged success."""
     if not episode.success:
         return episode.outcome or UNKNOWN
-    judgement = JudgeSummary.of(episode)
+    judgement = JudgeSummary.from_episode(episode)
     return (
         "solved"
         if judgement is None or not judgement.same
@@ -74,8 +74,8 @@ def ending(episode: Episode) -> str:
     answer = "" if episode.answer is None else f" {safe(episode.answer)!r}"
     text = f"{safe(episode.status)}{answer}: reward {number(episode.reward, 3)}"
     if episode.score is not None and episode.score.parts:
-        parts = ", ".join(f"{safe(k)} {number(v, 3)}" for k, v in episode.score.parts.items())
-        text += f" ({parts})"
+        part_scores = ", ".join(f"{safe(k)} {number(v, 3)}" for k, v in episode.score.parts.items())
+        text += f" ({part_scores})"
     return f"{text} · {duration(episode.seconds)}"
 
 
@@ -86,17 +86,19 @@ def _limit_lines(text: str, lines: int | None) -> str:
 # Turns
 
 
-def _turns(episode: Episode, lines: int | None) -> Iterator[str]:
+def _turn_texts(episode: Episode, lines: int | None) -> Iterator[str]:
     """Yield each turn after the model's reply for it, then the reply before the end."""
-    talk, prompt = agent_talk(episode) or Talk(), find_prompt(episode.env)
+    talk, prompt = agent_talk(episode) or RecordedDialogue(), find_prompt(episode.env)
     for index, turn in enumerate(episode.turns):
         yield from _reply_lines(talk, index, turn.action, lines)
-        yield _turn(turn, lines, prompt)
+        yield _turn_text(turn, lines, prompt)
     last_action = ending_action(episode) if episode.status in ("submitted", "skipped") else ""
     yield from _reply_lines(talk, len(episode.turns), last_action, lines)
 
 
-def _reply_lines(talk: Talk, turn: int, action: str, lines: int | None) -> Iterator[str]:
+def _reply_lines(
+    talk: RecordedDialogue, turn: int, action: str, lines: int | None
+) -> Iterator[str]:
     """Yield the thought of each model call of a turn, or its reply without the action."""
     calls = [call for call in talk.get("calls", ()) if call.get("turn") == turn]
     chosen_sample = next((call["chosen"] for call in calls if "chosen" in call), None)
@@ -125,7 +127,7 @@ def _strip_action(reply: RecordedMessage, action: str) -> str:
     return re.sub(fence_pattern, "", content, count=1)
 
 
-def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
+def _turn_text(turn: Turn, lines: int | None, prompt: str) -> str:
     space = " " * (len(prompt) + 2)
     action = indent(safe(turn.action), space).replace(space, f"  {prompt}", 1)
     if turn.info.get("invalid"):
@@ -138,8 +140,8 @@ def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
     if notes:
         action += f"   [{', '.join(notes)}]"
     observation = _limit_lines(turn.observation, lines)
-    parts = [action, *([indent(observation, "    ")] if observation else [])]
-    return "\n".join([*parts, *_changes(turn.changes, lines)])
+    blocks = [action, *([indent(observation, "    ")] if observation else [])]
+    return "\n".join([*blocks, *_change_lines(turn.changes, lines)])
 
 
 _WIDTH = 60
@@ -147,7 +149,7 @@ _WIDTH = 60
 _SIGNS = {"added": "+", "modified": "~", "deleted": "-"}
 
 
-def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
+def _change_lines(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
     """Yield a line for each path that a turn changed, `lines` at most."""
     files = () if changes is None else changes.files
     listed_files = files if lines is None else files[:lines]
@@ -158,7 +160,7 @@ def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
         yield f"    … {format_count(remaining_count, 'path')} more"
 
 
-def _tree(episode: Episode) -> Iterator[str]:
+def _tree_lines(episode: Episode) -> Iterator[str]:
     """Yield the states of a tree search, each below its parent; ``*`` marks the final branch."""
     branch = find_branch(episode)
     if branch is None:
@@ -173,8 +175,8 @@ def _tree(episode: Episode) -> Iterator[str]:
             if node.get("parent") == parent and index > parent:
                 text = number(node.get("judgement")) if node.get("judgement") is not None else "-"
                 action = one_line(safe(node.get("action", "")), _WIDTH) or "(no action)"
-                fate = f"  ({one_line(safe(node['lost']), _WIDTH)})" if "lost" in node else ""
-                yield f"  {'  ' * depth}{'*' if index in branch else ' '} {text:>4}  {action}{fate}"
+                loss_note = f"  ({one_line(safe(node['lost']), _WIDTH)})" if "lost" in node else ""
+                yield f"  {'  ' * depth}{'*' if index in branch else ' '} {text:>4}  {action}{loss_note}"
                 yield from subtree_lines(index, depth + 1)
 
     yield from subtree_lines(0, 0)
@@ -183,7 +185,7 @@ def _tree(episode: Episode) -> Iterator[str]:
 # The dialogue
 
 
-def _dialogue(episode: Episode, lines: int | None) -> Iterator[str]:
+def _dialogue_lines(episode: Episode, lines: int | None) -> Iterator[str]:
     """Yield every message to and from the model, in the order of its first appearance."""
     if (talk := agent_talk(episode)) is None or not talk.get("messages"):
         yield f"  (no messages are recorded: agent {safe(episode.agent)})"
@@ -193,9 +195,9 @@ def _dialogue(episode: Episode, lines: int | None) -> Iterator[str]:
     replies = {call["reply"]: call for call in talk.get("calls", ()) if "reply" in call}
     for index, message in enumerate(talk["messages"]):
         usage_text = f" {_reply_usage(replies[index])}" if index in replies else ""
-        message_parts = [_limit_lines(message["content"], lines), *map(safe, _tool_calls(message))]
+        message_texts = [_limit_lines(message["content"], lines), *map(safe, _tool_calls(message))]
         yield f"  [{safe(message['role'])}]{usage_text}"
-        yield indent("\n".join(filter(None, message_parts)), "    ")
+        yield indent("\n".join(filter(None, message_texts)), "    ")
 
 
 def _tool_calls(message: RecordedMessage) -> list[str]:
@@ -209,7 +211,7 @@ def _reply_usage(call: Call) -> str:
     """Return the tokens, the cost and the duration of a reply as text."""
     cost = call.get("cost")
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0)
-    parts = [f"{counts[0]} tokens in, {counts[1]} out" if any(counts) else "tokens not reported"]
-    parts += [dollars(cost)] if cost is not None else []
-    parts += ["from the cache"] if call.get("cached") else [duration(call.get("seconds", 0.0))]
-    return f"({', '.join(parts)})"
+    facts = [f"{counts[0]} tokens in, {counts[1]} out" if any(counts) else "tokens not reported"]
+    facts += [dollars(cost)] if cost is not None else []
+    facts += ["from the cache"] if call.get("cached") else [duration(call.get("seconds", 0.0))]
+    return f"({', '.join(facts)})"

@@ -53,9 +53,9 @@ def execute(args: argparse.Namespace) -> int:
         if args.to == "parquet":
             from intercode.report.export import write_parquet
 
-            write_parquet(args.out, *_table(args, selection))
+            write_parquet(args.out, *_columns_and_rows(args, selection))
         else:
-            with _output(args.out) as file:
+            with _open_output(args.out) as file:
                 _write(args, file, selection, manifest, convert)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
@@ -158,7 +158,7 @@ def _write(
         json.dump(convert(selection, manifest), file, indent=4)
         file.write("\n")
     elif args.to == "csv":
-        columns, rows = _table(args, selection)
+        columns, rows = _columns_and_rows(args, selection)
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(map(_escape_row, rows))
@@ -184,7 +184,7 @@ def _escape_row(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _table(
+def _columns_and_rows(
     args: argparse.Namespace, selection: Iterable[Episode]
 ) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
     if args.tokens:
@@ -197,7 +197,7 @@ def _table(
 
 
 @contextmanager
-def _output(path: Path | None) -> Iterator[TextIO]:
+def _open_output(path: Path | None) -> Iterator[TextIO]:
     """Yield a file that appears only when complete; without a path, standard output."""
     if path is None:
         yield sys.stdout

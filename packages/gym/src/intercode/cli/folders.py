@@ -11,24 +11,24 @@ from intercode.cli.terminal import LiveLine, one_line, print_json, safe
 from intercode.cli.validate import make_spec
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
-from intercode.evaluate.run_setup import plan, setting
+from intercode.evaluate.run_setup import plan, resolve_setting
 from intercode.registry import TASK_EXPORTERS
 from intercode_sandbox.units import format_count
 
 
 def execute(args: argparse.Namespace) -> int:
     """Write the folders, and print the omitted tasks with reasons; return the exit code."""
-    form = TASK_EXPORTERS.get(args.to)
+    task_exporter = TASK_EXPORTERS.get(args.to)
     line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
     export_plan = plan(make_spec(args), watcher)
     exported_folders: list[Path] = []
     skip_reasons: dict[str, str] = {}
-    with closing(setting(export_plan, watcher).make()) as env:
+    with closing(resolve_setting(export_plan, watcher).make()) as env:
         if not isinstance(env, InterCodeEnv):
             raise UsageError(
                 f"the tasks of {args.data!r} run in another framework: export them there"
             )
-        exporter = form(env, args.out, args.base)
+        exporter = task_exporter(env, args.out, args.base)
         for task in export_plan.tasks:
             line.show(f"{len(exported_folders) + len(skip_reasons)} of {len(export_plan.tasks)}")
             try:

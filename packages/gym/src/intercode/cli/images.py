@@ -26,7 +26,7 @@ from contextlib import closing
 from pathlib import Path
 
 from intercode.cli.parser import add_action
-from intercode.cli.terminal import print_json, safe, size, table, tell
+from intercode.cli.terminal import print_json, print_message, safe, size, table
 from intercode.errors import ImageError, UsageError
 from intercode_sandbox.files import cache_root
 from intercode_sandbox.images import (
@@ -127,7 +127,7 @@ def _list(args: argparse.Namespace) -> None:
         return
     if images:
         print(
-            _table(images),
+            _image_table(images),
             f"{format_count(len(images), 'image')}, {size(total)}, in {folder}",
             sep="\n\n",
         )
@@ -141,7 +141,7 @@ def _build(args: argparse.Namespace) -> None:
     options = [*args.build_arg, *([f"--target={args.target}"] if args.target else [])]
     options += ["--network=default"] if args.network else []
     specs = [_canonical_name(name, options) for name in args.image]
-    progress: Progress = (lambda line: None) if args.quiet else tell
+    progress: Progress = (lambda line: None) if args.quiet else print_message
     built_images = _resolve_images(specs, progress, args.pull)
     sizes = {info.digest: info.size for info in list_images()}
     if args.json:
@@ -193,7 +193,7 @@ def _resolve_images(specs: list[str], progress: Progress, refresh: bool = False)
 
 def _inspect(args: argparse.Namespace) -> None:
     spec = _canonical_name(args.image, [])
-    (image,) = _resolve_images([spec], tell)
+    (image,) = _resolve_images([spec], print_message)
     infos_by_digest = {info.digest: info for info in list_images()}
     layers = [infos_by_digest.get(path.parent.name) for path in image.layers]
     layer_entries = [
@@ -228,7 +228,7 @@ def _inspect(args: argparse.Namespace) -> None:
 
 def _export(args: argparse.Namespace) -> None:
     spec = _canonical_name(args.image, [])
-    (image,) = _resolve_images([spec], tell)
+    (image,) = _resolve_images([spec], print_message)
     export_image(image, spec, args.file)
     file_size = args.file.stat().st_size
     if args.json:
@@ -240,7 +240,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _import(args: argparse.Namespace) -> None:
-    spec, image = import_image(args.file, trees(), ImageCache.default(), tell)
+    spec, image = import_image(args.file, trees(), ImageCache.default(), print_message)
     name = spec if image.digest in trees() else f"digest:{image.digest[:12]}"
     if args.json:
         print_json({"spec": spec, "image": name, "digest": image.digest, "file": str(args.file)})
@@ -269,7 +269,7 @@ def _prune(args: argparse.Namespace) -> None:
         )
         return
     if removed_images:
-        print(_table(removed_images))
+        print(_image_table(removed_images))
     verb = "would remove" if args.dry_run else "removed"
     print(f"{verb} {format_count(len(removed_images), 'image')}, {size(total)}")
     if sources:
@@ -285,7 +285,7 @@ def _as_json(image: Image, own_size: int | None) -> dict[str, object]:
     }
 
 
-def _table(images: list[ImageInfo]) -> str:
+def _image_table(images: list[ImageInfo]) -> str:
     rows = [
         (
             safe(image.name),

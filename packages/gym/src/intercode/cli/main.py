@@ -176,7 +176,7 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     except SystemExit as error:
         if debug or error.code:
             raise
-        # User code called exit(0), which is no success: only the command sets the exit code.
+        # User code called exit(0), which is not a success: only the command sets the exit code.
         print(f"intercode: error: not finished: {describe_error(error)}", file=sys.stderr)
         return FAILURE
     sys.stdout.flush()
@@ -197,9 +197,9 @@ def _executor(command: Any) -> Any:
 
 def _print_error(error: object) -> None:
     """Print an error with its control characters escaped, because an error may quote data."""
-    from intercode.cli.terminal import tell
+    from intercode.cli.terminal import print_message
 
-    tell(f"intercode: error: {error}")
+    print_message(f"intercode: error: {error}")
 
 
 _BROKEN_PIPE_MESSAGE = (

@@ -83,7 +83,7 @@ def _fetch(args: argparse.Namespace) -> None:
             store.fetch(
                 entry,
                 origin=args.origin,
-                say=None if args.quiet else lambda text: line.say(safe(text)),
+                report_line=None if args.quiet else lambda text: line.announce(safe(text)),
                 progress=None if args.quiet else progress,
             )
     finally:

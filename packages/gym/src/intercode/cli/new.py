@@ -65,8 +65,8 @@ def kinds() -> list[str]:
 def execute(args: argparse.Namespace) -> int:
     """Write the folder, and print the next steps; return 0."""
     folder = Path(args.name)
-    _check(folder)
-    files = _write(folder, args.env)
+    _check_name(folder)
+    files = _write_folder(folder, args.env)
     if args.json:
         print_json({"folder": str(folder.absolute()), "env": args.env, "files": files})
         return 0
@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(folder: Path) -> None:
+def _check_name(folder: Path) -> None:
     """Refuse a name that is malformed or in use.
 
     Raises:
@@ -94,7 +94,7 @@ def _check(folder: Path) -> None:
         )
 
 
-def _write(folder: Path, env: str) -> list[str]:
+def _write_folder(folder: Path, env: str) -> list[str]:
     """Write the folder atomically, through a scratch folder; return its files' relative paths."""
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:

@@ -13,8 +13,8 @@ from intercode.cli.terminal import DelayedMessages, print_json
 from intercode.envs.traits import resolve_traits
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
-from intercode.evaluate.episode_loop import EpisodeEnv
-from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, setting
+from intercode.evaluate.episode_loop import PlayableEnv
+from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, resolve_setting
 from intercode.evaluate.task_selection import select_tasks
 from intercode.interpreters.base import IS_INTERACTIVE
 from intercode.spec import (
@@ -30,18 +30,18 @@ _DELAY_SECONDS = 2.0
 def execute(args: argparse.Namespace) -> int:
     """Play the tasks in sequence until the last one, or until the person leaves; return 0."""
     watcher = Watcher()
-    spec, full_dataset = load(RunSpec.of(read_arguments(args)))
+    spec, full_dataset = load(RunSpec.from_layers(read_arguments(args)))
     environment(spec)
     dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit)
-    env = setting(Plan(spec, dataset, tasks), watcher).make()
+    env = resolve_setting(Plan(spec, dataset, tasks), watcher).make()
     with suppress(ImportError):  # line editing and history, if Python has readline
         import readline  # noqa: F401
     context_token = IS_INTERACTIVE.set(True)
     output_stream = sys.stderr if args.json else sys.stdout
     episodes: list[Episode] = []
     try:
-        for number, task in enumerate(tasks, 1):
+        for task_number, task in enumerate(tasks, 1):
             prompt = getattr(env, "prompt", "$ ")
             terminal = TaskConsole(
                 task.query,
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
                 continuation_test(resolve_traits(env).language),
                 read=_ask_aside if args.json else input,
             )
-            terminal.show(f"── {task.task_id} ({number} of {len(tasks)}) ── :help for help")
+            terminal.show(f"── {task.task_id} ({task_number} of {len(tasks)}) ── :help for help")
             episode = _play_task(env, task, terminal)
             if terminal.left:
                 break
@@ -69,7 +69,7 @@ def _ask_aside(prompt: str) -> str:
     return input()
 
 
-def _play_task(env: EpisodeEnv, task: Task, terminal: TaskConsole) -> Episode:
+def _play_task(env: PlayableEnv, task: Task, terminal: TaskConsole) -> Episode:
     """Play one task to its end, and print the ending; return the episode."""
     delayed_messages = DelayedMessages(terminal.show, _DELAY_SECONDS)
     can_stop = resolve_traits(env).language != "sql"

@@ -25,8 +25,8 @@ from intercode.spec import (
     add_environment_options,
     add_options,
     environment_options,
-    list_part_options,
     list_record_effects,
+    list_section_options,
 )
 from intercode.trust import DATA_OPTIONS, effects, listing
 
@@ -60,7 +60,7 @@ def add_recorded_options(parser: argparse.ArgumentParser, *, excluded_names: str
     )
     group.add_argument("--env", metavar="ENV", help="the environment, or its folder")
     for part, names in _GROUPS:
-        options = list_part_options(part)
+        options = list_section_options(part)
         add_options(
             group, {name: options[name] for name in names.split()}, excluded_names=excluded_names
         )
@@ -74,7 +74,7 @@ def recorded_spec(
     options: Options,
     *,
     trust: bool,
-    resumes: bool = False,
+    is_resume: bool = False,
 ) -> RunSpec:
     """Return the spec of a recorded run, with the options of the command over it.
 
@@ -85,15 +85,15 @@ def recorded_spec(
         manifest: Its ``run.json``.
         options: The options of the command.
         trust: Whether code, paths and addresses may come from the record.
-        resumes: Whether the recorded run itself continues.
+        is_resume: Whether the recorded run itself continues.
 
     Raises:
         TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
     """
     record, manifest = safe(str(folder / MANIFEST)), _relocate_paths(manifest, folder.absolute())
-    spec = RunSpec.from_record(manifest, options, trust=trust, resumes=resumes, record=record)
+    spec = RunSpec.from_record(manifest, options, trust=trust, is_resume=is_resume, record=record)
     if trust and (
-        trusted_effects := list_record_effects(manifest, options, trust=True, resumes=resumes)
+        trusted_effects := list_record_effects(manifest, options, trust=True, is_resume=is_resume)
     ):
         print(safe(f"--trust: taken from {record}:\n{listing(trusted_effects)}"), file=sys.stderr)
     return spec
@@ -115,13 +115,13 @@ def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]
         path = Path(match[0])
         if path.exists():
             return match[0]
-        ends = (Path(*path.parts[number:]) for number in range(1, len(path.parts)))
+        ends = (Path(*path.parts[start:]) for start in range(1, len(path.parts)))
         locations = (location / end for end in ends for location in folder.parents[:-1])
         return str(next((location for location in locations if location.exists()), path))
 
     def relocate_value(value: Any) -> Any:
         if isinstance(value, list):
-            return [relocate_value(part) for part in value]
+            return [relocate_value(item) for item in value]
         return _PATH.sub(relocate_match, value) if isinstance(value, str) else value
 
     *earlier_sessions, last_session = manifest.get("sessions") or [{}]

@@ -10,10 +10,16 @@ from typing import Any
 
 from intercode.cli import results
 from intercode.cli.results import charts_by_environment
-from intercode.cli.terminal import print_json, safe, tell
+from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import UsageError
 from intercode.evaluate.run_differences import Difference
-from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending_by_outcome
+from intercode.evaluate.summary import (
+    by_attempts,
+    by_image_or_database,
+    by_level,
+    by_turn,
+    spending_by_outcome,
+)
 from intercode.records import read_manifest, run_folders
 from intercode.registry import TABLES
 from intercode.report.page import Episodes, write_page
@@ -37,7 +43,7 @@ _MAX_LISTED_TASKS = 20
 def execute(args: argparse.Namespace) -> int:
     """Print the report, with warnings about differences that impair a comparison."""
     if args.paper is not None:
-        return _paper(args)
+        return _print_paper_tables(args)
     if not args.run:
         raise UsageError("name the folders of runs, or --paper DIR")
     args.run = run_folders(args.run)
@@ -52,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_as_json(runs, comparisons))
         return 0
-    print(_text(args, runs, comparisons), end="")
+    print(_report_text(args, runs, comparisons), end="")
     for warning in (
         warning for comparison in comparisons for warning in describe_drift(comparison)
     ):
@@ -62,14 +68,14 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _paper(args: argparse.Namespace) -> int:
+def _print_paper_tables(args: argparse.Namespace) -> int:
     if args.run or args.html or args.csv or args.plot:
         raise UsageError("--paper excludes runs, --html, --csv and --plot")
     paper = TABLES.get("paper")
     skipped_files: list[Any] = []
     rates = paper.rates(args.paper, skipped_files.append)
     for entry in skipped_files:
-        tell(f"intercode: skipped {entry.path}: {entry.reason}")
+        print_message(f"intercode: skipped {entry.path}: {entry.reason}")
     if args.json:
         print_json(
             {
@@ -81,23 +87,23 @@ def _paper(args: argparse.Namespace) -> int:
             }
         )
     else:
-        form = to_markdown if args.markdown else results.table_text
-        print("\n".join(form(table) for table in paper.tables(rates)), end="")
+        format_table = to_markdown if args.markdown else results.table_text
+        print("\n".join(format_table(table) for table in paper.tables(rates)), end="")
     return 0
 
 
-def _text(
+def _report_text(
     args: argparse.Namespace, runs: Sequence[Run], comparisons: Sequence[BaselineComparison]
 ) -> str:
     if args.csv:
         return to_csv(runs)
     if args.plot:
         return charts_by_environment(runs)
-    form = to_markdown if args.markdown else results.table_text
+    format_table = to_markdown if args.markdown else results.table_text
     format_list = to_list if args.markdown else str
-    lead = _lead(runs, comparisons, format_list)
+    lead_text = _lead_text(runs, comparisons, format_list)
     if args.markdown:
-        lead = f"## {escape_markdown(title(runs))}\n\n{lead}"
+        lead_text = f"## {escape_markdown(title(runs))}\n\n{lead_text}"
     if len(runs) == 1:
         run_facts = "\n".join(
             filter(None, (results.facts(runs[0].manifest), runs[0].unfinished_note))
@@ -105,9 +111,9 @@ def _text(
         errors = results.errors(runs[0].outcomes)
         return "\n".join(
             [
-                lead,
+                lead_text,
                 f"{format_list(safe(run_facts)).rstrip()}\n",
-                *map(form, run_tables(runs[0])),
+                *map(format_table, run_tables(runs[0])),
                 format_list(errors),
             ]
         )
@@ -121,17 +127,17 @@ def _text(
         *side_by_side_tables(runs),
         *(table for comparison in comparisons for table in comparison.tables()),
     ]
-    flips = "".join(f"{line}\n" for line in _flips(comparisons))
-    parts = [
-        lead,
+    flips = "".join(f"{line}\n" for line in _flip_lines(comparisons))
+    sections = [
+        lead_text,
         format_list("".join(heads)),
-        *map(form, tables),
+        *map(format_table, tables),
         *([format_list(flips)] if flips else []),
     ]
-    return "\n".join(parts)
+    return "\n".join(sections)
 
 
-def _flips(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+def _flip_lines(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     """Yield a line for each pair of runs and direction, with the tasks that one run does better."""
     for comparison in comparisons:
         for run, paired_result in comparison.pairs:
@@ -150,7 +156,7 @@ def _flips(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
                     yield safe(f"{text}: {', '.join(tasks[:_MAX_LISTED_TASKS])}{remainder_text}")
 
 
-def _lead(
+def _lead_text(
     runs: Sequence[Run],
     comparisons: Sequence[BaselineComparison],
     format_list: Callable[[str], str],
@@ -164,9 +170,9 @@ def _lead(
 
 def _as_json(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> dict[str, Any]:
     if len(runs) == 1:
-        return _run(runs[0])
+        return _run_facts(runs[0])
     return {
-        "runs": [_run(run) for run in runs],
+        "runs": [_run_facts(run) for run in runs],
         "comparisons": {
             str(run.folder): {"against": str(comparison.first.folder), **asdict(details)}
             for comparison in comparisons
@@ -180,7 +186,7 @@ def _as_json(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> 
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run_facts(run: Run) -> dict[str, Any]:
     outcomes, judge = run.outcomes, run.judge
     judge_prefix = "" if judge is None else "judged_"
     return {
@@ -189,7 +195,9 @@ def _run(run: Run) -> dict[str, Any]:
         "coverage": asdict(run.coverage),
         **results.as_json(outcomes, judge),
         "levels": {level: as_data(stats, judge) for level, stats in by_level(outcomes).items()},
-        "places": {place: as_data(stats, judge) for place, stats in by_place(outcomes).items()},
+        "places": {
+            place: as_data(stats, judge) for place, stats in by_image_or_database(outcomes).items()
+        },
         f"{judge_prefix}turns": [asdict(point) for point in by_turn(outcomes)],
         f"{judge_prefix}attempts": [asdict(entry) for entry in by_attempts(outcomes)],
         "spending": {end: asdict(entry) for end, entry in spending_by_outcome(outcomes).items()},

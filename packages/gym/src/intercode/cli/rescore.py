@@ -20,9 +20,15 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
 from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
-from intercode.evaluate.rescore import DEFAULT, RescoreResult, Result, rescore
+from intercode.evaluate.rescore import DEFAULT, RescoredEpisode, RescoreResult, rescore
 from intercode.evaluate.run_differences import DriftError
-from intercode.evaluate.run_setup import REQUESTABLE_OPTIONS, Setting, plan, run_folder, setting
+from intercode.evaluate.run_setup import (
+    REQUESTABLE_OPTIONS,
+    EnvironmentSetting,
+    plan,
+    resolve_setting,
+    run_folder,
+)
 from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import summarize
 from intercode.records import MANIFEST, read_manifest
@@ -49,15 +55,15 @@ _PROFILE_LIMITS = ("memory", "processes", "disk")
 def execute(args: argparse.Namespace) -> int:
     """Rescore the run, and print the changes; return the exit code."""
     manifest = read_manifest(folder := run_folder(args.run))
-    spec = _spec(args, folder, manifest)
-    output_folder = Path(args.out or f"{folder}-rescored-{_label(spec.reward)}")
+    spec = _rescoring_spec(args, folder, manifest)
+    output_folder = Path(args.out or f"{folder}-rescored-{_reward_label(spec.reward)}")
     watcher = Watcher(quiet=spec.how.quiet)
     rescore_plan = plan(spec, watcher)
     # Options and limits that the recorded agent requested stay in force.
     env = manifest["env"]
     agent_options = {name: env[name] for name in REQUESTABLE_OPTIONS if env.get(name) is not None}
-    actor = manifest["agent"].get("language_model") or {}
-    profile_limits = actor.get("profile", {}).get("limits", {})
+    language_model = manifest["agent"].get("language_model") or {}
+    profile_limits = language_model.get("profile", {}).get("limits", {})
     # Only these limits: a record never grants privileges.
     agent_options["limits"] = {
         name: profile_limits[name]
@@ -66,13 +72,13 @@ def execute(args: argparse.Namespace) -> int:
     }
 
     @cache
-    def get_setting() -> Setting:
+    def get_setting() -> EnvironmentSetting:
         budget = (
             make_budget(spec.merge(out=str(output_folder)))
             if spec.reward == ModelReward.KIND
             else None
         )
-        return setting(rescore_plan, watcher, required_options=agent_options, budget=budget)
+        return resolve_setting(rescore_plan, watcher, required_options=agent_options, budget=budget)
 
     try:
         result = rescore(
@@ -102,12 +108,12 @@ def execute(args: argparse.Namespace) -> int:
         )
         print(f"stopped{remainder_text}", file=sys.stderr)
         raise
-    _show(spec.how.json, folder, output_folder, result)
+    _print_result(spec.how.json, folder, output_folder, result)
     has_failures = result.lost or len(result.outcomes) < result.planned
     return 130 if result.cut_short else int(bool(has_failures))
 
 
-def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
+def _rescoring_spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
     """Return the recorded run's spec, with the options of the command over it.
 
     Raises:
@@ -129,9 +135,8 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
         for name in (*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS):
             if name in options:
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
-        spec = spec.merge(
-            **dict.fromkeys((*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS))
-        )  # drop the recorded run's values
+        # Drop the recorded run's values.
+        spec = spec.merge(**dict.fromkeys((*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS)))
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
 
 
@@ -161,7 +166,7 @@ def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[
     }
 
 
-def _label(reward: str | None) -> str:
+def _reward_label(reward: str | None) -> str:
     """Return a reward's name in the form of a part of a folder's name."""
     return re.sub(r"[^\w.-]+", "-", (reward or DEFAULT).rpartition(":")[2])
 
@@ -171,7 +176,7 @@ def _label(reward: str | None) -> str:
 
 _MAX_LISTED_CHANGES = 20
 """Maximum number of listed changes; ``--json`` lists all."""
-_WAYS = {
+_WAY_DESCRIPTIONS = {
     "record": "from the record alone",
     "again": "by executing the recorded actions again",
     "not reproducible": "not reproducible",
@@ -180,7 +185,7 @@ _WAYS = {
 }
 
 
-def _show(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) -> None:
+def _print_result(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) -> None:
     """Print the result: summary, comparison, changes, errors, cost and the next command."""
     if as_json:
         print_json(_as_json(run, output_folder, result))
@@ -200,8 +205,10 @@ def _show(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) 
     judge = judge_tables({names[1]: count_judgements(judges[1], result.outcomes)})
     print("\n".join(map(results.table_text, (group_table("", rows), *judge))))
     print(f"reward: recorded {safe(rewards[0])}, now {safe(rewards[1])}")
-    print(_ways(result), _comparison_text(compare(result.before, result.outcomes)), sep="\n")
-    for text in (_changes(result.changes), results.errors(result.outcomes)):
+    print(
+        _scoring_text(result), _comparison_text(compare(result.before, result.outcomes)), sep="\n"
+    )
+    for text in (_change_table(result.changes), results.errors(result.outcomes)):
         if text:
             print(f"\n{text}", end="")
     if recorded_manifest["env"].get("reward_every_turn"):
@@ -226,10 +233,14 @@ def _show(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) 
         )
 
 
-def _ways(result: RescoreResult) -> str:
-    ways = result.ways
-    way_texts = [f"{ways[way]} {text}" for way, text in _WAYS.items() if way in ways]
-    return "scored: " + ", ".join(way_texts) if way_texts else "scored: none"
+def _scoring_text(result: RescoreResult) -> str:
+    counts_by_way = result.ways
+    count_texts = [
+        f"{counts_by_way[way]} {text}"
+        for way, text in _WAY_DESCRIPTIONS.items()
+        if way in counts_by_way
+    ]
+    return "scored: " + ", ".join(count_texts) if count_texts else "scored: none"
 
 
 def _comparison_text(paired_result: PairedComparison | None) -> str:
@@ -250,7 +261,7 @@ def _comparison_text(paired_result: PairedComparison | None) -> str:
     return text
 
 
-def _changes(changes: list[Result]) -> str:
+def _change_table(changes: list[RescoredEpisode]) -> str:
     """Return a table of the episodes with another reward, and the effect on their success."""
     if not changes:
         return "no reward has changed\n"
@@ -260,7 +271,7 @@ def _changes(changes: list[Result]) -> str:
             str(change.after.epoch),
             number(change.before.reward),
             number(change.after.reward),
-            _verdict(change),
+            _verdict_change(change),
         ]
         for change in changes[:_MAX_LISTED_CHANGES]
     ]
@@ -269,7 +280,7 @@ def _changes(changes: list[Result]) -> str:
     return text + (f"… and {extra_count} more (--json has them all)\n" if extra_count > 0 else "")
 
 
-def _verdict(change: Result) -> str:
+def _verdict_change(change: RescoredEpisode) -> str:
     """Return the effect of a changed reward on success; empty without any."""
     if change.before.success == change.after.success:
         return ""

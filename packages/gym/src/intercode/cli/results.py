@@ -19,9 +19,9 @@ from intercode.cli.terminal import (
     duration,
     one_line,
     percent,
+    print_message,
     safe,
     table,
-    tell,
     terminal_width,
 )
 from intercode.episode import Episode
@@ -84,17 +84,19 @@ class Watcher(Progress):
         self._note = ""
         self._tenth = 0
         """Completed tenths of the episodes at the last update."""
-        self._delayed_messages = DelayedMessages(lambda text: None if quiet else tell(text))
+        self._delayed_messages = DelayedMessages(
+            lambda text: None if quiet else print_message(text)
+        )
 
     def warn(self, text: str) -> None:
         """Print a warning, even if quiet."""
-        tell(f"intercode: {text}")
+        print_message(f"intercode: {text}")
 
-    def say(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Print the current build step if the build takes long."""
         self._delayed_messages(text)
 
-    def built(self) -> None:
+    def end_preparation(self) -> None:
         """Discard pending messages, because the build has ended."""
         self._delayed_messages.discard()
 
@@ -110,7 +112,9 @@ class Watcher(Progress):
             self._add(outcome)
         self._start = time.monotonic()
         if finished_outcomes and not self._quiet:
-            self._line.say(f"resuming a run: {len(finished_outcomes)} of {total} episodes are done")
+            self._line.announce(
+                f"resuming a run: {len(finished_outcomes)} of {total} episodes are done"
+            )
 
     def action(self, task: Task, action: str) -> None:
         """Store the current action for the live line. (One assignment: safe from any thread.)"""
@@ -122,12 +126,14 @@ class Watcher(Progress):
         self._finished_count += 1
         self._successes += episode.success
         self._errors += episode.status == "error"
-        self._add(Outcome.of(episode))
+        self._add(Outcome.from_episode(episode))
         if self._show is not None:
             self._line.clear()
             print(render(episode), file=self._show, flush=True)
-        ahead = 10 * self._finished_count // max(1, self._total) > self._tenth
-        if self._line.is_due(milestone=ahead) or (self._show is not None and self._line.live):
+        is_milestone = 10 * self._finished_count // max(1, self._total) > self._tenth
+        if self._line.is_due(milestone=is_milestone) or (
+            self._show is not None and self._line.live
+        ):
             self._refresh()
 
     def tick(self) -> None:
@@ -139,23 +145,23 @@ class Watcher(Progress):
         """Print a change of the cluster's nodes, and include their number in the progress."""
         self._nodes = count
         if not self._quiet:
-            self._line.say(f"intercode: {safe(change)}")
+            self._line.announce(f"intercode: {safe(change)}")
 
-    def waiting(self, text: str) -> None:
+    def report_wait(self, text: str) -> None:
         """Print that the run waits for a model's server, even if quiet."""
-        self._line.say(f"intercode: {safe(text)}")
+        self._line.announce(f"intercode: {safe(text)}")
 
-    def stopping(self, running_count: int) -> None:
+    def report_interrupt(self, running_count: int) -> None:
         """Acknowledge an interrupt, with the number of running episodes."""
         self._note = "stopping"
-        self._line.stopping(running_count)
+        self._line.report_interrupt(running_count)
 
     def end(self) -> None:
         """Remove the live line; without a terminal, print the final state."""
         if self._line.live:
             self._line.clear()
         elif not self._quiet and self._finished_count > self._resumed_count:
-            self._line.say(self.status())
+            self._line.announce(self.status())
 
     def status(self, width: int | None = None) -> str:
         """Return the progress: counts, success, episodes a second, nodes, cost, errors, time left.
@@ -164,32 +170,36 @@ class Watcher(Progress):
             width: The maximum length in characters, for which less important parts are omitted;
                 None: no limit.
         """
-        parts = self._parts()
-        line = "  ".join(text for text, _ in parts)
-        while width is not None and len(line) > width and any(spare for _, spare in parts):
-            parts.remove(max(parts, key=lambda part: part[1]))
-            line = "  ".join(text for text, _ in parts)
+        entries = self._progress_entries()
+        line = "  ".join(text for text, _ in entries)
+        while (
+            width is not None
+            and len(line) > width
+            and any(omission_rank for _, omission_rank in entries)
+        ):
+            entries.remove(max(entries, key=lambda entry: entry[1]))
+            line = "  ".join(text for text, _ in entries)
         return line
 
-    def _parts(self) -> list[tuple[str, int]]:
+    def _progress_entries(self) -> list[tuple[str, int]]:
         """Return pairs of a text and its omission rank: the highest goes first, 0 never."""
         finished_count = self._finished_count - self._resumed_count
         elapsed_seconds = time.monotonic() - self._start
         rate = finished_count / elapsed_seconds if elapsed_seconds > 0 else 0.0
-        parts = [(f"{self._finished_count}/{self._total}", 0), (self.result(), 0)]
-        parts.append((f"{rate:.1f}/s" if rate < 100 else f"{rate:.0f}/s", 2))
+        entries = [(f"{self._finished_count}/{self._total}", 0), (self.result(), 0)]
+        entries.append((f"{rate:.1f}/s" if rate < 100 else f"{rate:.0f}/s", 2))
         if self._nodes:
-            parts.append((format_count(self._nodes, "node"), 1))
+            entries.append((format_count(self._nodes, "node"), 1))
         if bill := self._bill():
-            parts.append((bill, 0))
+            entries.append((bill, 0))
         if self._errors:
-            parts.append((f"errors {self._errors}", 0))
+            entries.append((f"errors {self._errors}", 0))
         if rate and self._finished_count < self._total:
             remaining_seconds = max(1.0, (self._total - self._finished_count) / rate)
-            parts.append((f"{duration(remaining_seconds)} left", 1))
+            entries.append((f"{duration(remaining_seconds)} left", 1))
         if self._note:
-            parts.append((self._note, 0))
-        return parts
+            entries.append((self._note, 0))
+        return entries
 
     def result(self) -> str:
         """Return the success rate so far, with a 95 % Wilson interval for independent episodes.
@@ -238,11 +248,11 @@ class Watcher(Progress):
         if self._quiet:
             return
         if not self._line.live:
-            self._line.say(self.status())
+            self._line.announce(self.status())
             return
         status = self.status(self._line.width)
-        if (room := self._line.width - len(status) - 3) >= 20 and self._current_action:
-            status += " │ " + one_line(self._current_action, room)
+        if (available_width := self._line.width - len(status) - 3) >= 20 and self._current_action:
+            status += " │ " + one_line(self._current_action, available_width)
         self._line.show(status)
 
 
@@ -254,7 +264,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
     env, dataset = manifest.get("env", {}), manifest.get("dataset", {})
     tasks = format_count(dataset.get("tasks", 0), "task")
     gold_note = ", shown gold" if manifest.get("needs_gold") else ""
-    parts = [
+    fact_texts = [
         *dict.fromkeys((benchmark(manifest), str(env.get("env", "")))),
         f"agent {manifest.get('agent', {}).get('name')}{gold_note}",
         f"{dataset.get('name')} ({tasks}, {str(dataset.get('digest'))[:8]})",
@@ -265,7 +275,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
         f"seed {manifest.get('seed')}",
         _exclusion_text(manifest),
     ]
-    return safe(" · ".join(part for part in parts if part))
+    return safe(" · ".join(fact_text for fact_text in fact_texts if fact_text))
 
 
 def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, Any]:
@@ -364,8 +374,8 @@ def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
     if len(points) < 2:
         return []
     turn_limits = [turn for turn in TURN_LIMITS if turn < len(points)]
-    parts = [f"{percent(points[turn - 1].value)} within {turn}" for turn in turn_limits]
-    return [f"Success by turns: {', '.join([*parts, f'{percent(points[-1].value)} in all'])}."]
+    rate_texts = [f"{percent(points[turn - 1].value)} within {turn}" for turn in turn_limits]
+    return [f"Success by turns: {', '.join([*rate_texts, f'{percent(points[-1].value)} in all'])}."]
 
 
 def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]:
@@ -374,7 +384,7 @@ def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]
     if not modes or rate is None or rate >= LOW_SUCCESS_RATE:
         return []
     unsolved_count = sum(not outcome.failed and not outcome.success for outcome in outcomes)
-    frequent = sorted(modes.items(), key=lambda item: -item[1])
+    frequent = sorted(modes.items(), key=lambda mode_count: -mode_count[1])
     counts = ", ".join(f"{mode} {count}" for mode, count in frequent)
     return [
         f"What went wrong in the {format_count(unsolved_count, 'episode')} not solved: {counts}."
@@ -394,11 +404,11 @@ def bill(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(
         line
         for role, role_outcomes in outcomes_by_role.items()
-        if (line := _bill(role, role_outcomes))
+        if (line := _bill_line(role, role_outcomes))
     )
 
 
-def _bill(role: str, outcomes: Sequence[Outcome | JudgeSummary]) -> str:
+def _bill_line(role: str, outcomes: Sequence[Outcome | JudgeSummary]) -> str:
     reported_outcomes = [
         outcome
         for outcome in outcomes
@@ -407,17 +417,21 @@ def _bill(role: str, outcomes: Sequence[Outcome | JudgeSummary]) -> str:
     calls = sum(outcome.calls for outcome in outcomes)
     if not reported_outcomes and not calls:
         return ""
-    parts = [format_count(calls, "call")]
+    amount_texts = [format_count(calls, "call")]
     if reported_outcomes:
-        parts.append(f"{sum(outcome.tokens_in or 0 for outcome in reported_outcomes):,} tokens in")
-        parts.append(f"{sum(outcome.tokens_out or 0 for outcome in reported_outcomes):,} out")
+        amount_texts.append(
+            f"{sum(outcome.tokens_in or 0 for outcome in reported_outcomes):,} tokens in"
+        )
+        amount_texts.append(
+            f"{sum(outcome.tokens_out or 0 for outcome in reported_outcomes):,} out"
+        )
     unreported_count = sum(outcome.tokens_in is None and outcome.calls > 0 for outcome in outcomes)
     if unreported_count:
         count_text = f" of {format_count(unreported_count, 'episode')}" if reported_outcomes else ""
-        parts.append(f"tokens{count_text} not reported")
+        amount_texts.append(f"tokens{count_text} not reported")
     if reported_outcomes and all(outcome.cost is not None for outcome in reported_outcomes):
-        parts.append(dollars(sum(outcome.cost or 0.0 for outcome in reported_outcomes)))
-    return f"{role}: {', '.join(parts)}"
+        amount_texts.append(dollars(sum(outcome.cost or 0.0 for outcome in reported_outcomes)))
+    return f"{role}: {', '.join(amount_texts)}"
 
 
 def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:

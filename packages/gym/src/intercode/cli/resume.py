@@ -23,7 +23,7 @@ def execute(args: argparse.Namespace) -> int:
     manifest = read_manifest(folder)
     session = _last_session(folder, manifest)
     options = {**read_arguments(args), "out": folder, "locked": folder}
-    spec = recorded_spec(folder, manifest, options, trust=args.trust, resumes=True)
+    spec = recorded_spec(folder, manifest, options, trust=args.trust, is_resume=True)
     if spec.epochs < (recorded_epochs := session["options"].get("epochs", 1)):
         raise UsageError(f"{folder} has {recorded_epochs} epochs: --epochs {spec.epochs} is fewer")
     watcher = run.make_watcher(spec)
@@ -31,7 +31,7 @@ def execute(args: argparse.Namespace) -> int:
     is_strict = args.strict or "locked" in manifest["sessions"][0]
     resume_plan = replace(plan(spec, watcher), follows_machine=not is_strict)
     jobs = [(epoch, task.task_id, ()) for epoch in range(spec.epochs) for task in resume_plan.tasks]
-    latest_outcomes = read_latest(folder, Outcome.of)
+    latest_outcomes = read_latest(folder, Outcome.from_episode)
     finished_outcomes = [
         latest_outcomes[job]
         for job in jobs
@@ -39,9 +39,8 @@ def execute(args: argparse.Namespace) -> int:
     ]
     if len(finished_outcomes) == len(jobs):
         return run.finish(spec, RunResult(finished_outcomes, len(jobs), 0, 0.0, folder=folder))
-    RecordWriter(
-        folder
-    ).close()  # refuse a run that another process writes to, before anything starts
+    # Refuse a run that another process writes to, before anything starts.
+    RecordWriter(folder).close()
     return run.finish(spec, run.carry_out(resume_plan, watcher))
 
 

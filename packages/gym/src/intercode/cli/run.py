@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
     options = read_arguments(args)
     if args.trust or options.keys() & {"agent", "preset", "locked"}:
         return run_and_print(make_spec(options, trust=args.trust))
-    return _run_gold(RunSpec.of(options), _command(options))
+    return _run_gold(RunSpec.from_layers(options), _run_command(options))
 
 
 def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
@@ -61,7 +61,7 @@ def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
         return recorded_spec(folder, read_manifest(folder), options, trust=trust)
     if trust:
         raise UsageError("--trust needs --locked RUN: otherwise no record is used")
-    return RunSpec.of(options)
+    return RunSpec.from_layers(options)
 
 
 def run_and_print(spec: RunSpec) -> int:
@@ -113,11 +113,13 @@ machine, and evaluates no agent. With a language model ('intercode run --help' l
 
 
 def _no_agent(dataset: Dataset, command: str) -> str:
-    play = command.replace("run", "play", 1)
-    return _NO_AGENT_MESSAGE.format(data=dataset.source or dataset.name, command=command, play=play)
+    play_command = command.replace("run", "play", 1)
+    return _NO_AGENT_MESSAGE.format(
+        data=dataset.source or dataset.name, command=command, play=play_command
+    )
 
 
-def _command(options: Options) -> str:
+def _run_command(options: Options) -> str:
     """Return the beginning of an ``intercode run`` command for the same tasks."""
     words = [str(options.get("env", "ENV"))]
     words += ["--data", str(options["data"])] if "data" in options else []
@@ -183,7 +185,7 @@ def finish(spec: RunSpec, result: RunResult) -> int:
     if spec.how.json:
         _print_json(output_folder, result)
     else:
-        _print(spec.how.workers, output_folder, result)
+        _print_result(spec.how.workers, output_folder, result)
     if remainder_text := _remainder_text(spec, result):
         print(remainder_text, file=sys.stderr if spec.how.json else sys.stdout)
     if result.cut_short:
@@ -194,17 +196,17 @@ def finish(spec: RunSpec, result: RunResult) -> int:
 def _remainder_text(spec: RunSpec, result: RunResult) -> str:
     """Return the missing episodes, the reason and the command to resume; empty if complete."""
     missing_count, errors = result.planned - len(result.outcomes), result.statistics.errors
-    remaining_parts = (
+    remainder_texts = (
         [f"{missing_count} episode{'s are' if missing_count > 1 else ' is'} missing"]
         if missing_count
         else []
     )
-    remaining_parts += [f"{errors} ended in an error"] if errors else []
-    if not remaining_parts:
+    remainder_texts += [f"{errors} ended in an error"] if errors else []
+    if not remainder_texts:
         return "" if result.ran else "nothing to do: every episode has a result"
     reason = f"stopped: {safe(result.stopped)}\n" if result.stopped else ""
     reason += "interrupted: " if result.cut_short else ""
-    return f"{reason}{', '.join(remaining_parts)}\nresume with: {resume_command(spec)}"
+    return f"{reason}{', '.join(remainder_texts)}\nresume with: {resume_command(spec)}"
 
 
 def _print_json(output_folder: Path, result: RunResult) -> None:
@@ -220,7 +222,7 @@ def _print_json(output_folder: Path, result: RunResult) -> None:
             "finished": len(result.outcomes),
             "ran": result.ran,
             "seconds": result.seconds,
-            "episodes_per_second": _rate(result),
+            "episodes_per_second": _episode_rate(result),
             "interrupted": result.cut_short,
             "stopped": result.stopped,
             **results.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
@@ -228,7 +230,7 @@ def _print_json(output_folder: Path, result: RunResult) -> None:
     )
 
 
-def _print(workers: int, output_folder: Path, result: RunResult) -> None:
+def _print_result(workers: int, output_folder: Path, result: RunResult) -> None:
     manifest = read_manifest(output_folder)
     judge = find_judge(manifest, result.outcomes)
     text = results.as_text(result.outcomes, TAGS, judge, result.stopped)
@@ -236,12 +238,12 @@ def _print(workers: int, output_folder: Path, result: RunResult) -> None:
     if bill := results.bill(result.outcomes):
         print(bill)
     if result.ran:
-        pace = f"({_rate(result):.1f}/s, {format_count(workers, 'worker')})"
+        pace = f"({_episode_rate(result):.1f}/s, {format_count(workers, 'worker')})"
         print(f"{format_count(result.ran, 'episode')} in {duration(result.seconds)} {pace}")
     print(f"run: {output_folder}")
 
 
-def _rate(result: RunResult) -> float:
+def _episode_rate(result: RunResult) -> float:
     return result.ran / result.seconds if result.seconds else 0.0
 
 

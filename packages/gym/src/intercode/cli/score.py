@@ -7,7 +7,7 @@ from pathlib import Path
 
 from intercode.agents.builtin import read_predictions
 from intercode.cli import run
-from intercode.cli.terminal import tell
+from intercode.cli.terminal import print_message
 from intercode.errors import UsageError
 from intercode.records import read_manifest
 from intercode.spec import read_arguments
@@ -32,7 +32,7 @@ def execute(args: argparse.Namespace) -> int:
     code = run.run_and_print(spec)
     total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
     if args.tasks is None and (shortfall := total - len(texts)) > 0:
-        tell(
+        print_message(
             f"intercode: warning: {shortfall} of {format_count(total, 'task')} have no "
             "prediction, and are not counted in these rates"
         )

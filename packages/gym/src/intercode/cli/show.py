@@ -8,7 +8,7 @@ from pathlib import Path
 
 from intercode.cli import results
 from intercode.cli.episodes import render
-from intercode.cli.terminal import print_json, safe, tell
+from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import RecordError, TaskNotFoundError
 from intercode.records import read_latest, read_manifest, run_folders
 
@@ -32,7 +32,9 @@ def execute(args: argparse.Namespace) -> int:
         print_json([episode.to_dict() for episode in episodes])
         return 0
     if not episodes:
-        tell(f"{args.run} has no {'episode without success' if args.failed else 'episode yet'}")
+        print_message(
+            f"{args.run} has no {'episode without success' if args.failed else 'episode yet'}"
+        )
     for episode in episodes:
         lines = None if args.full else args.lines
         print(render(episode, lines, reasons=True, messages=args.messages))

@@ -35,15 +35,15 @@ def execute(args: argparse.Namespace) -> int:
     plans = _plan_runs(specs)
     for run_plan in plans:
         _check_agent(run_plan)
-    budget = make_budget(RunSpec.of(read_arguments(args)), specs)
+    budget = make_budget(RunSpec.from_layers(read_arguments(args)), specs)
     results: list[tuple[Plan, RunResult]] = []
-    for number, run_plan in enumerate(plans, 1):
+    for run_number, run_plan in enumerate(plans, 1):
         if not args.quiet:
-            print(f"{number}/{len(plans)} {safe(str(run_plan.spec.how.out))}", file=sys.stderr)
+            print(f"{run_number}/{len(plans)} {safe(str(run_plan.spec.how.out))}", file=sys.stderr)
         results.append((run_plan, run.carry_out(run_plan, run.make_watcher(run_plan.spec), budget)))
         if results[-1][1].interrupted:
             break
-    _print(args, folder, len(plans), results)
+    _print_report(args, folder, len(plans), results)
     if len(results) == len(plans) and all(result.complete for _, result in results):
         return 0
     return 130 if any(result.interrupted for _, result in results) else 1
@@ -64,18 +64,18 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
     if args.skills and not any(agent_provider(name).reads_skills for name in args.agents):
         raise UsageError(f"of {', '.join(args.agents)} none reads a skill: omit --skill")
     shared_options = read_arguments(args)
-    no_model = dict.fromkeys(unused_model_options(RunSpec.of(shared_options)))
+    no_model = dict.fromkeys(unused_model_options(RunSpec.from_layers(shared_options)))
     for target in args.what:
-        env, _, data = target.partition("=")
+        env, _, dataset_name = target.partition("=")
         for agent in args.agents:
             models: Sequence[str | None] = args.models if agent in model_agents else [None]
             for model, skill in product(models, _skills(args, agent)):
                 combination_options = {
-                    **{"env": env, "data": data or None, "agent": agent, "model": model},
-                    "out": str(Path(folder) / _label(target, agent, model, skill)),
+                    **{"env": env, "data": dataset_name or None, "agent": agent, "model": model},
+                    "out": str(Path(folder) / _run_label(target, agent, model, skill)),
                     "skill": [] if skill in (None, NO_SKILL) else [skill],
                 }
-                yield RunSpec.of(
+                yield RunSpec.from_layers(
                     shared_options, {} if agent in model_agents else no_model, combination_options
                 )
 
@@ -92,7 +92,7 @@ def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
     return plans
 
 
-def _label(target: str, agent: str, model: str | None, skill: str | None) -> str:
+def _run_label(target: str, agent: str, model: str | None, skill: str | None) -> str:
     """Return the name of a run's folder: environment, data, agent, model and skill."""
     names = [
         *(Path(name).stem for name in target.split("=")),
@@ -130,7 +130,7 @@ def _check_agent(run_plan: Plan) -> None:
         check_tasks(run_plan.tasks, run_actors.factory)
 
 
-def _pairs(
+def _skill_pairs(
     specs: Sequence[RunSpec], runs: Sequence[Run]
 ) -> list[tuple[Run, list[tuple[Run, PairedComparison]]]]:
     """Pair the first run of an agent with its other runs, which differ in the skill alone."""
@@ -155,14 +155,14 @@ def _pairs(
     ]
 
 
-def _print(
+def _print_report(
     args: argparse.Namespace,
     folder: str,
     planned_count: int,
     results: Sequence[tuple[Plan, RunResult]],
 ) -> None:
     runs = read_runs([Path(str(run_plan.spec.how.out)) for run_plan, _ in results])
-    pairs = _pairs([run_plan.spec for run_plan, _ in results], runs)
+    pairs = _skill_pairs([run_plan.spec for run_plan, _ in results], runs)
     if args.json:
         run_entries = [
             {

@@ -70,8 +70,8 @@ def shorten(text: str, lines: int) -> str:
     if len(all_lines) <= lines:
         return "\n".join(all_lines)
     head, tail = all_lines[: lines - lines // 3], all_lines[len(all_lines) - lines // 3 :]
-    cut = len(all_lines) - len(head) - len(tail)
-    return "\n".join([*head, f"… {format_count(cut, 'more line')} …", *tail])
+    omitted_count = len(all_lines) - len(head) - len(tail)
+    return "\n".join([*head, f"… {format_count(omitted_count, 'more line')} …", *tail])
 
 
 def indent(text: str, prefix: str) -> str:
@@ -114,13 +114,13 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def print_json(data: Any) -> None:
+def print_json(document: Any) -> None:
     """Print one JSON value in ASCII, which every terminal and pipe can carry.
 
     Infinite numbers, such as the bounds of an interval from one value, and NaN become null, because
     JSON has neither.
     """
-    print(json.dumps(_replace_infinities(data), indent=2, ensure_ascii=True), file=output())
+    print(json.dumps(_replace_infinities(document), indent=2, ensure_ascii=True), file=output())
 
 
 _json_output: list[TextIO] = []
@@ -172,12 +172,12 @@ def _error_descriptor() -> int:
     return 2
 
 
-def _replace_infinities(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {name: _replace_infinities(value) for name, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_replace_infinities(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+def _replace_infinities(document: Any) -> Any:
+    if isinstance(document, Mapping):
+        return {name: _replace_infinities(value) for name, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [_replace_infinities(value) for value in document]
+    return None if isinstance(document, float) and not math.isfinite(document) else document
 
 
 # Tables
@@ -203,11 +203,14 @@ def table(
     widths = [
         max(cell_len(row[column]) for row in [header, *rows]) for column in range(len(header))
     ]
-    parts = [_part(header, rows, left_columns, columns) for columns in _fold_columns(widths, width)]
-    return "\n\n".join(parts)
+    blocks = [
+        _render_columns(header, rows, left_columns, columns)
+        for columns in _fold_columns(widths, width)
+    ]
+    return "\n\n".join(blocks)
 
 
-def _part(
+def _render_columns(
     header: Sequence[str], rows: Sequence[Sequence[str]], left_columns: int, columns: Sequence[int]
 ) -> str:
     from rich.console import Console
@@ -226,19 +229,19 @@ def _part(
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
-def _fold_columns(widths: Sequence[int], room: int | None) -> list[list[int]]:
+def _fold_columns(widths: Sequence[int], max_width: int | None) -> list[list[int]]:
     """Distribute columns among parts that are printed below each other, each with the first."""
-    parts = [[0]]
+    blocks = [[0]]
     for column in range(1, len(widths)):
-        needed_width = sum(widths[index] + 2 for index in parts[-1]) + widths[column]
-        if room is not None and needed_width > room and len(parts[-1]) > 1:
-            parts.append([0])
-        parts[-1].append(column)
-    return parts
+        needed_width = sum(widths[index] + 2 for index in blocks[-1]) + widths[column]
+        if max_width is not None and needed_width > max_width and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(column)
+    return blocks
 
 
 def terminal_width() -> int | None:
-    """Return the terminal's width in characters; None if standard output is no terminal."""
+    """Return the terminal's width in characters; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -249,7 +252,7 @@ class LiveLine:
     """A progress line on standard error that each update overwrites.
 
     Args:
-        quiet: Whether `show` prints nothing; `say` still prints.
+        quiet: Whether `show` prints nothing; `announce` still prints.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -305,15 +308,15 @@ class LiveLine:
             self._live_display.stop()
             self._live_display = None
 
-    def say(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Print a permanent line."""
         self.clear()
         print(text, file=sys.stderr, flush=True)
 
-    def stopping(self, running_count: int) -> None:
+    def report_interrupt(self, running_count: int) -> None:
         """Acknowledge an interrupt, with the number of episodes that still run."""
         wait_text = f"waiting for {format_count(running_count, 'episode')} in flight"
-        self.say(f"interrupted: {wait_text}; again to stop at once")
+        self.announce(f"interrupted: {wait_text}; again to stop at once")
 
 
 def show_bytes(line: LiveLine) -> Progress:
@@ -321,16 +324,16 @@ def show_bytes(line: LiveLine) -> Progress:
     from intercode.downloads import tenth_progress
 
     if not line.live:
-        return tenth_progress(line.say)
+        return tenth_progress(line.announce)
 
     def progress(byte_count: int, total: int | None) -> None:
         share = f" of {size(total)}" if total else ""
-        (line.say if byte_count == total else line.show)(f"{size(byte_count)}{share}")
+        (line.announce if byte_count == total else line.show)(f"{size(byte_count)}{share}")
 
     return progress
 
 
-def tell(text: str) -> None:
+def print_message(text: str) -> None:
     """Print an escaped line on standard error."""
     print(safe(text), file=sys.stderr, flush=True)
 
@@ -339,12 +342,12 @@ class DelayedMessages:
     """A callback for messages that prints none of them if the work ends early.
 
     Args:
-        say: Prints a message.
+        print_line: Prints a message.
         seconds: The delay in seconds, counted from the first message.
     """
 
-    def __init__(self, say: Callable[[str], None], seconds: float = 1.0) -> None:
-        self._say = say
+    def __init__(self, print_line: Callable[[str], None], seconds: float = 1.0) -> None:
+        self._print_line = print_line
         self._seconds = seconds
         self._lock = threading.Lock()
         self._pending_lines: list[str] = []
@@ -361,7 +364,7 @@ class DelayedMessages:
                 self._timer.daemon = True
                 self._timer.start()
             if time.monotonic() >= self._due:  # by the clock: the timer's thread may be late
-                self._tell()
+                self._print_pending()
 
     def discard(self) -> None:
         """Discard pending messages, because the work is done."""
@@ -374,9 +377,9 @@ class DelayedMessages:
     def _release(self) -> None:
         with self._lock:
             if self._timer is threading.current_thread():  # otherwise discarded meanwhile
-                self._tell()
+                self._print_pending()
 
-    def _tell(self) -> None:
+    def _print_pending(self) -> None:
         for line in self._pending_lines:
-            self._say(line)
+            self._print_line(line)
         self._pending_lines.clear()

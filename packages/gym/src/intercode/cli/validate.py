@@ -18,7 +18,7 @@ from intercode.envs.traits import Guess, detect_environment
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate.checks import GARBAGE, GOLD, NOOP, guesses
-from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, setting
+from intercode.evaluate.run_setup import Plan, environment, load, narrow_dataset, resolve_setting
 from intercode.evaluate.task_selection import Exclusion, select_tasks, ungradable_tasks
 from intercode.evaluate.validate import Validation, validate as run
 from intercode.registry import DATASETS, parse_scheme
@@ -87,9 +87,9 @@ def execute(args: argparse.Namespace) -> int:
     dataset = narrow_dataset(spec, full_dataset, watcher)
     tasks = select_tasks(dataset, spec.tasks, spec.limit, ungradable_tasks(dataset))
     watcher.guesses_by_trial = guesses(spec.env.name, tasks)
-    task_setting = setting(Plan(spec, dataset, tasks), watcher)
+    task_setting = resolve_setting(Plan(spec, dataset, tasks), watcher)
     makes_by_sandbox = {
-        name: setting(Plan(spec.merge(sandbox=name), dataset, tasks), watcher).make
+        name: resolve_setting(Plan(spec.merge(sandbox=name), dataset, tasks), watcher).make
         for name in args.also_on or ()
     }
     validation = run(
@@ -104,9 +104,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_report(spec.env.name, dataset, validation))
     else:
-        _print(validation, has_gold=any(task.gold for task in tasks))
+        _print_validation(validation, has_gold=any(task.gold for task in tasks))
     if args.write_exclude is not None:
-        _write(args, full_dataset, validation)
+        _write_exclusions(args, full_dataset, validation)
     if not validation.complete:
         return 130
     return 0 if validation.valid else 1
@@ -129,9 +129,9 @@ def make_spec(args: argparse.Namespace) -> RunSpec:
         options["env"] = args.data
         if not is_known:
             project.refuse_lone_file(args.data, "; or try the file alone, with --env ENV")
-            _, tasks = load(RunSpec.of(options, {"env": ""}))
+            _, tasks = load(RunSpec.from_layers(options, {"env": ""}))
             options["env"] = detect_environment(tasks)
-    return RunSpec.of(options)
+    return RunSpec.from_layers(options)
 
 
 def _is_environment(reference: str) -> bool:
@@ -142,12 +142,12 @@ def _is_environment(reference: str) -> bool:
     return isinstance(loader, type) and hasattr(loader, "step")
 
 
-def _write(args: argparse.Namespace, dataset: Dataset, validation: Validation) -> None:
+def _write_exclusions(args: argparse.Namespace, dataset: Dataset, validation: Validation) -> None:
     """Write the exclusion list, unless the validation was interrupted."""
     if not validation.complete:
         print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
         return
-    Exclusion.of(dataset, validation.reasons()).write(args.write_exclude)
+    Exclusion.from_tasks(dataset, validation.reasons()).write(args.write_exclude)
     if not args.quiet:
         count = len(validation.reasons())
         print(f"{args.write_exclude}: {format_count(count, 'task')} to exclude", file=sys.stderr)
@@ -180,7 +180,7 @@ def _report(name: str, dataset: Dataset, validation: Validation) -> dict[str, An
     }
 
 
-def _print(validation: Validation, *, has_gold: bool) -> None:
+def _print_validation(validation: Validation, *, has_gold: bool) -> None:
     for problem in validation.problems[:_MAX_FINDINGS]:
         print(f"{safe(problem.task_id)}: {one_line(problem.problem, 400)}")
     if len(validation.problems) > _MAX_FINDINGS:
@@ -217,9 +217,9 @@ def _print(validation: Validation, *, has_gold: bool) -> None:
         f"{number(noop.mean_reward)}, a wrong answer {number(garbage.mean_reward)}"
     )
     if validation.constants:
-        print(_constants(validation))
+        print(_constants_text(validation))
     if has_gold:
-        print(_usage(validation))
+        print(_usage_text(validation))
     state = "" if validation.complete else ", but not all were tried"
     details_text = f": {', '.join(problem_texts)}" if problem_texts else ""
     valid_count = validation.tasks - len(validation.reasons())
@@ -231,7 +231,7 @@ def _print(validation: Validation, *, has_gold: bool) -> None:
     print(f"{valid_count} of {validation.tasks} {verb_text} valid{doubts}{state}{details_text}")
 
 
-def _constants(validation: Validation) -> str:
+def _constants_text(validation: Validation) -> str:
     """Return the number of tasks that a constant answer solves."""
     constant_texts = [f"{name} {count}" for name, count in validation.constants.items() if count]
     task_count = format_count(validation.tasks, "task")
@@ -239,7 +239,7 @@ def _constants(validation: Validation) -> str:
     return f"{text}: {', '.join(constant_texts)}" if constant_texts else text
 
 
-def _usage(validation: Validation) -> str:
+def _usage_text(validation: Validation) -> str:
     """Return gold's maximum duration and memory, and a timeout with a margin."""
     slowest_usage = max(validation.usage, key=lambda task_usage: task_usage.seconds)
     text = f"gold takes at most {duration(slowest_usage.seconds)} ({safe(slowest_usage.task_id)})"

@@ -1,4 +1,8 @@
-"""Databases, where an agent's SQL runs. `get_engine` returns an engine by name or URL."""
+"""Database engines, in which an agent's SQL runs.
+
+`get_engine` returns a new engine by name or URL, `shared_engine` the process-wide engine. `find`
+returns the pristine content of a database.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from intercode.databases.base import (
-    Engine,
+    ActionOutcome,
+    DatabaseEngine,
+    DatabaseSession,
     EngineOptions,
     Failure,
-    Outcome,
-    Result,
     Row,
-    Session,
-    Table,
+    StatementResult,
+    TableState,
 )
 from intercode.databases.source import Source, find
 from intercode.errors import UsageError
@@ -25,15 +29,15 @@ from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.user_code import absolute, is_reference
 
 __all__ = [
-    "Engine",
+    "DatabaseEngine",
     "EngineOptions",
     "Failure",
-    "Outcome",
-    "Result",
+    "ActionOutcome",
+    "StatementResult",
     "Row",
-    "Session",
+    "DatabaseSession",
     "Source",
-    "Table",
+    "TableState",
     "engine_name",
     "find",
     "get_engine",
@@ -50,21 +54,24 @@ ENGINES = Registry(
     },
     "intercode.engines",
 )
-"""Name → a function of `EngineOptions`, or a class, that makes an `Engine`."""
+"""Name → factory of an `Engine`: a function of `EngineOptions`, or a class."""
 
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _SERVERS = ("mysql", "postgresql")
-_shared_engines: dict[tuple[int, str, str], Engine] = {}
+_shared_engines: dict[tuple[int, str, str], DatabaseEngine] = {}
 _lock = threading.Lock()
 
 
 def engine_name(engine: str) -> str:
-    """Return the name of an engine by name or URL: ``postgresql`` for a PostgreSQL URL.
+    """Return an engine's name from a name or URL: ``postgresql`` for a PostgreSQL URL.
 
-    A file's engine, ``my.py:make``, has that name, with an absolute path.
+    The name of an engine from a file, ``my.py:make``, is this reference with an absolute path.
+
+    Args:
+        engine: A name, a server's URL or a file reference, such as in `get_engine`.
 
     Raises:
-        UsageError: There is no such engine.
+        UsageError: No engine has this name or URL scheme.
     """
     name = engine
     if "://" in engine:
@@ -81,23 +88,23 @@ def get_engine(
     engine: str = "sqlite",
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
-) -> Engine:
-    """Return a new engine, which the caller closes.
+) -> DatabaseEngine:
+    """Return a new engine; the caller closes it.
 
     Args:
         engine: ``sqlite`` or ``duckdb``, which run embedded in a sandbox; ``mysql`` or
-            ``postgresql``, for which a private server is started from the installed binaries; or
-            the URL of a server, with an account that may make databases and users:
+            ``postgresql``, for which a private server is started from the installed binaries;
+            the URL of a server, with an account that may create databases and users:
             ``mysql://user:password@host:3306``, ``postgresql://user:password@host:5432``,
             or with a socket: ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``;
-            or your own, as ``path/to/file.py:name`` or by an entry point.
-        progress: Called with a line of text about work that takes long.
+            or a user's engine, as ``path/to/file.py:name`` or by an entry point.
+        progress: Called with a line of text about slow work.
         sandbox: The provider of an embedded engine's sandboxes: ``native``, or, for SQLite,
             ``docker``.
 
     Raises:
-        UsageError: There is no such engine, or it does not run in such a sandbox.
-        DatabaseError: Its server cannot be reached or started.
+        UsageError: No such engine exists, or the engine does not run in such a sandbox.
+        DatabaseError: The engine's server cannot be reached or started.
     """
     name = engine_name(engine)
     if sandbox != "native" and name != "sqlite" and not ENGINES.is_foreign(name):
@@ -105,22 +112,25 @@ def get_engine(
         raise UsageError(f"the engine {name!r} {reason}: --sandbox {sandbox} is for sqlite")
     make = ENGINES.resolve(name)
     url = engine if "://" in engine else None
-    return cast(Engine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
+    return cast(DatabaseEngine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
 
 
 def shared_engine(
     engine: str = "sqlite",
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
-) -> Engine:
+) -> DatabaseEngine:
     """Return the process-wide engine of a name or URL: all environments share its server and pool.
 
-    It is closed when the process ends.
+    The engine is closed when the process ends.
 
     Args:
-        engine: As in `get_engine`.
-        progress: As in `get_engine`; the first caller's is kept.
-        sandbox: As in `get_engine`.
+        engine: See `get_engine`.
+        progress: See `get_engine`; the first caller's function is kept.
+        sandbox: See `get_engine`.
+
+    Raises:
+        UsageError, DatabaseError: See `get_engine`.
     """
     key = os.getpid(), engine, sandbox  # a forked process shares no connections with its parent
     with _lock:
@@ -130,6 +140,6 @@ def shared_engine(
         return _shared_engines[key]
 
 
-def _close_in(pid: int, engine: Engine) -> None:
+def _close_in(pid: int, engine: DatabaseEngine) -> None:
     if os.getpid() == pid:
         engine.close()

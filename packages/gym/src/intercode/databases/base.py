@@ -1,9 +1,9 @@
-"""The contract of a database engine: where an agent's SQL runs.
+"""Database engines and sessions: the interface of all engines that run an agent's SQL.
 
-An `Engine` gives each episode a `Session`: one connection to a pristine database of its own, with
-the rights of that database and no more. The agent's changes are gone when it closes. The embedded
-SQLite, a server at a URL and a reader's own engine are exchangeable; one conformance suite
-(``packages/gym/tests/databases/``) is the specification.
+An `DatabaseEngine` opens a `DatabaseSession` for each episode: one connection to a private, pristine database, with
+privileges on this database only. Closing the session discards the agent's changes. The embedded
+SQLite, a server at a URL and a user's engine are interchangeable. Their specification is one
+conformance suite (``packages/gym/tests/databases/``).
 """
 
 from __future__ import annotations
@@ -16,135 +16,139 @@ from intercode.databases.source import Source
 from intercode_sandbox.base import Limits
 
 Value = Any
-"""None, bool, int, float, Decimal, str, bytes, date, time, datetime, timedelta, or, where an
-engine has them, lists and dictionaries of these. Text that is not UTF-8 is decoded with
-``surrogateescape``."""
+"""A value of a database: None, bool, int, float, Decimal, str, bytes, date, time, datetime,
+timedelta, or, on some engines, lists and dictionaries of such values. Text that is not UTF-8 is
+decoded with ``surrogateescape``."""
 Row = tuple[Value, ...]
 Role = Literal["agent", "grader"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StatementResult:
     """The result of one statement."""
 
     columns: tuple[str, ...] = ()
-    """The names of its columns; empty for a statement that returns no rows."""
+    """Column names; empty for a statement that returns no rows."""
     rows: Sequence[Row] = ()
-    """The first rows: as many as were asked for, or as fit the limits."""
+    """The first rows, up to the requested number and the limits."""
     total: int | None = 0
-    """How many rows it has; None if there are more than were counted."""
+    """Number of rows; None if there are more than were counted."""
     affected_rows: int | None = None
-    """Rows that it inserted, updated or deleted, where the engine says so."""
+    """Number of rows inserted, updated or deleted, where the engine reports it."""
 
     @property
     def complete(self) -> bool:
-        """Whether `rows` has all rows."""
+        """Whether `rows` contains all rows."""
         return self.total == len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of a statement, in the engine's own words."""
+    """The failure of a statement, with the engine's message."""
 
     message: str
     code: str = ""
-    """The engine's own code: ``1146 (42S02)``, ``42P01``, ``SQLITE_ERROR``."""
+    """The engine's error code: ``1146 (42S02)``, ``42P01``, ``SQLITE_ERROR``."""
     position: int | None = None
-    """The place in the action, in characters from 0, if the engine tells it."""
+    """Position of the error in the action, in characters from 0, if the engine reports it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of one action: the results of its statements, up to the first that failed."""
+class ActionOutcome:
+    """The outcome of one action: the results of its statements, up to the first failure."""
 
-    results: tuple[Result, ...] = ()
+    results: tuple[StatementResult, ...] = ()
     failure: Failure | None = None
     timed_out: bool = False
-    """Whether it was interrupted at the time limit; `failure` says so, too."""
+    """Whether the action was interrupted at the time limit; `failure` reports it, too."""
     restarted: bool = False
-    """Whether the connection was lost and made again: the session's own things (temporary tables,
-    variables, an open transaction) are gone."""
+    """Whether the connection was lost and replaced: the session's temporary tables, variables and
+    open transaction are gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A rule that a table's rows obey, whatever its name."""
+    """A rule for a table's rows; its name is irrelevant."""
 
     kind: Literal[
         "primary key", "unique", "not null", "foreign key", "default", "generated", "check"
     ]
     columns: tuple[str, ...] = ()
-    """The columns, in order; none for a check."""
+    """The columns, in order; empty for a check."""
     text: str = ""
-    """The rest: what a foreign key refers to and does, a default, a condition."""
+    """Details: the target and actions of a foreign key, a default, a condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A trigger of a table or view, or another rule by which a statement does more than it says."""
+    """A trigger of a table or view, or another rule that adds an effect to a statement."""
 
     name: str
     definition: str
-    """The statement that creates it."""
+    """The statement that creates the trigger."""
     removal: str
-    """The statement that removes it."""
+    """The statement that removes the trigger."""
     function: str = ""
-    """The statement that creates the function that it calls, on an engine where it calls one."""
+    """The statement that creates the trigger's function, on engines whose triggers call
+    functions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableState:
     """The state of one table or view."""
 
     kind: Literal["table", "view"]
     columns: tuple[tuple[str, str], ...]
-    """Name and declared type, as the engine reports it, in order."""
+    """Name and declared type of each column, in order, as the engine reports them."""
     rows: Sequence[Row]
     constraints: tuple[Constraint, ...] = ()
     definition: str = ""
-    """The statement that creates it; on PostgreSQL, which keeps none of a table, what nothing else
-    here says of it."""
+    """The statement that creates it. PostgreSQL keeps no such statement of a table: the field then
+    holds the facts that no other field has."""
     triggers: tuple[Trigger, ...] = ()
 
 
-class Session(Protocol):
-    """One connection to a database of its own. Not thread-safe, save for `close`."""
+class DatabaseSession(Protocol):
+    """One connection to a private database. Not thread-safe, except for `close` and `kill`."""
 
     source: Source
     limits: Limits
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
         """Run an action: one statement or several.
 
-        The outcome has the agent's errors. Other errors are raised.
+        The outcome contains the agent's errors. Other errors are raised.
 
         Args:
-            sql: The text, as the agent wrote it.
-            timeout: Seconds for all of it; None: the limits'. At the limit the statement is
-                interrupted, and the session continues if it can.
-            max_rows: Rows kept of each result. The rest is counted, not kept.
+            sql: The action's text, unchanged.
+            timeout: Seconds for all statements together; None: the limits' value. At the limit the
+                statement is interrupted, and the session continues if it can.
+            max_rows: Rows kept of each result. Further rows are only counted.
 
         Raises:
-            ActionError: The text cannot be handed to the engine at all (it holds a NUL).
+            ActionError: The engine cannot accept the text (it contains a NUL).
             DatabaseError: The engine failed, or was lost.
         """
 
-    def state(self) -> Mapping[str, Table]:
-        """Return all tables and views as they are now, by name.
+    def state(self) -> Mapping[str, TableState]:
+        """Return the current state of all tables and views, by name.
 
-        A task that asks for a change is graded by them. Temporary ones are left out; an open
+        Tasks that ask for a change are graded by this state. Temporary tables are left out; an open
         transaction is committed.
 
         Raises:
-            OutputLimitError: There is more than the limits allow, or reading takes longer.
+            OutputLimitError: The state exceeds the limits, or reading it takes longer than they
+                allow.
             DatabaseError: The engine failed, or was lost.
         """
 
     def kill(self) -> object:
-        """Interrupt a running action, from any thread. It fails, and the session continues."""
+        """Interrupt a running action, from any thread. The action fails; the session continues."""
 
     def close(self) -> None:
-        """End the session; its database is made pristine again, or thrown away.
+        """End the session; its database is made pristine again, or discarded.
 
         Idempotent, safe from any thread.
         """
@@ -152,68 +156,70 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """The saved state of a session; nothing runs for it."""
+    """The saved state of a session. No process runs for it."""
 
-    open: Callable[[], Session]
-    """Open a session in that state; any number of times, from any thread, also once the source has
-    been closed."""
+    open: Callable[[], DatabaseSession]
+    """Open a session in the saved state; any number of times, from any thread, even after the
+    source has been closed."""
     close: Callable[[], None]
-    """Free what is kept for it. Idempotent, safe from any thread."""
+    """Free the saved data. Idempotent, safe from any thread."""
     lost: tuple[str, ...] = ()
-    """The parts of the state that were left out, in words."""
+    """Descriptions of the parts of the state that were left out."""
 
 
 @runtime_checkable
 class SavesSession(Protocol):
-    """An ability that a session may have in addition."""
+    """A session's optional ability to save its state."""
 
     def save(self, lossy: bool = False) -> SavedSession:
-        """Save the database as it is, with the session's settings. The session goes on unchanged.
+        """Save the current database and the session's settings. The session continues unchanged.
 
         Args:
-            lossy: Leave out the parts that cannot be carried, such as temporary tables.
+            lossy: Leave out the parts that cannot be saved, such as temporary tables.
 
         Raises:
-            ForkError: A transaction is open, or parts cannot be carried; the message lists them.
+            ForkError: A transaction is open, or parts cannot be saved; the message lists them.
             DatabaseError: The engine failed, or was lost.
         """
 
 
-class Engine(Protocol):
-    """Databases of one kind. Thread-safe: one engine serves all workers of a run."""
+class DatabaseEngine(Protocol):
+    """A database system. Thread-safe: one engine serves all workers of a run."""
 
     name: str
     """``sqlite``, ``duckdb``, ``mysql``, ``postgresql``."""
     dialect: str
-    """sqlglot's name for its language: ``sqlite``, ``duckdb``, ``mysql``, ``postgres``."""
+    """sqlglot's name of the SQL dialect: ``sqlite``, ``duckdb``, ``mysql``, ``postgres``."""
 
-    def open(self, source: Source, limits: Limits | None = None, role: Role = "agent") -> Session:
+    def open(
+        self, source: Source, limits: Limits | None = None, role: Role = "agent"
+    ) -> DatabaseSession:
         """Open a session over a pristine database with the source's content.
 
         Args:
             source: The content of the database.
-            limits: Of the session; None: the defaults.
-            role: For whom the session is. A grader never gets a database that an agent has had.
+            limits: Limits of the session; None: the defaults.
+            role: The user of the session. A grader never gets a database that an agent has used.
 
         Raises:
-            TaskError: The source cannot be read, or this engine cannot hold it.
+            TaskError: The source cannot be read, or this engine cannot hold its content.
             DatabaseError: The engine failed.
         """
 
     def facts(self) -> Mapping[str, Any]:
-        """Return product and version, for a run's record, without address and password."""
+        """Return product and version for a run's record, without address and password."""
 
     def close(self) -> None:
-        """End all sessions and leave nothing behind. Idempotent."""
+        """End all sessions and release all resources. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """The options with which every engine is made."""
+    """The options of every engine."""
 
     url: str | None = None
-    """The URL of a server; None: a private one."""
+    """URL of a server; None: a private server."""
     sandbox: str = "native"
-    """The provider of an embedded engine's sandboxes."""
+    """Provider of an embedded engine's sandboxes."""
     progress: Any = field(default=None, compare=False)
-    """Called with a line of text about work that takes long."""
+    """Called with a line of text about slow work."""

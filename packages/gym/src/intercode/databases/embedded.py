@@ -1,8 +1,8 @@
-"""SQLite and DuckDB: engines that are a library, run in worker processes inside sandboxes.
+"""SQLite and DuckDB: embedded engines, which run in worker processes inside sandboxes.
 
-A hostile statement meets the sandbox's limits and never the runner. A session begins on a pristine
-file in sealed memory, which all workers share. Only a session that writes pays for a copy of it, in
-the sandbox's own memory file system. The worker's side is in `intercode.databases.inside`.
+A hostile statement meets the sandbox's limits, never the host. A session starts on a pristine file
+in sealed memory, which all workers share. Only a session that writes pays for a copy of the file,
+in the sandbox's own memory file system. The worker's side is in `intercode.databases.inside`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.base import (
+    ActionOutcome,
     Constraint,
     EngineOptions,
     Failure,
-    Outcome,
-    Result,
     Role,
     SavedSession,
-    Table,
+    StatementResult,
+    TableState,
     Trigger,
 )
 from intercode.databases.convert.build import as_duckdb, as_sqlite
 from intercode.databases.inside import wire
-from intercode.databases.pool import Pool
+from intercode.databases.pool import ResourcePool
 from intercode.databases.source import Source
 from intercode.errors import (
     ActionError,
@@ -51,7 +51,7 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_sandbox.base import Limits, Provider, SandboxBackend, Worker, cause_of_death
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native.provider import NativeProvider
@@ -60,15 +60,16 @@ _WORKERS = "intercode.databases.inside."
 _IMAGE = "scratch"
 _MAX_IDLE = 64
 _RESULT_OUTPUTS, _STATE_OUTPUTS = 16, 64
-"""The most that results, and a state, may weigh, in outputs of the limits' size."""
+"""Maximum size of an action's results, and of a state, as a multiple of the output limit."""
 _STATE_ROWS = 10_000_000
 _GRACE_SECONDS = 1.0
-"""How much longer than the time limit a worker has to answer, before it is killed."""
+"""Seconds after the time limit in which a worker may still respond, before it is killed."""
 _OPEN_SECONDS, _CLOSE_SECONDS = 60.0, 10.0
-"""Long, for an action does not cause this work: the machine may be busy."""
+"""Seconds to open and to close a database. Both are long, because no action causes this work and
+the machine may be busy."""
 _SAVE_SECONDS = 90.0
 _SAVED_BYTES = 4 << 30
-"""The most that saved databases of this process may take."""
+"""Maximum bytes of all saved databases of this process."""
 _END_SECONDS = 5.0
 _SIGKILL_CODE = 128 + signal.SIGKILL
 _LARGE_FILE_BYTES = 512 << 20
@@ -78,22 +79,22 @@ _ALL_SEALS = 0b1111  # against changing the seals, shrinking, growing, writing
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class EngineTraits:
     """The traits of one embedded engine."""
 
     name: str
     product: str
     version: str
     path: Sequence[str]
-    """The path of the driver for a worker, if it is not Python's own."""
+    """Import path of the driver for a worker; empty for Python's own driver."""
     file: Callable[[Source, EngineOptions], Path]
-    """Gives a source as a file of its own format."""
+    """Returns a source as a file in the engine's format."""
 
 
 def sqlite(options: EngineOptions) -> EmbeddedEngine:
-    """Return the engine ``sqlite``: Python's own library."""
+    """Return the engine ``sqlite``, which is Python's own library."""
     version = sqlite3.sqlite_version
-    return EmbeddedEngine(Library("sqlite", "SQLite", version, (), _sqlite_file), options)
+    return EmbeddedEngine(EngineTraits("sqlite", "SQLite", version, (), _sqlite_file), options)
 
 
 def _sqlite_file(source: Source, options: EngineOptions) -> Path:
@@ -101,17 +102,17 @@ def _sqlite_file(source: Source, options: EngineOptions) -> Path:
 
 
 def duckdb(options: EngineOptions) -> EmbeddedEngine:
-    """Return the engine ``duckdb``, an optional one.
+    """Return the engine ``duckdb``, which is optional.
 
     Raises:
-        UsageError: It is not installed.
+        UsageError: DuckDB is not installed.
     """
     module_spec = importlib.util.find_spec("duckdb")
     if module_spec is None or module_spec.origin is None:
         raise UsageError("the engine 'duckdb' needs: pip install 'intercode-gym[duckdb]'")
     version = importlib.metadata.version("duckdb")
     path = (str(Path(module_spec.origin).parents[1]),)
-    return EmbeddedEngine(Library("duckdb", "DuckDB", version, path, _duckdb_file), options)
+    return EmbeddedEngine(EngineTraits("duckdb", "DuckDB", version, path, _duckdb_file), options)
 
 
 def _duckdb_file(source: Source, options: EngineOptions) -> Path:
@@ -121,7 +122,7 @@ def _duckdb_file(source: Source, options: EngineOptions) -> Path:
 class EmbeddedEngine:
     """An engine whose sessions run in workers; see `databases.base.Engine`."""
 
-    def __init__(self, library: Library, options: EngineOptions) -> None:
+    def __init__(self, library: EngineTraits, options: EngineOptions) -> None:
         self.name = self.dialect = library.name
         self._library = library
         self._options = options
@@ -129,7 +130,7 @@ class EmbeddedEngine:
         self._provider = _provider(options, (self._module,), library.path)
         self._files = PristineFiles()
         # An agent's worker never serves a grader, nor a session with other limits.
-        self._pool: Pool[tuple[Role, Limits], EmbeddedWorker] = Pool(
+        self._pool: ResourcePool[tuple[Role, Limits], EmbeddedWorker] = ResourcePool(
             EmbeddedWorker.close, _MAX_IDLE, lambda worker: worker.alive
         )
 
@@ -165,7 +166,7 @@ class EmbeddedEngine:
         return {"product": self._library.product, "version": self._library.version}
 
     def close(self) -> None:
-        """End all sessions and leave nothing behind."""
+        """End all sessions and release all resources."""
         self._pool.close()
         self._provider.close()
         self._files.clear()
@@ -180,14 +181,16 @@ def _provider(options: EngineOptions, preload: Sequence[str], path: Sequence[str
 
 
 class EmbeddedSession:
-    """A session with a worker process; see `databases.base.Session`. It begins at once.
+    """A session with a worker process; see `databases.base.Session`.
+
+    The constructor opens the database.
 
     Args:
-        source: What the database holds.
-        limits: What the session may use.
+        source: The content of the database.
+        limits: Limits of the session.
         pristine_file: The source as a file.
-        worker: The process, the session's to close.
-        give_back: Takes the worker instead, when it is as good as new at the session's end.
+        worker: The process, which the session closes.
+        give_back: Takes the worker back instead, if it is pristine at the session's end.
         open_session: Opens a session of the same kind over another file.
 
     Raises:
@@ -212,7 +215,7 @@ class EmbeddedSession:
         self._lock = threading.Lock()
         self._busy = False
         self._closed = False
-        self._stale = False
+        self._is_stale = False
         """Whether the process must be restarted before the next request."""
         self._written = False
         try:
@@ -229,7 +232,9 @@ class EmbeddedSession:
 
     # -- actions ---------------------------------------------------------------------------------
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
         """Run an action: one statement or several."""
         _check(sql)
         seconds = self.limits.seconds(timeout)
@@ -240,7 +245,7 @@ class EmbeddedSession:
                 answer = worker.request(message, seconds + _GRACE_SECONDS, size)
             except WorkerEndedError as error:
                 with self._lock:
-                    is_killed = self._stale and not self._closed
+                    is_killed = self._is_stale and not self._closed
                 if is_killed:
                     return self._outcome_after_restart(Failure("interrupted"))
                 self._check_not_stopped()
@@ -254,14 +259,13 @@ class EmbeddedSession:
             outcome, self._written, is_exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
-        if (
-            is_exhausted
-        ):  # the next statement would fail, or wait, for the memory that this one took
-            self._stale = True
+        # The next statement would fail or wait for the memory that this statement has taken.
+        if is_exhausted:
+            self._is_stale = True
             return replace(outcome, restarted=True)
         return outcome
 
-    def state(self) -> Mapping[str, Table]:
+    def state(self) -> Mapping[str, TableState]:
         """Return all tables and views as they are now, by name."""
         seconds = self.limits.timeout
         size = _STATE_OUTPUTS * self.limits.output
@@ -273,9 +277,9 @@ class EmbeddedSession:
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
             except (WorkerEndedError, WorkerLateError) as error:
                 self._check_not_stopped()
-                self._stale = True
+                self._is_stale = True
                 with self._lock:
-                    self._restart()  # which fails if this state did not cause the loss
+                    self._restart()  # raises if this state did not cause the loss
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
         try:
             return {name: _table(*table_fields) for name, *table_fields in tables}
@@ -283,7 +287,7 @@ class EmbeddedSession:
             raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
 
     def save(self, lossy: bool = False) -> SavedSession:
-        """Save the database as it is; one that was only read is shared, which costs nothing."""
+        """Save the current database; a database that was only read is shared, at no cost."""
         memfd = _memfd()
         try:
             with self._borrow_worker() as worker:
@@ -296,7 +300,7 @@ class EmbeddedSession:
                     raise ForkError(f"the database cannot be saved: {error}") from error
                 except (WorkerEndedError, WorkerLateError, TypeError, ValueError) as error:
                     self._check_not_stopped()
-                    self._stale = True
+                    self._is_stale = True
                     raise DatabaseError(f"the database could not be saved: {error}") from error
             if omissions and not lossy:
                 raise ForkError(f"the session's state cannot be saved: {shorten_names(omissions)}")
@@ -313,7 +317,7 @@ class EmbeddedSession:
         )
 
     def _open_saved(self, saved_file: PristineFile, script: str) -> EmbeddedSession:
-        """Open a session over a saved database, and bring it to the state of the saved session."""
+        """Open a session over a saved database, and restore the saved session's state."""
         session = self._open_session(saved_file)
         try:
             failure = script and session.execute(script, timeout=_SAVE_SECONDS, max_rows=0).failure
@@ -326,15 +330,15 @@ class EmbeddedSession:
 
     @contextmanager
     def _borrow_worker(self) -> Iterator[EmbeddedWorker]:
-        """Hold the worker for one request."""
+        """Yield the worker for one request; restart it first, if necessary."""
         with self._lock:
             if self._closed:
                 raise SandboxClosedError("the session is closed")
-            if self._stale or self._worker.has_pending_answer:
+            if self._is_stale or self._worker.has_pending_answer:
                 self._restart()
             if not self._worker.alive:
                 message = f"the database was lost: {self._worker.obituary()}"
-                self._call_sandbox(self._worker.sandbox.processes)  # if it has ended, too
+                self._call_sandbox(self._worker.sandbox.processes)  # raises if it has ended, too
                 raise DatabaseError(message)
             self._busy = True
         try:
@@ -342,14 +346,14 @@ class EmbeddedSession:
         finally:
             with self._lock:
                 self._busy = False
-                if self._closed:  # meanwhile, by another thread
+                if self._closed:  # another thread closed it meanwhile
                     self._worker.close()
 
     def _check_worker(self, worker: EmbeddedWorker) -> None:
-        """Check that the action has ended the last process, and not a crash of InterCode's own.
+        """Check that the action ended the last process, and not a crash of InterCode's code.
 
         Raises:
-            WorkerEndedError: The least of statements ends the next process, too.
+            WorkerEndedError: Even ``SELECT 1`` ends the next process.
         """
         size = self.limits.output
         try:
@@ -359,31 +363,36 @@ class EmbeddedSession:
             raise
 
     def _check_not_stopped(self) -> None:
-        """Check that the process ended by itself, and that no other thread ended it."""
+        """Check that the process ended by itself, and that no other thread ended it.
+
+        Raises:
+            SandboxClosedError: Another thread closed the session.
+            DatabaseError: Another thread interrupted the action.
+        """
         with self._lock:
             if self._closed:
                 raise SandboxClosedError("the session was closed")
-            if self._stale:
+            if self._is_stale:
                 raise DatabaseError("interrupted from another thread")
 
-    def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> Outcome:
+    def _outcome_after_restart(self, failure: Failure, timed_out: bool = False) -> ActionOutcome:
         """Restart the process that an action has ended; return the action's outcome."""
         with self._lock:
             self._restart()
-        return Outcome((), failure, timed_out=timed_out, restarted=True)
+        return ActionOutcome((), failure, timed_out=timed_out, restarted=True)
 
     def _restart(self) -> None:
-        self._stale = True
+        self._is_stale = True
         self._call_sandbox(self._worker.restart)
         self._call_sandbox(lambda: self._open(resume=True))
-        self._stale = False
+        self._is_stale = False
 
     def _call_sandbox(self, request: Callable[[], object]) -> None:
-        """Ask something of the sandbox, whose loss is a loss of the database.
+        """Make a request to the sandbox, and report its loss as a loss of the database.
 
         Raises:
             CausedInsideError: A process in the sandbox caused the loss.
-            DatabaseError: It was lost otherwise.
+            DatabaseError: The loss has another cause.
         """
         try:
             request()
@@ -395,10 +404,10 @@ class EmbeddedSession:
     # -- its end ---------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Interrupt what still runs."""
+        """Interrupt a running action."""
         with self._lock:
             if self._busy and not self._closed:
-                self._stale = True
+                self._is_stale = True
                 with suppress(SandboxError):
                     self._worker.interrupt()
 
@@ -409,12 +418,13 @@ class EmbeddedSession:
                 return
             self._closed = True
             if self._busy:
-                # The thread that waits for an answer finds that none comes, and frees the rest.
+                # The thread that waits for a response then gets none, and frees the remaining
+                # resources.
                 self._worker.sandbox.close()
                 return
         try:
-            if self._written or self._stale or self._worker.has_pending_answer:
-                # A process that only read is as good as new; after anything else a new one is.
+            if self._written or self._is_stale or self._worker.has_pending_answer:
+                # A process that only read is pristine. After anything else, only a new process is.
                 self._worker.restart()
             self._worker.request(("close",), _CLOSE_SECONDS, 0)
         except SandboxError:
@@ -432,10 +442,10 @@ def _check(sql: str) -> None:
         raise ActionError("SQL must be Unicode text") from error
 
 
-def _outcome(answer: Any) -> tuple[Outcome, bool, bool]:
+def _outcome(answer: Any) -> tuple[ActionOutcome, bool, bool]:
     results, failure, is_timed_out, is_written, is_exhausted = answer
     return (
-        Outcome(
+        ActionOutcome(
             tuple([_result(*result) for result in results]),
             None if failure is None else Failure(*failure),
             timed_out=is_timed_out is True,
@@ -447,8 +457,8 @@ def _outcome(answer: Any) -> tuple[Outcome, bool, bool]:
 
 def _result(
     columns: list[str], rows: list[Any], total: int | None, affected_rows: int | None
-) -> Result:
-    return Result(tuple(columns), tuple(map(tuple, rows)), total, affected_rows)
+) -> StatementResult:
+    return StatementResult(tuple(columns), tuple(map(tuple, rows)), total, affected_rows)
 
 
 def _table(
@@ -458,59 +468,61 @@ def _table(
     constraints: list[Any],
     definition: str,
     triggers: list[Any],
-) -> Table:
-    return Table(
+) -> TableState:
+    return TableState(
         kind,
         tuple((name, type_) for name, type_ in columns),
         tuple(map(tuple, rows)),
         tuple(Constraint(rule, tuple(names), text) for rule, names, text in constraints),
         definition,
-        tuple(Trigger(name, text, f"DROP TRIGGER {quoted(name)}") for name, text in triggers),
+        tuple(
+            Trigger(name, text, f"DROP TRIGGER {quote_identifier(name)}") for name, text in triggers
+        ),
     )
 
 
 class WorkerEndedError(DatabaseError):
-    """The process ended before it had answered."""
+    """The error of a process that ended before its response."""
 
 
 class WorkerLateError(DatabaseError):
-    """The process did not answer in time."""
+    """The error of a process that did not respond in time."""
 
 
 class WorkerRefusedError(DatabaseError):
-    """The process answered that it cannot do what was asked."""
+    """The error of a process that refused a request."""
 
 
 class EmbeddedWorker:
-    """A worker process in a sandbox of its own, which serves one session after another."""
+    """A worker process in its own sandbox, which serves one session after another."""
 
     def __init__(self, sandbox: SandboxBackend, module: str) -> None:
         self.sandbox = sandbox
         self.module = module
         self.process: Worker = sandbox.worker(module)
         self.has_pending_answer = False
-        """Whether an answer is still to come, or may be: the wait for it had no end."""
+        """Whether a response is, or may be, outstanding: the wait for it did not finish."""
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs, and answers the next request and no other."""
+        """Whether the process runs, and no response to an earlier request is outstanding."""
         return self.process.poll() is None and not self.has_pending_answer
 
     def request(
         self, message: Sequence[Any], seconds: float, size: int, fds: Sequence[int] = ()
     ) -> Any:
-        """Send a request and return its answer.
+        """Send a request and return its response.
 
         Args:
             message: The operation and its arguments.
-            seconds: How long to wait.
-            size: How much the values of the answer may weigh.
-            fds: Descriptors to send with it.
+            seconds: Time limit.
+            size: Maximum weight of the response's values; see `wire.frame_limit`.
+            fds: Descriptors to send with the request.
 
         Raises:
-            WorkerEndedError, WorkerLateError: No answer came.
-            WorkerRefusedError: The answer says that it cannot be done.
-            DatabaseError: The answer is malformed.
+            WorkerEndedError, WorkerLateError: No response came.
+            WorkerRefusedError: The process refused the request.
+            DatabaseError: The response is malformed.
         """
         channel, limit = self.process.socket, wire.frame_limit(size)
         deadline = time.monotonic() + seconds
@@ -518,17 +530,17 @@ class EmbeddedWorker:
         if self.has_pending_answer:
             self.interrupt()
             raise WorkerEndedError("the reply to the last request was not read")
-        # Before the request, and not when its wait fails: an exception can strike at any place.
+        # Set before the request and not after a failed wait: an exception can strike at any line.
         self.has_pending_answer = True
         try:
             channel.settimeout(seconds)
             wire.send(channel, wire.encode([operation, limit, *arguments]), fds)
-            data, _ = wire.receive(
+            reply, _ = wire.receive(
                 channel,
                 limit,
                 lambda: channel.settimeout(max(deadline - time.monotonic(), 0.001)),
             )
-            is_accepted, value = wire.decode(data)
+            is_accepted, value = wire.decode(reply)
             self.has_pending_answer = False
         except (EOFError, OSError, TypeError, ValueError) as error:
             if is_callers(error):
@@ -539,17 +551,17 @@ class EmbeddedWorker:
         return value
 
     def _failure(self, error: Exception, seconds: float) -> DatabaseError:
-        """Return the error of a request whose answer did not come, or is malformed."""
+        """Return the error of a request whose response is missing or malformed."""
         if isinstance(error, TimeoutError):
             return WorkerLateError(f"no answer within {seconds:g} s")
-        self.has_pending_answer = False  # nothing more can come
+        self.has_pending_answer = False  # no further response can come
         if isinstance(error, EOFError | OSError):
             return WorkerEndedError(self.obituary())
-        self.interrupt()  # what it may still say would be taken for another answer
+        self.interrupt()  # a late response would be taken for that of another request
         return DatabaseError(f"the database process sent a malformed reply: {error}")
 
     def obituary(self) -> str:
-        """Return why the process has ended."""
+        """Return the reason why the process has ended."""
         poll = select.poll()
         poll.register(self.process.exit_fd)
         poll.poll(_END_SECONDS * 1000)
@@ -560,7 +572,7 @@ class EmbeddedWorker:
         return f"the database process ended with exit code {code}" + (f": {cause}" if cause else "")
 
     def interrupt(self) -> None:
-        """Kill the process, from any thread: a thread that waits for its answer finds it ended."""
+        """Kill the process, from any thread; a thread that waits for a response finds it ended."""
         self.process.signal(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -581,7 +593,7 @@ class EmbeddedWorker:
 
 
 class PristineFile:
-    """A database file that nothing can write to; closed with the last reference to it."""
+    """A database file that no process can write to; closed with the last reference to it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -590,10 +602,11 @@ class PristineFile:
 
     @staticmethod
     def from_path(path: Path) -> PristineFile:
-        """Return the content of a file.
+        """Return the content of a file as a pristine file.
 
-        A large file is used as it is where a sandbox's user cannot write to it, as another user
-        owns it.
+        A file of more than 512 MiB is used in place if the host runs as root, and a sandbox's user
+        can
+        only read the file.
         """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(fd)
@@ -622,11 +635,11 @@ _saved_files: weakref.WeakSet[PristineFile] = weakref.WeakSet()
 
 
 def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
-    """Return a file that a session has written as one that nothing can write to.
+    """Seal a file that a session has written, and return it as a pristine file.
 
     Raises:
-        ForkError: It is too large, for itself or with the others.
-        DatabaseError: The session still writes to it.
+        ForkError: The file is too large, by itself or with the other saved files.
+        DatabaseError: The session still writes to the file.
     """
     try:
         _seal(memfd)
@@ -648,7 +661,7 @@ def _make_saved_file(memfd: int, max_bytes: int) -> PristineFile:
 
 
 def shorten_names(names: Sequence[str], max_count: int = 10) -> str:
-    """Return names as one text: of many the first, of long ones the beginning."""
+    """Return names as one text: the first `max_count`, each up to 100 characters."""
     shown_names = [f"{name[:100]}…" if len(name) > 100 else name for name in names[:max_count]]
     omitted_count = len(names) - len(shown_names)
     return ", ".join(shown_names) + (f", and {omitted_count} more" if omitted_count else "")
@@ -668,7 +681,7 @@ def _copy_sealed(source: int, size: int) -> int:
 
 
 class PristineFiles:
-    """Pristine files by key, the most recently used ones. Thread-safe.
+    """Cache of pristine files by key; it keeps the most recently used. Thread-safe.
 
     Args:
         size: Bytes to keep in memory. The file that was used last is kept in any case.
@@ -680,11 +693,11 @@ class PristineFiles:
         self._key_locks: dict[str, threading.Lock] = {}
         self._files: OrderedDict[str, PristineFile] = OrderedDict()
 
-    def get(self, key: str, make: Callable[[], Path]) -> PristineFile:
-        """Return the file of a key, read from the path that `make` gives if it is not at hand.
+    def get(self, key: str, make_file: Callable[[], Path]) -> PristineFile:
+        """Return the file of a key; on a cache miss, read it from the path that `make_file` returns.
 
         Raises:
-            DatabaseError: It cannot be read, or there is no memory for it.
+            DatabaseError: The file cannot be read, or memory for it is insufficient.
         """
         with self._lock:
             key_lock = self._key_locks.setdefault(key, threading.Lock())
@@ -693,7 +706,7 @@ class PristineFiles:
                 if (file := self._files.get(key)) is not None:
                     self._files.move_to_end(key)
                     return file
-            path = make()
+            path = make_file()
             try:
                 file = PristineFile.from_path(path)
             except OSError as error:
@@ -709,7 +722,7 @@ class PristineFiles:
         return sum(file.size for file in self._files.values())
 
     def clear(self) -> None:
-        """Forget all files; one that a session holds stays until the session ends."""
+        """Drop all files; a file that a session holds stays until the session ends."""
         with self._lock:
             self._files.clear()
             self._key_locks.clear()

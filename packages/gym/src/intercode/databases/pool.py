@@ -1,7 +1,7 @@
-"""A pool of things that are slow to make, such as worker processes and clones of databases.
+"""Pool of resources that are slow to create, such as worker processes and database clones.
 
-A thing that is still as good as new goes back and is given to the next session. A used one is
-thrown away and another one is made in the background, so that the next session finds one ready.
+A session gives a pristine resource back, and the next session takes it. The pool discards a used
+resource and creates its replacement in the background, ready for the next session.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 ResourceT = TypeVar("ResourceT")
 
 
-class Pool(Generic[KeyT, ResourceT]):
-    """Idle things by key. Thread-safe.
+class ResourcePool(Generic[KeyT, ResourceT]):
+    """Idle resources by key. Thread-safe.
 
     Args:
-        discard: Throws a thing away. Called from any thread.
-        max_idle: How many things are kept at most. The oldest of more are thrown away.
-        is_usable: Tells whether an idle thing can still be used.
+        close_resource: Discards a resource. Called from any thread.
+        max_idle: Maximum number of idle resources. Beyond it the oldest is discarded.
+        is_usable: Returns whether an idle resource can still be used.
     """
 
     def __init__(
         self,
-        discard: Callable[[ResourceT], None],
+        close_resource: Callable[[ResourceT], None],
         max_idle: int,
         is_usable: Callable[[ResourceT], bool] = lambda thing: True,
     ) -> None:
-        self._discard = discard
+        self._close_resource = close_resource
         self._limit = max_idle
         self._is_usable = is_usable
         self._idle_resources: OrderedDict[int, tuple[KeyT, ResourceT]] = OrderedDict()
-        self._numbers = count()
+        self._resource_numbers = count()
         self._jobs: deque[Callable[[], None]] = deque()
         self._refill_counts: Counter[KeyT] = Counter()
         self._condition = threading.Condition()
@@ -50,8 +50,8 @@ class Pool(Generic[KeyT, ResourceT]):
         self._closed = False
         self._owner = os.getpid()
 
-    def take(self, key: KeyT, make: Callable[[], ResourceT]) -> ResourceT:
-        """Take an idle thing of a key, or make one.
+    def take(self, key: KeyT, make_resource: Callable[[], ResourceT]) -> ResourceT:
+        """Take an idle resource of a key, or create one.
 
         Raises:
             DatabaseError: The pool is closed.
@@ -59,43 +59,46 @@ class Pool(Generic[KeyT, ResourceT]):
         while (candidate := self._take_idle(key)) is not None:
             if self._is_usable(candidate[0]):
                 return candidate[0]
-            self._discard(candidate[0])
-        return make()
+            self._close_resource(candidate[0])
+        return make_resource()
 
     def _take_idle(self, key: KeyT) -> tuple[ResourceT] | None:
         with self._condition:
             if self._closed:
                 raise DatabaseError("the engine is closed")
-            if self._owner != os.getpid():  # forked: the idle ones are the parent's
+            if self._owner != os.getpid():  # after a fork: the idle resources are the parent's
                 self._owner, self._idle_resources = os.getpid(), OrderedDict()
-            for number in reversed(self._idle_resources):
-                if self._idle_resources[number][0] == key:
-                    return (self._idle_resources.pop(number)[1],)
-            # The caller makes what the thread has not begun to make.
+            for resource_number in reversed(self._idle_resources):
+                if self._idle_resources[resource_number][0] == key:
+                    return (self._idle_resources.pop(resource_number)[1],)
+            # The caller creates a resource now, in place of a refill that has not started.
             if self._refill_counts[key] > 0:
                 self._refill_counts[key] -= 1
         return None
 
     def give_back(self, key: KeyT, resource: ResourceT) -> None:
-        """Take back a thing that is as good as new."""
+        """Add a pristine resource to the idle ones, for the next session."""
         surplus: ResourceT | None = resource
         with self._condition:
             if not self._closed:
-                self._idle_resources[next(self._numbers)] = (key, resource)
-                full = len(self._idle_resources) > self._limit
-                surplus = self._idle_resources.popitem(last=False)[1][1] if full else None
+                self._idle_resources[next(self._resource_numbers)] = (key, resource)
+                is_full = len(self._idle_resources) > self._limit
+                surplus = self._idle_resources.popitem(last=False)[1][1] if is_full else None
         if surplus is not None:
-            self._discard(surplus)
+            self._close_resource(surplus)
 
-    def replace(self, key: KeyT, resource: ResourceT, make: Callable[[], ResourceT]) -> None:
-        """Throw a used thing away and make another one, in the background."""
+    def replace(
+        self, key: KeyT, resource: ResourceT, make_resource: Callable[[], ResourceT]
+    ) -> None:
+        """Discard a used resource and create its replacement, both in the background."""
         with self._condition:
             queued = not self._closed
             if queued:
                 self._refill_counts[key] += 1
-                # First the new one: a session may wait for it, and none waits for the old one.
-                self._jobs.append(partial(self._refill, key, make))
-                self._jobs.append(partial(self._discard, resource))
+                # The refill precedes the discard: a session may wait for the new resource, but not
+                # for the old.
+                self._jobs.append(partial(self._refill, key, make_resource))
+                self._jobs.append(partial(self._close_resource, resource))
                 if self._thread is None:
                     self._thread = threading.Thread(
                         target=self._work, name="intercode-pool", daemon=True
@@ -103,10 +106,10 @@ class Pool(Generic[KeyT, ResourceT]):
                     self._thread.start()
                 self._condition.notify()
         if not queued:
-            self._discard(resource)
+            self._close_resource(resource)
 
     def clear(self) -> list[ResourceT]:
-        """Forget all idle things and pending jobs; return the things."""
+        """Remove all idle resources and pending jobs; return the resources."""
         with self._condition:
             resources = [resource for _, resource in self._idle_resources.values()]
             self._idle_resources.clear()
@@ -115,7 +118,10 @@ class Pool(Generic[KeyT, ResourceT]):
         return resources
 
     def close(self) -> None:
-        """Finish what was begun, then throw all idle things away. Idempotent."""
+        """Discard all idle resources. Idempotent.
+
+        A running refill and queued discards finish first; queued refills are cancelled.
+        """
         with self._condition:
             self._closed = True
             self._refill_counts.clear()
@@ -123,14 +129,14 @@ class Pool(Generic[KeyT, ResourceT]):
         if self._thread is not None:
             self._thread.join()
         for resource in self.clear():
-            self._discard(resource)
+            self._close_resource(resource)
 
-    def _refill(self, key: KeyT, make: Callable[[], ResourceT]) -> None:
+    def _refill(self, key: KeyT, make_resource: Callable[[], ResourceT]) -> None:
         with self._condition:
             if self._refill_counts[key] < 1:
                 return
             self._refill_counts[key] -= 1
-        self.give_back(key, make())
+        self.give_back(key, make_resource())
 
     def _work(self) -> None:
         while job := self._next_job():
@@ -147,5 +153,5 @@ def _run_job(job: Callable[[], None]) -> None:
     try:
         job()
     except InterCodeError as error:
-        # The next session makes its own, and reports why that fails.
+        # The next session creates its resource itself, and reports the failure.
         _LOG.info("nothing was made ready: %s", error)

@@ -1,6 +1,7 @@
-"""The pristine content of a database: a file, found by the database's name.
+"""Sources of databases: a file with the pristine content, found by the database's name.
 
-A task names its database (`Task.db`); the dataset names the folder or file of all of them.
+A task names its database (`Task.db`). The dataset names the folder or file that holds all
+databases.
 """
 
 from __future__ import annotations
@@ -32,70 +33,73 @@ _DUMP_DATABASE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The content of one database."""
+    """The pristine content of one database."""
 
     name: str
-    """The database's name, as an agent knows it."""
+    """Name of the database that an agent sees."""
     path: Path
-    """The file that holds it."""
+    """The file that holds the content."""
     kind: Kind
-    """``sqlite`` and ``duckdb``: a database file. ``script``: SQL in SQLite's dialect that makes
-    this one database. ``dump``: an output of ``mysqldump --databases``, of which `name` is one."""
+    """``sqlite`` and ``duckdb``: a database file. ``script``: SQL in SQLite's dialect that creates
+    this one database. ``dump``: an output of ``mysqldump --databases`` that includes `name`."""
     digest: str
-    """A digest of the file's content, and for a dump the name: the same wherever the file lies."""
+    """Digest of the file's content, and for a dump also of the name; independent of the path."""
 
 
-def find(place: str | Path, name: str | None = None) -> Source:
-    """Find the source of a database.
+def find(location: str | Path, name: str | None = None) -> Source:
+    """Return the source of a database.
 
     Args:
-        place: A folder, in which ``NAME.sqlite``, ``NAME/NAME.sqlite`` (as Spider and BIRD are
-            laid out), ``NAME.duckdb`` or ``NAME.sql`` is looked for; or one such file, or a dump
-            that has the database in it.
-        name: The database; None: the only one of `place`. The name of a single database file is
-            its stem.
+        location: A folder that holds ``NAME.sqlite``, ``NAME/NAME.sqlite`` (the layout of Spider and
+            BIRD), ``NAME.duckdb`` or ``NAME.sql``; or one such file, or a dump that includes the
+            database.
+        name: Name of the database; None: the only database of `location`. The name of a single
+            database file is its stem.
 
     Raises:
-        TaskError: There is none, or there are several.
+        TaskError: No database matches, or several do.
     """
-    place = Path(place)
-    if place.is_dir():
+    location = Path(location)
+    if location.is_dir():
         if name is None:
-            raise TaskError(f"{place}: name one of its databases in the task's field 'db'")
-        for stem in (place / name, place / name / name):
+            raise TaskError(f"{location}: name one of its databases in the task's field 'db'")
+        for stem in (location / name, location / name / name):
             for suffix in _SUFFIXES:
                 if (path := stem.parent / f"{stem.name}{suffix}").is_file():
-                    return _source_in_file(_resolve_inside(place, path), name)
+                    return _source_in_file(_resolve_inside(location, path), name)
         raise TaskError(
-            f"{place}: no database {name!r}; looked for {name} and {name}/{name} with "
+            f"{location}: no database {name!r}; looked for {name} and {name}/{name} with "
             f"{', '.join(_SUFFIXES)}"
         )
-    if not place.is_file():
-        raise TaskError(f"{place}: there is no such database file or folder")
-    if place.suffix.lower() not in _SUFFIXES:
-        raise TaskError(f"{place}: a database is a file that ends in {', '.join(_SUFFIXES)}")
-    source = _source_in_file(place, name)
-    if source.kind != "dump" and source.name != place.stem:
-        raise TaskError(f"{place}: no database {name!r}, but {place.stem!r}")
+    if not location.is_file():
+        raise TaskError(f"{location}: there is no such database file or folder")
+    if location.suffix.lower() not in _SUFFIXES:
+        raise TaskError(f"{location}: a database is a file that ends in {', '.join(_SUFFIXES)}")
+    source = _source_in_file(location, name)
+    if source.kind != "dump" and source.name != location.stem:
+        raise TaskError(f"{location}: no database {name!r}, but {location.stem!r}")
     return source
 
 
-def _resolve_inside(place: Path, path: Path) -> Path:
+def _resolve_inside(folder: Path, path: Path) -> Path:
     try:
-        return resolve_data_path(place, path.relative_to(place))
+        return resolve_data_path(folder, path.relative_to(folder))
     except ValueError as error:
         raise TaskError(f"a task's database: {error}; name the file itself (databases=…)") from None
 
 
-def names(place: str | Path) -> tuple[str, ...]:
+def names(location: str | Path) -> tuple[str, ...]:
     """Return the names of the databases in a folder or a file, sorted."""
-    place = Path(place)
-    if place.is_dir():
-        files = [*place.iterdir(), *(f for d in place.iterdir() if d.is_dir() for f in d.iterdir())]
+    location = Path(location)
+    if location.is_dir():
+        files = [
+            *location.iterdir(),
+            *(f for d in location.iterdir() if d.is_dir() for f in d.iterdir()),
+        ]
         stems = {f.stem for f in files if f.suffix.lower() in _SUFFIXES and f.is_file()}
         return tuple(sorted(stems))
-    kind, dump_names, _ = _inspect_file(place, place.stat().st_mtime_ns)
-    return dump_names if kind == "dump" else (place.stem,)
+    kind, dump_names, _ = _inspect_file(location, location.stat().st_mtime_ns)
+    return dump_names if kind == "dump" else (location.stem,)
 
 
 def _source_in_file(path: Path, name: str | None) -> Source:
@@ -117,7 +121,7 @@ def _source_in_file(path: Path, name: str | None) -> Source:
 
 @lru_cache(maxsize=1024)
 def _inspect_file(path: Path, timestamp: int) -> tuple[Kind, tuple[str, ...], str]:
-    """Return kind, databases of a dump, digest; `timestamp` tells an edited file from before."""
+    """Return kind, database names of a dump, and digest; `timestamp` distinguishes edited files."""
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -197,9 +197,11 @@ def _inline_options(data: object) -> dict[str, Any]:
     if name is None or not (options_text := str(data)[len(name) + 1 :]):
         return {}
     options: dict[str, Any] = {}
-    for part in options_text.split(","):
-        option, equals, value = part.partition("=")
+    for assignment in options_text.split(","):
+        option, equals, value = assignment.partition("=")
         if not option or not equals or not value or option in options:
-            raise UsageError(f"dataset {data!r}: expected OPTION=VALUE, each once, not {part!r}")
+            raise UsageError(
+                f"dataset {data!r}: expected OPTION=VALUE, each once, not {assignment!r}"
+            )
         options[option] = int(value) if value.isascii() and value.isdigit() else value
     return options

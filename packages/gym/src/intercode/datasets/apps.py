@@ -93,8 +93,8 @@ def load(
     """
     if split not in SPLITS:
         raise TaskError(f"APPS has no split {split!r}; known: {', '.join(SPLITS)}")
-    place, layout = locate(root, "apps", [(f"{split}.jsonl",), (split,)])
-    source = place / (f"{split}.jsonl", split)[layout]
+    dataset_folder, layout = locate(root, "apps", [(f"{split}.jsonl",), (split,)])
+    source = dataset_folder / (f"{split}.jsonl", split)[layout]
     tasks, messages = [], []
     for location, row in _rows(source) if layout == 0 else _folders(source):
         if difficulty is not None and row.get("difficulty") != difficulty:
@@ -133,8 +133,8 @@ def _rows(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for location, row in read_rows(source):
         if not isinstance(row, dict):
             raise TaskError(f"{source}: {location}: must be an object, not {type(row).__name__}")
-        number = row.get("problem_id", row.get("id"))
-        yield f"{source}: {location}", {**row, "problem_id": number}
+        problem_id = row.get("problem_id", row.get("id"))
+        yield f"{source}: {location}", {**row, "problem_id": problem_id}
 
 
 def _text(path: Path) -> str:
@@ -145,9 +145,9 @@ def _text(path: Path) -> str:
 
 
 def _task(row: Mapping[str, Any]) -> dict[str, Any]:
-    number = row["problem_id"]
-    if not str(number).isdigit():
-        raise TaskError(f"field 'problem_id' must be a number, not {number!r}")
+    problem_id = row["problem_id"]
+    if not str(problem_id).isdigit():
+        raise TaskError(f"field 'problem_id' must be a number, not {problem_id!r}")
     if not row.get("question"):
         raise TaskError("field 'question' (or question.txt) is missing")
     tests = _tests(row)
@@ -156,7 +156,7 @@ def _task(row: Mapping[str, Any]) -> dict[str, Any]:
     starter = row.get("starter_code") or ""
     function = tests.get("fn_name")
     fields = {
-        "task_id": f"{int(number):04}",
+        "task_id": f"{int(problem_id):04}",
         "gold": gold,
         "tags": [*tags, *([] if gold else [NO_GOLD])],
         "url": row.get("url"),
@@ -183,21 +183,21 @@ def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
         _UngradableProblem: The content cannot grade a solution.
     """
     try:
-        data = json.loads(row.get("input_output") or "null", parse_constant=_no_number)
+        test_cases = json.loads(row.get("input_output") or "null", parse_constant=_no_number)
     except ValueError as error:  # including a number with more digits than Python converts
         raise _UngradableProblem(f"input_output is not JSON: {error}") from None
-    inputs = data.get("inputs") if isinstance(data, dict) else None
-    outputs = data.get("outputs") if isinstance(data, dict) else None
+    inputs = test_cases.get("inputs") if isinstance(test_cases, dict) else None
+    outputs = test_cases.get("outputs") if isinstance(test_cases, dict) else None
     if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
         raise _UngradableProblem("it has no tests")
     if len(inputs) != len(outputs):
         raise _UngradableProblem(f"it has {len(inputs)} inputs and {len(outputs)} outputs")
-    function = data.get("fn_name")
+    function = test_cases.get("fn_name")
     if function is not None and not str(function).isidentifier():
         raise _UngradableProblem(f"{function!r} is not a function's name")
     if function is not None and not all(isinstance(args, list) for args in inputs):
         raise _UngradableProblem("an input is not a list of arguments")
-    return dict(data)
+    return dict(test_cases)
 
 
 def _no_number(name: str) -> None:
@@ -238,9 +238,8 @@ def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
     for argument_values, expected_value in zip(tests["inputs"], tests["outputs"], strict=True):
         accepted_values = [_convert_keys(expected_value)]
         if isinstance(expected_value, list) and len(expected_value) == 1:
-            accepted_values.append(
-                _convert_keys(expected_value[0])
-            )  # some problems wrap the output in a list, some do not
+            # Some problems wrap the output in a list, some do not.
+            accepted_values.append(_convert_keys(expected_value[0]))
         arguments = ", ".join(repr(_convert_keys(value)) for value in argument_values)
         yield f"_gives({function}({arguments}), {', '.join(map(repr, accepted_values))})"
 
@@ -248,5 +247,5 @@ def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
 def _convert_keys(value: Any) -> Any:
     """Convert an object's keys from JSON's text to integers, as the authors' grading does."""
     if isinstance(value, dict) and all(key.lstrip("-").isdecimal() for key in value):
-        return {int(key): item for key, item in value.items()}
+        return {int(key): member for key, member in value.items()}
     return value

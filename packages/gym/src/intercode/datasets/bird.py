@@ -62,11 +62,11 @@ def load(
     file, tables, folder = SPLITS[split]
     layouts = [(file, folder)] + ([(_RELEASE,)] if split == "dev" else [])
     name = "bird" if split == "dev" else f"bird-{split.replace('_', '-')}"
-    place, layout = locate(root, name, layouts)
-    source = place / (_RELEASE if layout == 1 else file)
-    schemas = read_tables(place / tables) if (place / tables).is_file() else {}
+    dataset_folder, layout = locate(root, name, layouts)
+    source = dataset_folder / (_RELEASE if layout == 1 else file)
+    schemas = read_tables(dataset_folder / tables) if (dataset_folder / tables).is_file() else {}
     tasks = read_tasks(source, lambda row, index: _fields(row, index, schemas, evidence))
-    database_path = databases or (place / folder if layout == 0 else None)
+    database_path = databases or (dataset_folder / folder if layout == 0 else None)
     return Dataset(tasks, name, str(source), None if database_path is None else str(database_path))
 
 

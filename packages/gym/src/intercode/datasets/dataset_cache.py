@@ -31,7 +31,9 @@ _MAX_ENTRIES = 16
 _TICK = 2_000_000_000
 """Nanoseconds within which two changes may have the same file times, on any file system."""
 
-_observed_files: ContextVar[dict[Path, Signature] | None] = ContextVar("looked_at", default=None)
+_observed_files: ContextVar[dict[Path, Signature] | None] = ContextVar(
+    "observed_files", default=None
+)
 
 
 class _CachedDataset:
@@ -86,12 +88,10 @@ def cached_loader(load: Callable[Parameters, Dataset]) -> Callable[Parameters, D
                     entry.data, entry.files = load(*args, **options), files
                 finally:
                     _observed_files.reset(token)
-            outer_files = _observed_files.get() or {}
-            outer_files |= {
-                path: signature
-                for path, signature in entry.files.items()
-                if path not in outer_files
-            }
+            outer_files = _observed_files.get()
+            if outer_files is not None:  # another loader calls this one
+                for path, signature in entry.files.items():
+                    outer_files.setdefault(path, signature)
             assert entry.data is not None  # the entry is current
             return copy.copy(entry.data)
 

@@ -54,7 +54,7 @@ def fetch(
     origin: str = "",
     sha256: str = "",
     force: bool = False,
-    say: Callable[[str], None] | None = None,
+    report_line: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
     """Fetch a dataset into the cache, unless present.
@@ -66,7 +66,7 @@ def fetch(
         sha256: The archive's digest in hexadecimal; default: the catalogue's, only for a download
             from the catalogue's address.
         force: Whether to fetch a dataset that is present.
-        say: Called with a line of text at each step.
+        report_line: Called with a line of text at each step.
         progress: Called during the download.
 
     Returns:
@@ -82,42 +82,44 @@ def fetch(
         raise UsageError(f"dataset {name!r} comes with InterCode; there is nothing to fetch")
     if not (entry.url or origin):
         raise UsageError(f"dataset {name!r} has no address to fetch it from; {entry.advice}")
-    place = home(name)
-    tell = say or (lambda line: None)
-    work = place.with_name(f".{name}.part")
+    dataset_folder = home(name)
+    report_step = report_line or (lambda line: None)
+    work_folder = dataset_folder.with_name(f".{name}.part")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        dataset_folder.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
-            place.with_name(f".{name}.lock"),
-            on_wait=lambda: tell("waiting for another process that is fetching it"),
+            dataset_folder.with_name(f".{name}.lock"),
+            on_wait=lambda: report_step("waiting for another process that is fetching it"),
         ):
-            if force or not place.exists():
-                remove_tree(work)
-                work.mkdir()
+            if force or not dataset_folder.exists():
+                remove_tree(work_folder)
+                work_folder.mkdir()
                 try:
-                    _fetch(entry, place, work, origin, sha256, tell, progress)
+                    _fetch(
+                        entry, dataset_folder, work_folder, origin, sha256, report_step, progress
+                    )
                 finally:
-                    remove_tree(work)
+                    remove_tree(work_folder)
     except OSError as error:
         if isinstance(error, FetchError):
             raise
-        raise FetchError(f"cannot store datasets in {place.parent}: {error}") from error
-    return _load(name, place)
+        raise FetchError(f"cannot store datasets in {dataset_folder.parent}: {error}") from error
+    return _load(name, dataset_folder)
 
 
 def _fetch(
     entry: DatasetEntry,
-    place: Path,
-    work: Path,
+    dataset_folder: Path,
+    work_folder: Path,
     origin: str,
     sha256: str,
-    tell: Callable[[str], None],
+    report_step: Callable[[str], None],
     progress: Progress | None,
 ) -> None:
-    unpack_folder = work / "unpacked"
+    unpack_folder = work_folder / "unpacked"
     local = Path(origin).expanduser() if origin and "://" not in origin else None
     if local is not None and local.is_dir():
-        if local.resolve() in (place.parent.resolve() / place.name).parents:
+        if local.resolve() in (dataset_folder.parent.resolve() / dataset_folder.name).parents:
             raise UsageError(
                 f"{origin}: contains InterCode's cache; name a folder that contains only the data"
             )
@@ -128,22 +130,22 @@ def _fetch(
             raise UsageError(f"{origin}: there is no such file or folder")
         archive = local
     else:
-        archive = work / "archive"
+        archive = work_folder / "archive"
         url = origin or entry.url
-        tell(f"fetching {url} ({entry.licence}; {entry.home})")
+        report_step(f"fetching {url} ({entry.licence}; {entry.home})")
         digest = sha256 or ("" if origin else entry.sha256)
         download(url, archive, sha256=digest, progress=progress)
     try:
         if archive is not None:
-            tell("unpacking")
+            report_step("unpacking")
             unpack(archive, unpack_folder)
         dataset = _load(entry.name, unpack_folder)
     except (FetchError, TaskError) as error:
         raise FetchError(f"the fetched file is not {entry.name!r}: {error}") from error
-    if place.is_symlink() or place.exists():
-        place.rename(work / "old")
-    unpack_folder.rename(place)
-    tell(f"{format_count(len(dataset), 'task')}, in {place}")
+    if dataset_folder.is_symlink() or dataset_folder.exists():
+        dataset_folder.rename(work_folder / "old")
+    unpack_folder.rename(dataset_folder)
+    report_step(f"{format_count(len(dataset), 'task')}, in {dataset_folder}")
 
 
 def _load(name: str, root: Path) -> Dataset:
@@ -164,8 +166,8 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
         limit: The maximum number of bytes of all files together.
 
     Raises:
-        FetchError: The file is no ZIP or TAR archive, is damaged or refused. All unpacked files are
-            removed.
+        FetchError: The file is not a ZIP or TAR archive, is damaged or refused. All unpacked files
+            are removed.
     """
     try:
         folder.mkdir(parents=True)
@@ -213,12 +215,12 @@ class _Unpacker:
             raise FetchError(f"the archive has a member {name!r}, which is outside of the archive")
         if "__MACOSX" in path.parts or path.name == ".DS_Store":
             return  # macOS adds them to archives
-        place = folder.joinpath(*path.parts)
+        target = folder.joinpath(*path.parts)
         if content is None:
-            place.mkdir(parents=True, exist_ok=True)
+            target.mkdir(parents=True, exist_ok=True)
             return
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
             while block := content.read(_BLOCK):
                 self._remaining_bytes -= len(block)
                 if self._remaining_bytes < 0:

@@ -70,7 +70,7 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     if not tasks:
         raise TaskError(f"{path}: holds no tasks")
     name = path.stem if name is None else name
-    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(extra_fields))
+    return Dataset(tasks, name, str(path), rows=rows, retained_tasks=sorted(extra_fields))
 
 
 load_cached_file = cached_loader(load_file)
@@ -108,19 +108,19 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _is_rows(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+    return isinstance(value, list) and all(isinstance(row, dict) for row in value)
 
 
 def _is_canary(row: object) -> bool:
     return isinstance(row, dict) and row.keys() == {"canary"}
 
 
-def _enumerate_rows(data: object) -> Iterator[Row]:
+def _enumerate_rows(document: object) -> Iterator[Row]:
     """Yield the rows of a parsed document: one object, or a list of them."""
-    if not isinstance(data, (list, dict)):
-        raise ValueError(f"must hold an object or a list of objects, not {type(data).__name__}")
-    rows = data if isinstance(data, list) else [data]
-    yield from ((f"row {number}", row) for number, row in enumerate(rows, start=1))
+    if not isinstance(document, (list, dict)):
+        raise ValueError(f"must hold an object or a list of objects, not {type(document).__name__}")
+    rows = document if isinstance(document, list) else [document]
+    yield from ((f"row {row_number}", row) for row_number, row in enumerate(rows, start=1))
 
 
 def _parse(text: str) -> Any:
@@ -154,11 +154,11 @@ def _is_object(text: str) -> bool:
 def _jsonl(text: str) -> Iterator[Row]:
     row = 0
     # Not splitlines(): a JSON text may contain U+2028 and similar characters unescaped.
-    for number, line in enumerate(text.split("\n"), start=1):
+    for line_number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         row += 1
-        location = f"row {row} (line {number})"
+        location = f"row {row} (line {line_number})"
         try:
             yield location, _parse(line)
         except ValueError as error:
@@ -178,15 +178,17 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
         try:
             header = next(reader, [])
             if len(header) == 1 and (
-                other_delimiter := next((c for c in ";\t|" if c in header[0]), "")
+                other_delimiter := next(
+                    (character for character in ";\t|" if character in header[0]), ""
+                )
             ):
                 raise ValueError(
                     f"line 1: the cells are separated by {other_delimiter!r}, not {delimiter!r}"
                 )
             if len(set(header)) < len(header) or "" in header:
                 raise ValueError("line 1: the header has an empty or repeated field name")
-            for number, cells in enumerate(filter(None, reader), start=1):
-                location = f"row {number} (line {reader.line_num})"
+            for row_number, cells in enumerate(filter(None, reader), start=1):
+                location = f"row {row_number} (line {reader.line_num})"
                 if len(cells) != len(header):
                     raise ValueError(
                         f"{location}: has {len(cells)} cells, the header {len(header)}"
@@ -248,21 +250,23 @@ def locate(
     Raises:
         TaskError: No folder has the files of a layout; the message lists them.
     """
-    place = home(name) if root is None else Path(root)
-    if track_file(place).is_dir():
-        for folder in _folders(place.resolve(), _DEPTH):
-            for number, files in enumerate(layouts):
+    root_folder = home(name) if root is None else Path(root)
+    if track_file(root_folder).is_dir():
+        for folder in _folders(root_folder.resolve(), _DEPTH):
+            for layout_index, files in enumerate(layouts):
                 if all((folder / file).exists() for file in files):
-                    return folder, number
+                    return folder, layout_index
     layouts_text = "; or ".join(" and ".join(files) for files in layouts)
     advice = f"; to get it: intercode datasets fetch {name}" if root is None else ""
-    raise TaskError(f"{place}: dataset {name!r} is not there; looked for {layouts_text}{advice}")
+    raise TaskError(
+        f"{root_folder}: dataset {name!r} is not there; looked for {layouts_text}{advice}"
+    )
 
 
-def _folders(place: Path, depth: int) -> list[Path]:
+def _folders(root_folder: Path, depth: int) -> list[Path]:
     """Return a folder and `depth` levels of visible folders below, the nearer levels first."""
-    folders = [place]
-    level = [place]
+    folders = [root_folder]
+    level = [root_folder]
     for _ in range(depth):
         level = sorted(
             child

@@ -49,32 +49,34 @@ def load(root: str | Path | None = None) -> Dataset:
     Raises:
         TaskError: The data are absent or malformed.
     """
-    place, _ = locate(root, "ic-ctf", [(_FILE, _ASSETS), (_FILE,)])
+    dataset_folder, _ = locate(root, "ic-ctf", [(_FILE, _ASSETS), (_FILE,)])
 
     def convert(row: Mapping[str, Any], index: int) -> dict[str, Any]:
-        return task_fields(row, place)
+        return task_fields(row, dataset_folder)
 
-    return Dataset(read_tasks(place / _FILE, convert), "ic-ctf", str(place / _FILE))
+    return Dataset(
+        read_tasks(dataset_folder / _FILE, convert), "ic-ctf", str(dataset_folder / _FILE)
+    )
 
 
-def task_fields(row: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def task_fields(row: Mapping[str, Any], dataset_folder: Path) -> dict[str, Any]:
     """Return the fields of a task for `Task.from_dict`.
 
     Args:
         row: The row of the release's file.
-        place: The folder of the release's file.
+        dataset_folder: The folder of the release's file.
 
     Raises:
         TaskError: The task's id is not a number.
     """
-    number = str(row["task_id"])
-    if not (number.isascii() and number.isdigit()):
-        raise TaskError(f"field 'task_id' must be a number, not {number!r}")
-    fields = {**row, "directory": f"/ctf/{number}", "released_setup": row.get("setup")}
+    task_number = str(row["task_id"])
+    if not (task_number.isascii() and task_number.isdigit()):
+        raise TaskError(f"field 'task_id' must be a number, not {task_number!r}")
+    fields = {**row, "directory": f"/ctf/{task_number}", "released_setup": row.get("setup")}
     fields["setup"] = None
-    if track_file(folder := place / _ASSETS / number).is_dir():
+    if track_file(folder := dataset_folder / _ASSETS / task_number).is_dir():
         fields["assets"] = str(folder)
         fields["assets_without"] = [_WRITE_UP]
-    if int(number) in NEED_NETWORK:
+    if int(task_number) in NEED_NETWORK:
         fields["tags"] = [*row.get("tags", ()), "network"]
     return fields

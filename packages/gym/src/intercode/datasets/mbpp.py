@@ -49,12 +49,12 @@ def load(root: str | Path | None = None, split: str = "all", reviewed: bool = Fa
     """
     if split not in SPLITS:
         raise TaskError(f"MBPP has no split {split!r}; known: {', '.join(SPLITS)}")
-    place, layout = locate(root, "mbpp", [(_AUTHORED,), (_RELEASED,)])
-    file = place / (_AUTHORED, _RELEASED)[layout]
+    dataset_folder, layout = locate(root, "mbpp", [(_AUTHORED,), (_RELEASED,)])
+    file = dataset_folder / (_AUTHORED, _RELEASED)[layout]
     tasks = read_tasks(file, _authored_fields if layout == 0 else _released_fields)
     if reviewed:
         tasks = [apply(task, reviews(REVIEW).get(task.task_id)) for task in tasks]
-    ids = {str(number) for number in SPLITS[split]}
+    ids = {str(task_number) for task_number in SPLITS[split]}
     name = "mbpp" if split == "all" else f"mbpp-{split}"
     name = f"{name} (reviewed)" if reviewed else name
     return Dataset((task for task in tasks if task.task_id in ids), name, str(file))

@@ -94,10 +94,10 @@ def _file(root: Path, suite: str) -> Path:
 
 def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
     tasks = load_file(_file(root, suite), suite)
-    image, short = image_for(root, suite), suite.removeprefix("nl2bash_").replace("_", "")
+    image, suite_id = image_for(root, suite), suite.removeprefix("nl2bash_").replace("_", "")
     suite_tasks = [
         # No `folder`, because the image may include a file outside the folder of the data file.
-        replace(task, task_id=f"{short}-{row}", image=image, tags=(short,), folder=None)
+        replace(task, task_id=f"{suite_id}-{row}", image=image, tags=(suite_id,), folder=None)
         for row, task in enumerate(tasks)
     ]
     suite_tasks = [
@@ -143,13 +143,13 @@ def image_for(root: Path, suite: str) -> str:
     Raises:
         TaskError: The folder has neither an archive nor a script of the suite's file system.
     """
-    number = re.fullmatch(r"nl2bash_fs_(\d)", suite)
-    if number is None:
+    match = re.fullmatch(r"nl2bash_fs_(\d)", suite)
+    if match is None:
         # The release built the file system of its test queries in a separate small image.
         return BASE_IMAGE
     layers = (
-        root / "data" / "nl2bash" / "filesystems" / f"fs_{number[1]}.tar.gz",
-        root / "docker" / "bash_scripts" / f"setup_nl2b_fs_{number[1]}.sh",
+        root / "data" / "nl2bash" / "filesystems" / f"fs_{match[1]}.tar.gz",
+        root / "docker" / "bash_scripts" / f"setup_nl2b_fs_{match[1]}.sh",
     )
     for layer in layers:
         if track_file(layer).is_file():

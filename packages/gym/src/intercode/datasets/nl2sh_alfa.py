@@ -62,8 +62,8 @@ def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
                 f"{_NAME} --from FOLDER"
             )
     layouts = [[f"{folder}{file}" for file in _FILES] for folder in ("assets/", "")]
-    place, layout = locate(root, _NAME, layouts)
-    assets = place / "assets" if layout == 0 else place
+    dataset_folder, layout = locate(root, _NAME, layouts)
+    assets = dataset_folder / "assets" if layout == 0 else dataset_folder
     tasks = [task for suite in _SUITES for task in _suite(assets, suite, every_gold)]
     return Dataset(tasks, _NAME, str(assets))
 
@@ -79,7 +79,7 @@ def _suite(assets: Path, suite: int, every_gold: bool) -> list[Task]:
         return {
             "task_id": f"fs{suite}-{index}",
             "query": row["query"],
-            "gold": [gold for number, gold in golds if number not in wrong_numbers],
+            "gold": [gold for gold_number, gold in golds if gold_number not in wrong_numbers],
             "image": f"{BASE_IMAGE}+{script}",
             "files": files,
             "tags": [_DIFFICULTIES[int(row["difficulty"])], f"fs{suite}"],

@@ -3,7 +3,7 @@
 The user's copy has one of two layouts:
 
 - the authors': ``dev.json``, ``tables.json`` and ``database/NAME/NAME.sqlite``. Gold is in
-  SQLite's dialect, and the authors' rule computes the difficulty (`hardness`). The folder
+  SQLite's dialect, and the authors' rule computes the difficulty (`compute_difficulty`). The folder
   ``database`` of the authors' distilled test suites has the same layout, with more files for each
   name;
 - the 2023 release of InterCode: ``ic_spider_dev.json`` and ``ic_spider_dbs.sql``. Gold is in
@@ -80,10 +80,10 @@ def load(
         raise TaskError(f"Spider has no split {split!r}; known: {', '.join(SPLITS)}")
     files, tables, folder = SPLITS[split]
     layouts = [(*files, tables, folder)] + ([_RELEASE] if split == "dev" else [])
-    place, layout = locate(root, "spider", layouts)
+    dataset_folder, layout = locate(root, "spider", layouts)
     name = "spider" if split == "dev" else f"spider-{split}"
     if layout == 1:
-        source, database_path = place / _RELEASE[0], place / _RELEASE[1]
+        source, database_path = dataset_folder / _RELEASE[0], dataset_folder / _RELEASE[1]
         tasks = [_released_task(task) for task in load_file(source)]
         if reviewed:
             tasks = [apply(task, reviews(REVIEW).get(task.task_id)) for task in tasks]
@@ -91,8 +91,10 @@ def load(
             name = f"{name} (reviewed)"
         return Dataset(tasks, name, str(source), str(databases or database_path))
     if reviewed:
-        raise TaskError(f"{place}: only the golds of the 2023 release ({_RELEASE[0]}) are reviewed")
-    schemas = read_tables(place / tables)
+        raise TaskError(
+            f"{dataset_folder}: only the golds of the 2023 release ({_RELEASE[0]}) are reviewed"
+        )
+    schemas = read_tables(dataset_folder / tables)
     tasks = []
     for file in files:
         file_offset = len(tasks)
@@ -102,18 +104,20 @@ def load(
         ) -> dict[str, Any]:
             return {**_authored_fields(row, schemas), "task_id": first_id + index}
 
-        tasks += read_tasks(place / file, convert)
-    return Dataset(tasks, name, str(place / files[0]), str(databases or place / folder))
+        tasks += read_tasks(dataset_folder / file, convert)
+    return Dataset(
+        tasks, name, str(dataset_folder / files[0]), str(databases or dataset_folder / folder)
+    )
 
 
 def _authored_fields(row: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
-    level = row.get("hardness") or hardness(row["query"])
+    difficulty = row.get("hardness") or compute_difficulty(row["query"])
     return {
         "query": row["question"],
         "gold": row["query"],
         "db": row["db_id"],
-        "tags": [level] if level else [],
-        "hardness": level,
+        "tags": [difficulty] if difficulty else [],
+        "hardness": difficulty,
         "dialect": "sqlite",
         "db_tables": schemas.get(row["db_id"]),
         "permute_columns": not has_fixed_order(row["question"]),
@@ -121,10 +125,12 @@ def _authored_fields(row: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict
 
 
 def _released_task(task: Task) -> Task:
-    level = task.metadata.get("hardness") or hardness("; ".join(task.gold), "mysql")
-    free = not has_fixed_order(task.query)
-    facts = {"hardness": level, "dialect": "mysql", "permute_columns": free}
-    return replace(task, tags=(level,) if level else (), metadata={**task.metadata, **facts})
+    difficulty = task.metadata.get("hardness") or compute_difficulty("; ".join(task.gold), "mysql")
+    permutes_columns = not has_fixed_order(task.query)
+    facts = {"hardness": difficulty, "dialect": "mysql", "permute_columns": permutes_columns}
+    return replace(
+        task, tags=(difficulty,) if difficulty else (), metadata={**task.metadata, **facts}
+    )
 
 
 def _allow_explained_answer(task: Task) -> Task:
@@ -137,7 +143,7 @@ def has_fixed_order(question: str) -> bool:
     return _FIXED_ORDER.search(question) is not None
 
 
-def hardness(sql: str, dialect: str = "sqlite") -> str | None:
+def compute_difficulty(sql: str, dialect: str = "sqlite") -> str | None:
     """Return the difficulty of a query as one of `LEVELS`; None if the query cannot be parsed.
 
     The rule is Spider's "hardness" (``evaluation.py`` of the authors). Three numbers are counted in

@@ -56,14 +56,14 @@ def load_verified(root: str | Path | None = None) -> Dataset:
     return load(root, "swe-bench-verified")
 
 
-def _file(place: Path, name: str) -> Path:
-    if track_file(place).is_file():
-        return place
-    files = sorted(place.glob("*")) if place.is_dir() else []
+def _file(path: Path, name: str) -> Path:
+    if track_file(path).is_file():
+        return path
+    files = sorted(path.glob("*")) if path.is_dir() else []
     data_files = [file for file in files if file.suffix in _SUFFIXES]
     if len(data_files) != 1:
         raise TaskError(
-            f"{place}: dataset {name!r} must be one file of rows, {' or '.join(_SUFFIXES)}, or a "
+            f"{path}: dataset {name!r} must be one file of rows, {' or '.join(_SUFFIXES)}, or a "
             f"folder with one; there are {len(data_files)}"
         )
     return data_files[0]

@@ -24,7 +24,7 @@ from typing import Any
 from intercode.datasets.dataset_cache import cached_loader
 from intercode.datasets.files import locate, read_rows, read_tasks
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode.task import Dataset
 
 SPLITS = ("dev", "train", "test")
@@ -65,19 +65,24 @@ def load(
     if split not in SPLITS:
         raise TaskError(f"WikiSQL has no split {split!r}; known: {', '.join(SPLITS)}")
     files = (f"{split}.jsonl", f"{split}.tables.jsonl", f"{split}.db")
-    place, layout = locate(root, "wikisql", [files] + ([_RELEASE] if split == "dev" else []))
+    dataset_folder, layout = locate(
+        root, "wikisql", [files] + ([_RELEASE] if split == "dev" else [])
+    )
     if layout == 1:
         tasks = read_tasks(
-            place / _RELEASE[0], lambda row, index: _released_fields(row, index, repair)
+            dataset_folder / _RELEASE[0], lambda row, index: _released_fields(row, index, repair)
         )
     else:
-        tables = _read_tables(place / files[1])
+        tables = _read_tables(dataset_folder / files[1])
         tasks = read_tasks(
-            place / files[0], lambda row, index: _authored_fields(row, index, split, tables)
+            dataset_folder / files[0],
+            lambda row, index: _authored_fields(row, index, split, tables),
         )
     name = "wikisql" if split == "dev" else f"wikisql-{split}"
     source, *_, database_file = _RELEASE if layout == 1 else files
-    return Dataset(tasks, name, str(place / source), str(databases or place / database_file))
+    return Dataset(
+        tasks, name, str(dataset_folder / source), str(databases or dataset_folder / database_file)
+    )
 
 
 def repair_query(gold: str) -> str | None:
@@ -86,18 +91,22 @@ def repair_query(gold: str) -> str | None:
     if match is None:
         return None
     aggregate, column, table, where_clause = match.groups()
-    selection = f"{aggregate}({quoted(column, '`')})" if aggregate else quoted(column, "`")
-    sql = f"SELECT {selection} FROM {quoted(table, '`')}"
+    selection = (
+        f"{aggregate}({quote_identifier(column, '`')})"
+        if aggregate
+        else quote_identifier(column, "`")
+    )
+    sql = f"SELECT {selection} FROM {quote_identifier(table, '`')}"
     conditions = []
-    for part in _NEXT_CONDITION.split(where_clause) if where_clause else ():
-        condition = _CONDITION.fullmatch(part)
+    for condition_text in _NEXT_CONDITION.split(where_clause) if where_clause else ():
+        condition = _CONDITION.fullmatch(condition_text)
         if condition is None:
             return None
         name, operator, value = condition.groups()
         value = value.replace("\\", "\\\\")  # an escape in MySQL, not in SQLite
         is_number = operator != "=" and _NUMBER.fullmatch(value)
-        literal = value if is_number else quoted(value, "'")
-        conditions.append(f"{quoted(name, '`')} {operator} {literal}")
+        literal = value if is_number else quote_identifier(value, "'")
+        conditions.append(f"{quote_identifier(name, '`')} {operator} {literal}")
     return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
 
 
@@ -130,10 +139,10 @@ def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
 def _value(value: object, kind: str) -> str:
     if kind == "real" and isinstance(value, str):
         match = _NUMBER.search(value.replace(",", ""))
-        return match[0] if match else quoted(value.lower(), "'")
+        return match[0] if match else quote_identifier(value.lower(), "'")
     if isinstance(value, (int, float)):
-        return quoted(str(value), "'") if kind != "real" else json.dumps(value)
-    return quoted(str(value).lower(), "'")
+        return quote_identifier(str(value), "'") if kind != "real" else json.dumps(value)
+    return quote_identifier(str(value).lower(), "'")
 
 
 def _authored_fields(
@@ -144,7 +153,9 @@ def _authored_fields(
         raise TaskError(f"field 'table_id': there is no table {identifier!r}")
     header, types = tables[identifier]
     table = "table_" + identifier.replace("-", "_")
-    columns = ", ".join(f"col{number} is {name!r}" for number, name in enumerate(header))
+    columns = ", ".join(
+        f"col{column_index} is {name!r}" for column_index, name in enumerate(header)
+    )
     return {
         "task_id": index,
         "query": f"{row['question']} (Use table {table}, in which {columns})",

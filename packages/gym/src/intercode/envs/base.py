@@ -1,9 +1,9 @@
-"""The episode loop, once for all environments.
+"""The episode loop that all environments share.
 
-`InterCodeEnv` puts four things behind Gymnasium's `reset` and `step`: tasks, a stage that makes
-the places where they are tried (sandboxes, databases), an interpreter that turns an action into
-an observation, and a reward. Its class says what the environment is (`intercode.envs.traits`) and
-which options it takes (`intercode.envs.options`).
+`InterCodeEnv` combines four parts behind Gymnasium's `reset` and `step`: tasks, a stage, an
+interpreter and a reward. The stage opens workspaces for the tasks: sandboxes or database sessions.
+The interpreter turns an action into an observation. The environment's class defines its traits
+(`intercode.envs.traits`) and its options (`intercode.envs.options`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.snapshots import (
     HOWS,
     EpisodeSnapshot,
-    How,
+    ForkMode,
     make_fork_generator,
     repeat,
     take_snapshot,
 )
-from intercode.envs.stage import PlaceT, SandboxStage, Stage, SupportsTermination
+from intercode.envs.stage import SandboxStage, Stage, SupportsTermination, WorkspaceT
 from intercode.envs.terminal_keys import add_keys_tool
 from intercode.envs.traits import SHELL, language_traits
 from intercode.episode import (
@@ -70,7 +70,7 @@ from intercode_sandbox.images import hide
 from intercode_sandbox.lazy_imports import Registry
 
 SETTING_LENGTH = 200
-"""Characters of a setting's name that are kept: an image may say anything of itself."""
+"""Maximum characters of a setting's name: the text comes from the image, which is untrusted."""
 INTERPRETERS = Registry(
     "interpreter",
     {
@@ -78,56 +78,59 @@ INTERPRETERS = Registry(
         "python": "intercode.interpreters.python:PythonInterpreter",
     },
 )
-"""Name → the function or class that opens one in a sandbox."""
+"""Name → the function or class that opens the interpreter in a sandbox."""
 
 
-class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
+class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     """An interactive coding environment: observations and actions are texts.
 
-    The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
+    The action ``submit`` ends the episode with its reward, ``skip`` gives up. Any other action is
     executed. After `max_turns` executed actions the episode is truncated, and the state at that
-    point is scored; an action that ends its own sandbox ends the episode, and so much is scored as
-    can still be read. Before its end the reward is 0.0, unless every turn is rewarded.
+    point is scored. An action that ends its own sandbox ends the episode; the reward then scores
+    the state that is still readable. Before the end the reward is 0.0, unless `reward_every_turn`
+    is set.
 
-    `info` holds ``task_id``, ``turn`` (actions executed so far), after an action ``ok`` and, if
-    there is one, ``exit_code``, and with a reward ``success`` and ``parts``. Everything else,
-    also facts that vary from run to run, is in `episode`.
+    `info` holds ``task_id`` and ``turn`` (the number of executed actions). After an action `info`
+    also holds ``ok`` and, for an action with an exit code, ``exit_code``. With a reward `info`
+    holds ``success`` and ``parts``. All other facts, including those that vary from run to run, are
+    in `episode`.
 
-    An environment of one's own needs no more than this::
+    A custom environment needs only this::
 
         env = InterCodeEnv("tasks.jsonl", image="Dockerfile", interpreter="bash", reward=score)
 
     Args:
-        dataset: The tasks, or the file or the dataset's name that they are in. Without a
-            ``task_id`` in its options, `reset` takes the next one of a seeded order, and starts
-            another order when all have been taken.
-        stage: Makes the places where they are tried; None: sandboxes, as the options say.
-        interpreter: Opens an interpreter in such a place; ``"bash"`` or ``"python"``.
+        dataset: The tasks: a dataset, its name, or a file. Without a ``task_id`` in its options,
+            `reset` takes the next task of a seeded order. A new order starts when all tasks have
+            been taken.
+        stage: Opens the workspaces; None: sandboxes that follow the options.
+        interpreter: A function that opens an interpreter in a workspace, or ``"bash"`` or
+            ``"python"``.
         reward: Scores an episode: a function, or ``reward.py:score`` (see
             `intercode.rewards.custom`).
-        options: The options, as one value.
-        **changes: Single options by their names, which come before those: of `SandboxOptions`, or
-            of the class that the subclass names in `Options`.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: those of `SandboxOptions`, or
+            of the class in the subclass's `Options`.
 
     Raises:
-        UsageError: There is no such option, or it makes no sense.
-        TaskError: There are no tasks.
+        UsageError: An option is unknown or invalid.
+        TaskError: The dataset holds no tasks.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     name: ClassVar[str] = "intercode"
     prompt: ClassVar[str] = "$ "
-    """The text before an action where people read it."""
+    """The prompt before an action in output for people."""
     takes_answer: ClassVar[bool] = False
-    """Whether ``submit ANSWER`` submits; else only ``submit`` itself does."""
+    """Whether ``submit ANSWER`` submits; if False, only the bare ``submit`` does."""
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
-    """The options that its constructor takes."""
+    """The class of the constructor's options."""
     scores_later = False
-    """Whether the end of an episode is scored only by `settle`, and so does not tell its score."""
+    """Whether `settle` scores the end of an episode; the last step then returns no score."""
     _constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Remember the constructor's arguments."""
+        """Record the constructor's arguments for `recreate`."""
         self = super().__new__(cls)
         self._constructor_arguments = args, options
         return self
@@ -135,20 +138,21 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
     def __init__(
         self,
         dataset: str | Path | Dataset,
-        stage: Stage[PlaceT] | None = None,
-        interpreter: str | Callable[[PlaceT], Interpreter] = "bash",
-        reward: str | Function | Reward[PlaceT] | None = None,
+        stage: Stage[WorkspaceT] | None = None,
+        interpreter: str | Callable[[WorkspaceT], Interpreter] = "bash",
+        reward: str | Function | Reward[WorkspaceT] | None = None,
         *,
         options: EnvOptions | None = None,
         **changes: Any,
     ) -> None:
         kind = self.Options if options is None else type(options)
-        self.options = options = kind.of(options, changes)
+        self.options = options = kind.merge(options, changes)
         opens = _opener(interpreter)
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = language_traits(language)
         elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
-            self.traits = replace(SHELL, where="", overview="", programs=())  # it may be anything
+            # A custom interpreter without a language may run anything: no shell command applies.
+            self.traits = replace(SHELL, where="", overview="", programs=())
         if getattr(options, "keys", False):
             opens, self.traits = add_keys_tool(opens, self.traits)
         tasks = load(dataset)
@@ -159,13 +163,13 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             reward = choose_reward(self.name, reward, _no_reward)
         if stage is None:
             if (image := getattr(options, "image", None)) and Path(image).exists():
-                options = kind.of(options, {"image": Path(image)})  # "./" is not needed
-            stage = cast("Stage[PlaceT]", SandboxStage.of(options, self.traits))
+                options = kind.merge(options, {"image": Path(image)})  # "./" is not needed
+            stage = cast("Stage[PlaceT]", SandboxStage.from_options(options, self.traits))
         hide(tasks.source, tasks.databases)
         super().__init__(tasks, self.options)
         self.render_mode = options.render_mode
         self.stage = stage
-        """Makes the places in which tasks are tried."""
+        """The stage, which opens the tasks' workspaces."""
         if layers := getattr(options, "layers", ()):
             if not isinstance(stage, SandboxStage):
                 raise UsageError(
@@ -176,36 +180,38 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             stage.programs = stage.programs or self.traits.programs
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
-        self._place: PlaceT | None = None
+        self._workspace: WorkspaceT | None = None
         self._interpreter: Interpreter | None = None
-        self._origin: EpisodeSnapshot | None = None  # what a fork begins from
-        self._scored_places: weakref.WeakSet[Any] = weakref.WeakSet()  # the places that were scored
+        self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
+        self._scored_workspaces: weakref.WeakSet[Any] = (
+            weakref.WeakSet()
+        )  # workspaces already scored
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
-        self._is_wire = options.observations == "utf-8"  # texts leave and enter escaped
-        self._settings: dict[tuple[str, str], str] = {}  # by image and folder
+        self._is_wire = options.observations == "utf-8"  # texts are escaped in both directions
+        self._settings: dict[tuple[str, str], str] = {}  # by image and directory
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Leave out the tasks that cannot be tried with some options. Starts nothing.
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+        """Exclude the tasks that cannot run with the given options, without starting anything.
 
         Args:
             tasks: All tasks.
-            options: Options by name, as far as they are given.
+            options: Options by name; missing options have their defaults.
 
         Returns:
-            The tasks that are left, and a sentence on the others; empty if there are none.
+            The remaining tasks, and a sentence on the excluded ones; empty if none is excluded.
 
         Raises:
-            TaskError: No task is left.
+            TaskError: No task remains.
         """
         return tasks, ""
 
     def recreate(self, tasks: Dataset) -> Self:
-        """Make one more.
+        """Construct another environment with this one's arguments and other tasks.
 
         Args:
-            tasks: Its tasks: the constructor's first argument.
+            tasks: The new environment's tasks: the constructor's first argument.
         """
         args, options = self._constructor_arguments
         first_parameter = next(iter(inspect.signature(type(self)).parameters.values()), None)
@@ -221,66 +227,68 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
     @property
     def language(self) -> str:
-        """The language that actions are written in."""
+        """The language of the actions."""
         return self.traits.language
 
     @property
     def submissions(self) -> int:
-        """The number of submissions so far, over the episode and all its forks."""
+        """The number of submissions so far, in the episode and all its forks."""
         return self.episode_state.submissions.total
 
     @property
-    def place(self) -> PlaceT:
-        """The current episode's sandbox or session, for a look from outside.
+    def workspace(self) -> WorkspaceT:
+        """The workspace of the current episode: its sandbox or session, for inspection.
+
+        In a fork that has not started yet, access starts the workspace.
 
         Raises:
-            EnvironmentStateError: There is none.
-            ForkError, SandboxError: A fork's place is started now, and cannot be.
+            EnvironmentStateError: No episode holds a workspace.
+            ForkError, SandboxError: The fork's workspace cannot be started.
         """
         if self._is_unstarted_fork:
             with self._calls:
                 self._start_fork()
-        if self._place is None:
+        if self._workspace is None:
             raise EnvironmentStateError("the environment has no sandbox: call reset() first")
-        return self._place
+        return self._workspace
 
     @property
-    def sandbox(self) -> PlaceT:
-        """The place, by the name that it has in environments with a sandbox."""
-        return self.place
+    def sandbox(self) -> WorkspaceT:
+        """The workspace: the same as `workspace`, named for environments with a sandbox."""
+        return self.workspace
 
     @property
     def directory(self) -> str:
-        """The directory where the episode's actions begin, from the place's own directory.
+        """The initial working directory of the actions, relative to the workspace's directory.
 
         Raises:
-            EnvironmentStateError: There is no episode yet.
+            EnvironmentStateError: No episode has started yet.
         """
         task = self.episode_state.task
-        find = getattr(self.stage, "directory", None)  # of a stage that makes sandboxes
+        find = getattr(self.stage, "directory", None)  # only a stage of sandboxes has directories
         return "." if find is None else str(find(task))
 
     def image(self, task: Task) -> str:
-        """Name the image, or the database, that a task of this environment is tried in."""
+        """Return the name of a task's image or database."""
         return self.stage.image(task)
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot be tried here, before any work starts.
+        """Refuse a task that cannot run in this environment, before any work starts.
 
         Raises:
-            TaskError, ImageError: Its image or database does not exist.
+            TaskError, ImageError: The task's image or database does not exist.
         """
         with self.dataset.locate_errors(task):
             self.stage.check(task)
 
     def digest(self, task: Task) -> str:
-        """Identify the content of its image or database; an image is built if need be."""
+        """Return the digest of the image's or database's content; build a missing image."""
         return self.stage.digest(task)
 
     def solution(self, task: Task) -> list[str]:
-        """Return actions that solve a task by its first gold, the last of them a submit.
+        """Return actions that solve a task by its first reference solution (gold).
 
-        Before gold are those of ``metadata.looks``, if it has any.
+        The last action is a submit. The actions of ``metadata.looks``, if any, precede gold.
         """
         looks = task.metadata.get(LOOKS, ())
         return [*(looks if isinstance(looks, list | tuple) else ()), *task.gold[:1], "submit"]
@@ -293,35 +301,41 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         task_id: str | int | None = None,
         index: int | None = None,
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode in a fresh place.
+        """Begin an episode in a fresh workspace.
 
         Args:
             seed: Restarts the order of the tasks.
-            options: ``{"task_id": …}`` or ``{"index": …}``, for callers to whom Gymnasium's
-                wrappers leave nothing else.
-            task_id: Chooses a task, and leaves the order alone.
-            index: Chooses the task at this place of `dataset`, counted from 0.
+            options: ``{"task_id": …}`` or ``{"index": …}``, for callers behind Gymnasium's
+                wrappers, which pass no other arguments.
+            task_id: Selects a task, without advancing the order.
+            index: Selects the task at this index of `dataset`, counted from 0.
+
+        Returns:
+            The task's query as the first observation, and `info`.
 
         Raises:
-            EnvironmentStateError: It was made by another process, or another thread is using it.
+            EnvironmentStateError: Another process made the environment, or another thread is
+                using it.
             TaskNotFoundError: No task has that id or index.
-            UsageError: There is another option, or a task is chosen twice.
+            UsageError: An option is unknown, or a task is selected twice.
             TaskError: The task's files or setup failed.
             ImageError: The image cannot be found or built.
-            SandboxError: The sandbox cannot be started. With ``errors="value"`` this and the two
-                before are in ``info["error"]``, and the next step ends the episode.
-            SandboxUnavailableError: This machine permits no sandbox; it is never a value.
+            SandboxError: The sandbox cannot be started. With ``errors="value"``
+                ``info["error"]`` holds this error and the two before, and the next step ends the
+                episode.
+            SandboxUnavailableError: This machine permits no sandbox. The error is raised even
+                with ``errors="value"``.
         """
-        with self._calls, self._release_place():
+        with self._calls, self._release_workspace():
             state = self.episode_state
             selected_task = self.select_task(choices(options, task_id=task_id, index=index))
             task = state.begin(self, selected_task, seed)
             try:
                 with state.recording_failures():
                     state.episode.metadata["image"] = self.stage.image(task)
-                    self._place = self.stage.open(task)
+                    self._workspace = self.stage.open(task)
                     self._refuse_stopped()
-                    self._interpreter = self._open(self._place)
+                    self._interpreter = self._open(self._workspace)
                 info = state.first_info(self.max_turns)
             except VALUES as error:
                 info = state.failure_info(error, self.max_turns)
@@ -329,17 +343,17 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return self._encode_output((task.query, info))
 
     def select_task(self, options: Mapping[str, Any]) -> Task | None:
-        """Return the task that options of `reset` name; None: they name none.
+        """Return the task that options of `reset` select; None if no option selects a task.
 
         Raises:
             TaskNotFoundError: No task has that id or index.
-            UsageError: There is another option, or both are given.
+            UsageError: An option is unknown, or both id and index are given.
         """
         with suppress(TaskNotFoundError):
             return self.dataset.select_task(**options)
         decoded_options = {
             name: self._decode_text(value) for name, value in options.items()
-        }  # as `info` has it
+        }  # ids in `info` are encoded when `observations` is "utf-8"
         return self.dataset.select_task(**decoded_options)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -350,7 +364,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             self._interpreter,
         )
         state.check(action, is_open=interpreter is not None)
-        assert interpreter is not None  # it is open
+        assert interpreter is not None  # `check` refuses an action without an open interpreter
         with state.recording_failures():
             status = self._ending(action)
             if status == "submitted":
@@ -366,7 +380,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                     reply = execute(interpreter, action, state.task.timeout)
             turn = record_turn(action, reply)
             if tracker is not None and ENDED not in turn.info:
-                with suppress(CausedInsideError):  # its next action is told
+                with suppress(CausedInsideError):  # the next action reports the error
                     turn = replace(turn, changes=tracker.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
@@ -376,7 +390,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             if ended or truncated:
                 score = self._finish("ended" if ended else "truncated")
             else:
-                score = self._judge(state.task, self.episode, self.place)
+                score = self._judge(state.task, self.episode, self.workspace)
             value = 0.0 if score is None else score.value
             self.episode.turns[-1] = replace(turn, reward=value)
             return (
@@ -388,41 +402,43 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             )
 
     def _ending(self, action: str) -> Status | None:
-        """Tell how the episode ends by this action; None if the action is to be executed."""
+        """Return the status with which the action ends the episode; None: the action is code."""
         return self.episode_state.ending(action, takes_answer=self.takes_answer)
 
     def _current_tracker(self) -> FileChangeTracker | None:
-        """Return the watch over the present place; None if no changes are to be kept."""
-        place = self._place
+        """Return the change tracker of the current workspace; None without `keep_diffs`."""
+        workspace = self._workspace
         if not getattr(self.options, "keep_diffs", False) or not isinstance(
-            place, SupportsFileChanges
+            workspace, SupportsFileChanges
         ):
             return None
-        if self._change_tracker is None or self._change_tracker.place is not place:
+        if self._change_tracker is None or self._change_tracker.workspace is not workspace:
             try:
-                self._change_tracker = FileChangeTracker(place)
-            except CausedInsideError:  # the action is told
+                self._change_tracker = FileChangeTracker(workspace)
+            except CausedInsideError:  # the action itself reports the error
                 return None
         return self._change_tracker
 
     def _reply(self, answer: str | None) -> Execution | None:
-        """Reply to an answer after which the episode continues; None: the answer ends it.
+        """Return the reply to an answer after which the episode continues; None: it ends.
 
-        For environments in which an answer may be tried. The reply makes a turn.
+        Environments that permit several answers override this method. The reply is a turn.
         """
         return None
 
     def _finish(self, status: Status) -> Score | None:
-        """End the episode, with everything that the agent started, and score it if it is time."""
+        """End the episode and the agent's processes, and score it unless `scores_later` is set."""
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
-        gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
+        gate = getattr(
+            self._workspace, "gate", None
+        )  # only a sandbox with a network policy has one
         if gate is not None and (refusals := gate.refusal_counts):
             self.episode.metadata["network_refused"] = dict(refusals)
         if self.scores_later and not self.reward_every_turn:
             with suppress(CausedInsideError):
-                self.place.kill()
+                self.workspace.kill()
             self.episode.seconds = self.episode_state.seconds
             return None
         return self._score_end()
@@ -431,14 +447,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         score = (
             Score(0.0)
             if self.episode.status == "skipped"
-            else self._judge(self.episode_state.task, self.episode, self.place)
+            else self._judge(self.episode_state.task, self.episode, self.workspace)
         )
         self.episode.score = score
         self.episode.seconds = self.episode_state.seconds
         return score
 
     def settle(self) -> None:
-        """Score an episode that has ended, where that was left for later. Idempotent.
+        """Score an ended episode that `scores_later` left without a score. Idempotent.
 
         Raises:
             RewardError, SandboxError: As for `step`.
@@ -453,20 +469,20 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         if episode.turns and episode.status in ("ended", "truncated"):
             episode.turns[-1] = replace(episode.turns[-1], reward=score.value)
 
-    def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
-        """Score an episode by the place that it left, after all that runs there has ended."""
+    def _judge(self, task: Task, episode: Episode, workspace: WorkspaceT) -> Score:
+        """End all processes of an ended episode's workspace, then score the workspace."""
         score, ending_detail = Score(0.0), {}
         try:
             if episode.status != "running":
-                place.kill()
-        except CausedInsideError as error:  # some scores need no place that still answers
+                workspace.kill()
+        except CausedInsideError as error:  # some rewards need no responsive workspace
             ending_detail = {ENDED: str(error)}
         try:
-            score = self._reward(task, episode, place)
+            score = self._reward(task, episode, workspace)
         except CausedInsideError as error:
             ending_detail = {ENDED: str(error)}
-        if self.stage.changed(task, place):
-            # A package was installed, with the image `host`: gold may have met other programs.
+        if self.stage.changed(task, workspace):
+            # With the image ``host``, a package was installed: gold may have run other programs.
             raise SandboxError(
                 f"the content of {self.image(task)!r} changed during the episode: the episode and "
                 "gold ran in different images"
@@ -474,54 +490,59 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return replace(score, detail={**score.detail, **ending_detail}) if ending_detail else score
 
     def _decode_text(self, action: str) -> str:
-        """Return the action as it is executed."""
+        """Return the action in the form that the interpreter executes."""
         is_escaped = self._is_wire and isinstance(action, str)
         return exact(action) if is_escaped and not isinstance(action, NoAction) else action
 
     def _encode_output(self, data: DataT) -> DataT:
-        """Return what leaves the environment, in the form that `observations` asks for."""
+        """Return an output of the environment in the form that `observations` defines."""
         return plain(data) if self._is_wire else data
 
     def score(
         self,
         task: Task,
-        place: PlaceT,
+        workspace: WorkspaceT,
         *,
         output: str | None = None,
         episode: Episode | None = None,
     ) -> Score:
-        """Score a place that an agent has left which worked there by itself, without `step`.
+        """Score a workspace in which an external agent has worked without `step`.
 
-        All that runs in it is ended; then it is judged as at the end of an episode. Judging may
-        change it, as verification commands and tests run there: a place is scored once.
+        All processes of the workspace are ended first, as at the end of an episode. Scoring may
+        change the workspace, because verification commands and tests run there. A workspace is
+        therefore scored only once.
 
         Args:
             task: The task.
-            place: The place, opened by ``env.stage.open(task)``. The caller closes it.
-            output: The agent's answer, where the reward judges one: the text that a Bash task asks
-                to be printed, an SQL query (it is run in the place), a Python program, a flag.
-                Without it, what asks for one is not solved.
-            episode: The record of the attempt, in place of `output`, where there is one. Its turns
-                and its answer count as those of an episode of this environment.
+            workspace: The workspace, opened by ``env.stage.open(task)``. The caller closes it.
+            output: The agent's answer, if the reward judges one: the text that a Bash task asks
+                for, an SQL query (executed in the workspace), a Python program, a flag. Without
+                an output, a task that asks for an answer is not solved.
+            episode: The record of the attempt, which replaces `output`. Its turns and its answer
+                count like those of an episode of this environment.
+
+        Returns:
+            The score, with a value in [0, 1].
 
         Raises:
-            UsageError: Both an output and an episode are given, or the episode is of another task;
-                or the place was made from something else than the task's image.
-            EnvironmentStateError: The place belongs to the running episode, or was scored before.
-            SandboxError: The place was lost, and not by what ran in it.
-            RewardError: It cannot be scored.
+            UsageError: Both an output and an episode are given, the episode belongs to another
+                task, or the workspace does not come from the task's image.
+            EnvironmentStateError: The workspace belongs to the running episode, or was scored
+                before.
+            SandboxError: The infrastructure, not the agent's processes, lost the workspace.
+            RewardError: The workspace cannot be scored.
         """
         with self._calls:
-            self._refuse_to_score(task, place, output, episode)
+            self._refuse_to_score(task, workspace, output, episode)
             if episode is None:
-                episode = self._attempt(task, place, output)
+                episode = self._attempt(task, workspace, output)
             elif episode.status in ("running", "error"):
                 episode = replace(episode, status="submitted")
-            self._scored_places.add(place)
-            return self._judge(task, episode, place)
+            self._scored_workspaces.add(workspace)
+            return self._judge(task, episode, workspace)
 
     def _refuse_to_score(
-        self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
+        self, task: Task, workspace: WorkspaceT, output: str | None, episode: Episode | None
     ) -> None:
         if output is not None and episode is not None:
             raise UsageError(
@@ -529,29 +550,29 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             )
         if episode is not None and episode.task_id != task.task_id:
             raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
-        if place is self._place and self.episode_state.is_running:
+        if workspace is self._workspace and self.episode_state.is_running:
             raise EnvironmentStateError(
                 "this workspace belongs to the running episode: step('submit') ends and scores it"
             )
-        if place in self._scored_places:
+        if workspace in self._scored_workspaces:
             raise EnvironmentStateError(
                 "this workspace was scored before, which may have changed it: start another "
                 "workspace from a snapshot, and score that"
             )
-        if self.stage.changed(task, place):
+        if self.stage.changed(task, workspace):
             raise UsageError(
                 f"the workspace was not started from {self.image(task)!r} in its current version: "
                 "open it by env.stage.open(task), so that its differences from the image are the "
                 "agent's changes"
             )
 
-    def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
-        """Record an attempt that was made without `step`, from its answer (see `score`)."""
+    def _attempt(self, task: Task, workspace: WorkspaceT, output: str | None) -> Episode:
+        """Return an episode for an attempt without `step`, from its answer (see `score`)."""
         turns = [] if output is None else [Turn("", output)]
         return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
 
     def render(self) -> str | None:
-        """Return the episode so far, as a terminal would show it."""
+        """Return the episode so far as terminal text; None without a `render_mode`."""
         state = self.episode_state
         return (
             None
@@ -560,13 +581,15 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         )
 
     def overview(self) -> str:
-        """Show what there is in the task's place: tables, or the files of a folder.
+        """Return a listing of the workspace's content: database tables, or files of a directory.
+
+        The listing runs in a second workspace for the same task.
 
         Raises:
-            UsageError: No action of the environment shows it.
-            EnvironmentStateError: There is no episode, or it has ended.
-            TaskError: The action that shows it failed, or the place cannot be made again.
-            ImageError, SandboxError: As `reset`.
+            UsageError: The environment's traits define no action for an overview.
+            EnvironmentStateError: No episode has started, or it has ended.
+            TaskError: The overview's action failed, or the second workspace cannot be opened.
+            ImageError, SandboxError: As for `reset`.
         """
         if not self.traits.overview:
             raise UsageError(f"nothing shows what there is in {self.name!r}")
@@ -581,14 +604,14 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         return turn.observation.rstrip("\n")
 
     def setting(self) -> str:
-        """Name the task's place in a line, for prompts: engine and version, or machine and user.
+        """Return one line on the workspace for prompts: engine and version, or machine and user.
 
-        Where the place does not say it, this is the name that the traits have.
+        If the workspace cannot be queried, the line is the traits' name of the setting.
         """
         default_setting = self.traits.setting or self.traits.language
         if not self.traits.where or not self.episode_state.is_begun:
             return default_setting
-        # No setup, which may take long: what it installs is not named.
+        # The setup is skipped because it may be slow; programs it installs are not listed.
         task = replace(self.episode_state.task, setup=None, files={})
         folder = getattr(self.stage, "directory", lambda task: ".")(task)
         key = str(self.episode.metadata.get("image")), str(folder)
@@ -597,7 +620,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 try:
                     turn = self._look(task, self.traits.where)
                 except (TaskError, ImageError, SandboxError):
-                    return default_setting  # the name is worth no failed episode
+                    return default_setting  # a missing name does not justify a failed episode
                 line = turn.observation.strip()[:SETTING_LENGTH]
                 self._settings[key] = (
                     line if turn.ok and line.isprintable() and line else default_setting
@@ -605,73 +628,74 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             return self._settings.get(key, default_setting)
 
     def _look(self, task: Task, action: str) -> Turn:
-        """Return what an action shows in a place of its own: the episode's stays as it is.
+        """Execute an action in a second workspace, and leave the episode's unchanged.
 
-        There one more process would change the numbers of all later ones.
+        In the episode's workspace, an extra process would shift all later process ids.
         """
         with (
-            closing(self.stage.open(task)) as place,
-            closing(self._open(place)) as interpreter,
+            closing(self.stage.open(task)) as workspace,
+            closing(self._open(workspace)) as interpreter,
         ):
             return act(interpreter, action, task.timeout)
 
     def outcome(self, task: Task) -> GoldOutcome:
-        """Solve a task by its first gold, in a place of its own, and return what came of it.
+        """Run a task's first gold in a separate workspace, and return its outcome.
 
-        It is for the operator, who exports tasks: it tells the solution. Nothing of it is in any
-        observation, info, message or record.
+        The outcome contains the solution. Only the operator, who exports tasks, should see it: no
+        observation, info, message or record contains any part of it.
 
         Raises:
             TaskError: The task has no gold.
-            RewardError: Gold ran into a limit, or ended its own place.
-            SandboxError: The place failed.
+            RewardError: Gold exceeded a limit, or ended its own workspace.
+            SandboxError: The workspace failed.
         """
         tasks = self.dataset
         single_task = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
         with closing(self.recreate(single_task)) as env:
             return play_gold(env, task)
 
-    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
-        """Save the running episode, between two actions. It goes on as if nothing had happened.
+    def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
+        """Save the running episode between two actions; the episode continues unchanged.
 
         Args:
-            how: ``"state"`` saves what the actions have made of place and interpreter;
-                ``"replay"`` lets each fork repeat the actions and compare what comes of them;
-                ``"auto"`` saves the state where that is possible.
-            lossy: Leave out the parts of the state that cannot be saved, such as programs that
-                run, rather than refuse. They are listed in the snapshot's `lost`, in each fork's
-                ``info["lost"]`` and in its episode's ``metadata["lost"]``.
+            how: ``"state"`` saves the state of workspace and interpreter. With ``"replay"`` each
+                fork repeats the actions and compares their results. ``"auto"`` saves the state
+                if possible, and replays otherwise.
+            lossy: Omit the parts of the state that cannot be saved, such as running programs,
+                instead of raising an error. The snapshot's `lost`, each fork's ``info["lost"]``
+                and its episode's ``metadata["lost"]`` list the omitted parts.
 
         Raises:
-            ForkError: It cannot be saved in this way; or it has ended.
-            EnvironmentStateError: There is no episode; or an action is running.
+            ForkError: The episode cannot be saved in this way, or has ended.
+            EnvironmentStateError: No episode has started, or an action is running.
             SandboxError: The sandbox was lost.
         """
         try:
             with self._calls:
-                return self._save(how, lossy)
-        except BaseException as error:  # the interpreter may not have told all of its state
+                return self._save(mode, lossy)
+        except BaseException as error:  # the interpreter may have sent only a part of its state
             self.interrupt(error)
             raise
 
     def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
-        """Begin a fork of a snapshot's episode here, in place of the current episode.
+        """Begin a fork of a snapshot's episode, which replaces the current episode.
 
-        The fork has the snapshot's turns and elapsed time, a place with the same limits, and a
-        number of its own. The place is started before its first action. This environment's order
-        of tasks is left alone, and so are Gymnasium's wrappers, which count by themselves.
+        The fork has the snapshot's turns and elapsed time, a workspace with the same limits, and
+        its own number. The workspace starts before the fork's first action. The order of tasks
+        does not advance, and Gymnasium's wrappers keep their own step counts.
 
         Returns:
-            What `step` has returned last in the snapshot's episode, or `reset`: observation, info.
+            The last observation and info of the snapshot's episode, as from `step` or `reset`.
 
         Raises:
             ForkError: The snapshot is of another kind of environment or of other tasks, has no
-                turns left, or was closed.
-            EnvironmentStateError: It was made by another process, or another thread is using it.
+                remaining turns, or was closed.
+            EnvironmentStateError: Another process made the environment, or another thread is
+                using it.
         """
         with self._calls:
             task = snapshot.find_task(self.dataset, self.name, self.max_turns)
-            with self._release_place():
+            with self._release_workspace():
                 episode = snapshot.episode()
                 self.episode_state.resume(task, episode, snapshot.submissions)
                 self._origin = snapshot.with_episode(episode, self.episode_state.fork_numbers)
@@ -681,13 +705,16 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
                 (observation, self.episode_state.first_info(self.max_turns, last_turn))
             )
 
-    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
-        """Fork the running episode into other environments; here it goes on.
+    def fork(self, n: int = 1, mode: ForkMode = "auto", lossy: bool = False) -> list[Self]:
+        """Fork the running episode into new environments; the episode itself continues.
 
         Args:
-            n: The number of forks, each in an environment of its own, which the caller closes.
+            n: The number of forks, at least 1, each in a new environment. The caller closes them.
             how: See `snapshot`.
             lossy: See `snapshot`.
+
+        Returns:
+            The `n` environments, each with a running fork.
 
         Raises:
             UsageError: `n` is below 1.
@@ -697,7 +724,7 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             raise UsageError(f"the number of forks must be a whole number, not {n!r}")
         if n < 1:
             raise UsageError(f"the number of forks must be at least 1, not {n}")
-        with ExitStack() as stack, self.snapshot(how, lossy) as snapshot:
+        with ExitStack() as stack, self.snapshot(mode, lossy) as snapshot:
             forks = []
             for _ in range(n):
                 fork = stack.enter_context(closing(self.recreate(self.dataset)))
@@ -711,72 +738,73 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
             stack.pop_all()
             return forks
 
-    def _save(self, fork_mode: How, lossy: bool) -> EpisodeSnapshot:
+    def _save(self, fork_mode: ForkMode, lossy: bool) -> EpisodeSnapshot:
         state, episode, origin = self.episode_state, self.episode, self._origin
         if fork_mode not in HOWS:
             raise UsageError(f"how must be one of {', '.join(HOWS)}, not {fork_mode!r}")
         is_active = self._is_unstarted_fork or self._interpreter is not None
         if episode.status != "running" or not is_active:
             raise ForkError("the episode has ended: take a snapshot while it is running")
-        if self._is_unstarted_fork and origin is not None and fork_mode in ("auto", origin.how):
+        if self._is_unstarted_fork and origin is not None and fork_mode in ("auto", origin.mode):
             return origin.with_episode(episode, state.fork_numbers)
         if not self._is_unstarted_fork:
             episode = replace(episode, seconds=state.seconds)
 
         def interpreter() -> Interpreter:
             self._start_fork()
-            assert self._interpreter is not None  # it is running
+            assert self._interpreter is not None  # the episode is running
             return self._interpreter
 
         return take_snapshot(state, episode, interpreter, fork_mode, lossy)
 
     @property
     def _is_unstarted_fork(self) -> bool:
-        """Whether this is a fork that has not been used yet."""
-        is_fork = self._origin is not None and self._place is None
+        """Whether the episode is a fork whose workspace has not started yet."""
+        is_fork = self._origin is not None and self._workspace is None
         return is_fork and self.episode_state.is_running
 
     def _start_fork(self) -> None:
-        """Start place and interpreter of a fork, before they are first used."""
+        """Start the workspace and interpreter of a fork, unless they run already."""
         if not self._is_unstarted_fork:
             return
-        assert self._origin is not None  # it is asleep
+        assert self._origin is not None  # an unstarted fork has its snapshot
         self.episode_state.start_clock()
         with self.episode_state.recording_failures():
-            self._place, self._interpreter = self._origin.start(self._replay_turns)
+            self._workspace, self._interpreter = self._origin.start(self._replay_turns)
             self._refuse_stopped()
         self.episode_state.start_clock()
 
-    def _replay_turns(self) -> tuple[PlaceT, Interpreter]:
-        """Start a place, and take the actions of the episode in it."""
+    def _replay_turns(self) -> tuple[WorkspaceT, Interpreter]:
+        """Open a workspace, and repeat the actions of the episode in it."""
         task = self.episode_state.task
         with ExitStack() as stack:
-            place = stack.enter_context(closing(self.stage.open(task)))
-            interpreter = stack.enter_context(closing(self._open(place)))
+            workspace = stack.enter_context(closing(self.stage.open(task)))
+            interpreter = stack.enter_context(closing(self._open(workspace)))
             repeat(
                 self.episode.turns,
                 lambda action: act(interpreter, action, task.timeout),
             )
             stack.pop_all()
-        return place, interpreter
+        return workspace, interpreter
 
     def stop(self) -> None:
-        """End the place for good, while another thread's call may run. `close` frees the rest.
+        """Close the workspace for good, even while another thread's call runs. Idempotent.
 
-        The running call fails, with `SandboxClosedError` or `EnvironmentStateError`. Idempotent.
+        The running call fails with `SandboxClosedError` or `EnvironmentStateError`. `close` frees
+        the remaining resources.
         """
         self._is_stopped = True
         self.abort()
 
     def abort(self) -> None:
-        """End a call that runs on another thread, as `stop` does, but only that one."""
-        if (place := self._place) is not None:
-            place.close()
+        """Interrupt only the running call of another thread; `stop` also refuses later episodes."""
+        if (workspace := self._workspace) is not None:
+            workspace.close()
 
     def _refuse_stopped(self) -> None:
-        """Refuse a place that was opened while `stop` was called, which has not seen it."""
-        if self._is_stopped and self._place is not None:
-            self._place.close()
+        """Refuse a workspace that was opened during `stop`, which could not close it yet."""
+        if self._is_stopped and self._workspace is not None:
+            self._workspace.close()
             raise EnvironmentStateError("this environment was stopped")
 
     def close(self) -> None:
@@ -784,15 +812,16 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
 
         A call that runs on another thread fails with an `EnvironmentStateError`.
 
-        In a fork of the process that made the environment it does nothing: all is the parent's.
+        In a forked child of the process that made the environment, the method does nothing: the
+        parent process owns the resources.
         """
         if self._calls.cut():
-            self.abort()  # the call frees the rest: its descriptors are in use until its end
+            self.abort()  # the call itself frees the rest: it uses its descriptors until its end
         elif not self._calls.forked:
             self._release()
 
     def _release(self) -> None:
-        with self._release_place():
+        with self._release_workspace():
             pass
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -807,28 +836,31 @@ class InterCodeEnv(EpisodeEnv, Generic[PlaceT]):
         )
 
     @contextmanager
-    def _release_place(self) -> Iterator[None]:
-        """End the episode's place: begin to at once, and have ended it afterwards."""
+    def _release_workspace(self) -> Iterator[None]:
+        """End the workspace's processes on entry, and close the workspace on exit.
+
+        The kernel ends the processes while the caller's block runs.
+        """
         interpreter, self._interpreter = self._interpreter, None
-        place, self._place = self._place, None
-        origin, self._origin = self._origin, None  # what it holds is freed after the place
+        workspace, self._workspace = self._workspace, None
+        origin, self._origin = self._origin, None  # its saved state is freed after the workspace
         try:
             if interpreter is not None:
                 interpreter.close()
-            if isinstance(place, SupportsTermination):
-                place.kill_all()
+            if isinstance(workspace, SupportsTermination):
+                workspace.kill_all()
             yield
         finally:
-            if place is not None:
-                place.close()
+            if workspace is not None:
+                workspace.close()
             del origin
 
 
 def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], Interpreter]:
-    """Find the function that opens an interpreter in a place.
+    """Return the function that opens an interpreter in a workspace.
 
     Raises:
-        UsageError: There is no interpreter of that name.
+        UsageError: No interpreter has that name.
     """
     if not isinstance(interpreter, str):
         return partial(_open_custom, interpreter)
@@ -838,13 +870,13 @@ def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], 
     return opener
 
 
-def _open_custom(interpreter: Callable[[Any], Interpreter], place: Any) -> Interpreter:
-    """Open an interpreter of a user's.
+def _open_custom(interpreter: Callable[[Any], Interpreter], workspace: Any) -> Interpreter:
+    """Open a user-defined interpreter.
 
     Raises:
-        UsageError: It has not the methods of one.
+        UsageError: The object lacks a method of `Interpreter`.
     """
-    result = interpreter(place)
+    result = interpreter(workspace)
     for name in ("execute", "close"):
         if not callable(getattr(result, name, None)):
             raise UsageError(

@@ -26,20 +26,20 @@ from intercode_sandbox import SandboxBackend
 
 
 class BashEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Bash per episode; an observation is what the terminal would show.
+    """An environment with one persistent Bash per episode; observations are terminal output.
 
-    Its reward is the task's verification command or, without one, the comparison with gold's
-    effect. The option `reward` replaces it, unless it is an `intercode.rewards.judge.Judge`, which
-    decides on outputs that are not equal to gold's.
+    The reward is the task's verification command. Without a verification command the reward
+    compares the effect of the episode with gold's. The option `reward` replaces both; a `Judge` of
+    `intercode.rewards.judge` only decides on outputs that differ from gold's.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value.
-        **changes: Single options by their names: see `BashOptions`.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: see `BashOptions`.
 
     Raises:
         TaskError: The data is malformed, or a task has neither gold nor verification.
-        UsageError: There is no such option, or it makes no sense.
+        UsageError: An option is unknown or invalid.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
@@ -61,7 +61,7 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
         options: BashOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = BashOptions.of(options, changes)
+        options = BashOptions.merge(options, changes)
         if (reward := options.reward) == "judge":
             raise UsageError(
                 "a judge needs a model: --judge-model PROVIDER/NAME, or from Python "
@@ -69,7 +69,7 @@ class BashEnv(InterCodeEnv[SandboxBackend]):
             )
         judge, reward = (reward, None) if isinstance(reward, Judge) else (None, reward)
         tasks = load(data)
-        stage = SandboxStage.of(options, self.traits)
+        stage = SandboxStage.from_options(options, self.traits)
         cache = GoldCache.from_option(options.cache_gold, stage.provider)
         env_reward = choose_reward(
             "bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore)
@@ -84,7 +84,11 @@ def _reward(
     judge: Judge | None,
     ignore: Sequence[str],
 ) -> Reward[SandboxBackend]:
-    """Make the reward by verification where a task has one, else by gold."""
+    """Return the reward that runs a task's verification or, without one, compares with gold.
+
+    Raises:
+        TaskError: A task has neither gold nor verification.
+    """
     for task in tasks:
         if not task.gold and task.verification is None:
             raise TaskError(

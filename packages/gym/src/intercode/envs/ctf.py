@@ -1,4 +1,4 @@
-"""The CTF environment: a shell in a puzzle's folder, scored by the flag that is found there."""
+"""The CTF environment: capture-the-flag puzzles in a shell, scored by the submitted flag."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from intercode_sandbox.scripts import SHELL as BASH, script
 from intercode_sandbox.units import format_count
 
 NETWORK = "network"
-"""The tag of tasks that need the outside network."""
+"""The tag of tasks that need the external network."""
 FOLDER = "/ctf"
-"""A task's folder, unless it has another. Not a home directory: services may look into it."""
+"""The default folder of a task. A home directory is unsuitable: services may need access."""
 
 SERVICE_USER = "65534:65534"
-"""The user of services: not the agent's, and a number, so that any image has it."""
+"""The user of services: not the agent's user, and numeric, because images may lack names."""
 
 HEALTH_TIMEOUT = 30.0
-"""Seconds after which a service that is not healthy is given up."""
+"""Seconds within which a service must become healthy."""
 
 
-# A shell gives its background commands no input unless told to.
+# Descriptor 3 passes the input on: a shell gives background commands an empty input by default.
 _BACKGROUND = 'exec 3<&0; exec setsid --fork "$@" <&3 3<&- >/dev/null 2>&1'
 _FIELDS = {"service", "subtasks", "assets", "released_setup"}
-"""The metadata that only puzzles have."""
+"""The metadata fields that only puzzles have."""
 _FLAG = re.compile(r"\w+\{[^{}\s]+\}")
 
 
@@ -62,7 +62,7 @@ def _recognises(tasks: Sequence[Task]) -> bool:
 
 
 def _submit_prediction(text: str) -> str:
-    """Hand in what was predicted."""
+    """Return the action that submits a predicted flag."""
     return text if text.startswith("submit ") else f"submit {text.strip()}"
 
 
@@ -71,24 +71,25 @@ def _wrong_flag(solution: Sequence[str], dice: Dice) -> Iterator[str]:
 
 
 class CtfEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Bash per episode, in the task's folder; ``submit FLAG`` hands in a flag.
+    """An environment with one persistent Bash per episode; ``submit FLAG`` submits a flag.
 
-    The right flag ends the episode. A wrong flag costs an attempt, and the last attempt ends the
-    episode, too; a subtask's answer is free. Turns with either count among `max_turns`. ``submit``
-    alone ends the episode with what was reached. See `CtfStage` for what a task can have.
+    The shell starts in the task's folder. The correct flag ends the episode. A wrong flag uses up
+    an attempt, and the last attempt ends the episode. A subtask's answer uses up no attempt. Turns
+    with a flag or an answer count towards `max_turns`. ``submit`` alone ends the episode with the
+    score reached so far. `CtfStage` lists the metadata of a task.
 
-    Without the network, tasks that are tagged ``network`` are left out. The option `reward`
-    replaces `FlagReward`.
+    Without the network, tasks tagged ``network`` are excluded. The option `reward` replaces
+    `FlagReward`.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value. Of the bundled puzzles `seed` decides, too; None: for
-            these 0.
-        **changes: Single options by their names: see `CtfOptions`.
+        options: All options in one object. `seed` also generates the bundled puzzles, for which
+            None is equivalent to 0.
+        **changes: Single options by name, which override `options`: see `CtfOptions`.
 
     Raises:
-        TaskError: The data is malformed, a task has no flag, or all need the network.
-        UsageError: There is no such option, or it makes no sense.
+        TaskError: The data is malformed, a task has no flag, or all tasks need the network.
+        UsageError: An option is unknown or invalid.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
@@ -121,26 +122,28 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         options: CtfOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = CtfOptions.of(options, changes)
+        options = CtfOptions.merge(options, changes)
         tasks = load_seeded(data, options.seed or 0, options.secret)
         _check(tasks)
         self.attempts = options.attempts or None
-        available_tasks = tasks if Policy.of(options.network).reaches_out else filter_offline(tasks)
+        available_tasks = (
+            tasks if Policy.parse(options.network).reaches_out else filter_offline(tasks)
+        )
         self._excluded_ids = {task.task_id for task in tasks} - {
             task.task_id for task in available_tasks
         }
-        self._folders = CtfStage.of(options, self.traits)
+        self._folders = CtfStage.from_options(options, self.traits)
         env_reward = choose_reward("ctf", options.reward, FlagReward)
         super().__init__(
             available_tasks, self._folders, self._open_shell, env_reward, options=options
         )
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Leave out the tasks that need a network that there is not: see `InterCodeEnv`."""
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+        """Exclude the tasks that need an unavailable network: see `InterCodeEnv.narrowed`."""
         available_tasks = (
             tasks
-            if Policy.of(options.get("network") or False).reaches_out
+            if Policy.parse(options.get("network") or False).reaches_out
             else filter_offline(tasks)
         )
         excluded_count = len(tasks) - len(available_tasks)
@@ -149,11 +152,15 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
         return available_tasks, note if excluded_count else ""
 
     def solution(self, task: Task) -> list[str]:
-        """Return the commands of ``metadata.solution``, if the task has any, and the flag."""
+        """Return the commands of ``metadata.solution``, if any, and the submission of the flag."""
         return [*task.metadata.get("solution", ()), f"submit {task.gold[0]}"]
 
     def select_task(self, options: Mapping[str, Any]) -> Task | None:
-        """See `InterCodeEnv.named`; a task that was left out is refused in words."""
+        """Return the selected task: see `InterCodeEnv.select_task`.
+
+        Raises:
+            TaskError: The task was excluded, because it needs the network.
+        """
         if (name := str(options.get("task_id"))) in self._excluded_ids:
             raise TaskError(
                 f"task {name!r} needs the network, which this environment does not have"
@@ -163,14 +170,14 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
     def _open_shell(self, sandbox: SandboxBackend) -> Interpreter:
         return open_shell(sandbox, self._folders.directory(self.episode_state.task))
 
-    def _attempt(self, task: Task, place: SandboxBackend, output: str | None) -> Episode:
-        """Record an attempt from the flag that was found."""
-        return replace(super()._attempt(task, place, None), answer=output)
+    def _attempt(self, task: Task, sandbox: SandboxBackend, output: str | None) -> Episode:
+        """Return an episode for an attempt, from the flag that the agent found."""
+        return replace(super()._attempt(task, sandbox, None), answer=output)
 
     def _reply(self, answer: str | None) -> Execution | None:
         task, submissions = self.episode_state.task, self.episode_state.submissions
         if self.attempts is not None and submissions.wrong >= self.attempts:
-            self.episode.metadata[NO_ATTEMPT_KEY] = True  # its forks have used up all
+            self.episode.metadata[NO_ATTEMPT_KEY] = True  # the forks used up all attempts
             return None
         if answer is None or is_flag(task, answer):
             return None
@@ -187,15 +194,15 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
                     return None
                 text += f" {format_count(remaining_attempts, 'more attempt')}."
             reply = Execution(f"{text}\n".encode(), ok=False, info=info)
-        self.episode.answer = None  # it is in the turn
+        self.episode.answer = None  # the turn holds the answer
         return reply
 
 
 def filter_offline(tasks: Dataset) -> Dataset:
-    """Keep the tasks that can be solved without the network.
+    """Return the tasks that can be solved without the network.
 
     Raises:
-        TaskError: There are none.
+        TaskError: All tasks need the network.
     """
     offline_tasks = tasks.filter(lambda task: NETWORK not in task.tags)
     if tasks and not offline_tasks:
@@ -204,17 +211,19 @@ def filter_offline(tasks: Dataset) -> Dataset:
 
 
 def _check(tasks: Dataset) -> None:
-    """Refuse tasks that cannot be solved, or whose `metadata` is malformed.
+    """Refuse tasks without a flag or with malformed `metadata`.
 
     Raises:
-        TaskError: It names the task and what is wrong with it.
+        TaskError: A task is invalid; the message names the task and the reason.
     """
     for task in tasks:
         if not task.gold:
             raise TaskError(f"{tasks.where(task)} has no flag under 'gold'")
         subtasks(task)
         solution = task.metadata.get("solution", [])
-        if not isinstance(solution, list) or not all(isinstance(part, str) for part in solution):
+        if not isinstance(solution, list) or not all(
+            isinstance(action, str) for action in solution
+        ):
             raise TaskError(f"task {task.task_id!r}: 'metadata.solution' must be a list of texts")
 
 
@@ -222,20 +231,23 @@ _LOOKS_INTO_OTHERS = ("chown", "dac_override", "fowner", "setgid", "setuid")
 
 
 class CtfStage(SandboxStage):
-    """Adds to a sandbox what a task's `metadata` asks for, a text if not said otherwise.
+    """A stage that adds assets and services from a task's `metadata`, in these fields.
 
-    - ``assets``: a folder of this machine, whose files, binary ones too, the task has. They are a
-      layer of its image, so that a reset copies nothing. ``assets_without``: names at its top that
-      the task does not have.
-    - ``binary_files``: an object of path → content in base64, for binary `files`. They
-      are written at each reset: for the small ones, of tasks that are made and thrown away.
-    - ``directory``: the absolute path of the task's folder, made if need be: there assets and
-      relative `files` lie, and setup, service and shell begin. Default: ``/ctf``.
-    - ``service``: a command that is started after the setup, in the background, and ends with the
-      episode. It runs as a user of its own, whose processes and files the agent cannot look into;
-      but where InterCode itself runs as an ordinary user, a sandbox has only one.
-    - ``service_input``: the service's standard input. What only the service may know goes here:
-      it is in no file, no variable and no command line.
+    Values are texts unless the entry names another type.
+
+    - ``assets``: a folder on the host whose files, including binary ones, belong to the task. The
+      files are a layer of the task's image, so a reset copies nothing. ``assets_without`` is a list
+      of top-level names in that folder that the task does not get.
+    - ``binary_files``: an object of path → base64 content, for binary `files`. Each reset writes
+      these files, which suits small files of generated tasks.
+    - ``directory``: the absolute path of the task's folder, created if missing. Default: ``/ctf``.
+      The folder holds assets and relative `files`, and is the working directory of setup, service
+      and shell.
+    - ``service``: a command that starts in the background after the setup and ends with the
+      episode. The service runs as a separate user, whose processes and files the agent cannot
+      read. If InterCode itself runs as an ordinary user, the sandbox has only one user.
+    - ``service_input``: the service's standard input, for the service's secrets. The input is in
+      no file, no environment variable and no command line.
     - ``health``: a command that exits with 0 when the service is ready.
     """
 
@@ -247,16 +259,16 @@ class CtfStage(SandboxStage):
         network: Network = False,
         default_image: str | None = None,
     ) -> None:
-        limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
+        limits = replace(limits or Limits(), debugger=True)  # some puzzles need gdb
         super().__init__(provider, image, limits, network, default_image)
         self._asset_archives: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose `metadata` or image makes no sense.
+        """Refuse a task with invalid `metadata` or an invalid image.
 
         Raises:
-            TaskError: A value has the wrong type, or there are no such assets.
-            ImageError: The image's name means nothing, or names a file that is not there.
+            TaskError: A value has the wrong type, or the assets are missing.
+            ImageError: The image's name is invalid, or names a missing file.
         """
         if not self.directory(task).startswith("/"):
             raise TaskError(f"task {task.task_id!r}: 'metadata.directory' must be absolute")
@@ -267,22 +279,25 @@ class CtfStage(SandboxStage):
         super().check(task)
 
     def limits(self, task: Task) -> Limits:
-        """Return what the task's sandbox may use.
+        """Return the resource limits of the task's sandbox.
 
         Raises:
-            TaskError: The agent could look into the task's service.
+            TaskError: With the task's capabilities, the agent could read the service's secrets.
         """
         limits = super().limits(task)
-        looks = [name for name in limits.capabilities if name in _LOOKS_INTO_OTHERS]
-        if looks and _text(task, "service") is not None:
+        inspection_capabilities = [
+            name for name in limits.capabilities if name in _LOOKS_INTO_OTHERS
+        ]
+        if inspection_capabilities and _text(task, "service") is not None:
             raise TaskError(
-                f"task {task.task_id!r}: with the capabilities {', '.join(looks)} the agent could "
-                "read the processes or files of the task's service: omit these capabilities"
+                f"task {task.task_id!r}: with the capabilities "
+                f"{', '.join(inspection_capabilities)} the agent could read the processes or "
+                "files of the task's service: omit these capabilities"
             )
         return limits
 
     def image(self, task: Task) -> str:
-        """The image that the task runs in, its assets laid over it."""
+        """Return the name of the task's image with its assets as a layer."""
         image = super().image(task)
         assets = _text(task, "assets")
         if assets is None:
@@ -296,26 +311,26 @@ class CtfStage(SandboxStage):
         return f"{image}+{self._asset_archives[key]}"
 
     def base(self, task: Task) -> str:
-        """The image below the assets."""
+        """Return the name of the image without the assets, which several tasks may share."""
         return "+".join([super().image(task), *self.layers])
 
     def directory(self, task: Task) -> str:
-        """The task's folder."""
+        """Return the absolute path of the task's folder."""
         return _text(task, "directory") or FOLDER
 
     def file_contents(self, task: Task) -> dict[str, bytes]:
-        """The content of the task's files, binary ones first."""
+        """Return the contents of the task's files by path, binary files first."""
         return {**_binary_files(task), **super().file_contents(task)}
 
     def service(self, task: Task) -> Service | None:
-        """The task's service."""
+        """Return the task's service; None if the task has none."""
         if (command := _text(task, "service")) is None:
             return None
         stdin = encode(_text(task, "service_input") or "")
         return Service(command, stdin, SERVICE_USER, _text(task, "health"))
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
-        # Assets have it in the image, and files make it: that saves a process.
+        # Assets contain the folder and relative files create it: both save a process.
         if _text(task, "assets") is None and not any(
             map(_is_inside_folder, self.file_contents(task))
         ):
@@ -334,7 +349,7 @@ class CtfStage(SandboxStage):
         stdin, directory = service.stdin, self.directory(task)
         try:
             result = sandbox.exec(argv, stdin=stdin, cwd=directory, user=service.user)
-        except LookupError:  # the sandbox has one user only
+        except LookupError:  # the sandbox has only one user
             result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         except PermissionError as error:
             raise TaskError(
@@ -351,7 +366,7 @@ def _await(sandbox: SandboxBackend, task: Task, health: str, directory: str) -> 
     deadline = time.monotonic() + HEALTH_TIMEOUT
     pause = 0.005
     while True:
-        # With its whole time limit, also the last one: it says what is wrong with the service.
+        # Every check, even the last, has its full time limit: its output explains a failure.
         result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         if result.ok:
             return
@@ -379,7 +394,9 @@ def _text(task: Task, name: str) -> str | None:
 
 def _names(task: Task, name: str) -> tuple[str, ...]:
     value = task.metadata.get(name) or ()
-    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(name_value, str) for name_value in value
+    ):
         raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be a list of texts")
     return tuple(value)
 

@@ -1,8 +1,8 @@
-"""Recipes: how a task's place is made, as a Dockerfile that other tools can build.
+"""Recipes: Dockerfiles that describe a task's workspace, for other tools.
 
-Built by a tool, an image has the files that `Stage.open` gives an agent, with three exceptions. The
-image ``host`` is this machine's and cannot be given away: ``base`` stands for it. A Debian suite
-is Docker's selection of packages. Times differ.
+The built image has the files of `Stage.open`, with three exceptions. The image ``host`` is local to
+this machine and cannot be exported: ``base`` replaces it. A Debian suite has Docker's selection of
+packages. Timestamps differ.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from intercode_sandbox.images.debian import RECIPES
 from intercode_sandbox.images.dockerfile.build import Options
 
 FOLDER = "intercode"
-"""The folder of a recipe's own files, beside its Dockerfile."""
+"""The folder of the files that a recipe adds, beside its Dockerfile."""
 _SCRIPT = "/intercode-setup"
-"""A path in the image, while it is built."""
+"""The temporary path of a script in the image during the build."""
 _BASE_LINE = re.compile(r"^(\s*FROM\s+(?:--platform=\S+\s+)?)(\S+)", re.IGNORECASE | re.MULTILINE)
 _STAGE = re.compile(r"^\s*FROM\s.*\sAS\s+(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 OWN_START = ("docker", "docker-daemon", "dockerfile", "oci", "digest")
-"""Schemes of images that say themselves how programs start in them."""
+"""Schemes of images that define environment variables, working directory and user themselves."""
 _EXPORTABLE_IMAGES = ("base", *RECIPES)
 _PACKAGES = re.compile(r"(?P<suite>[^\[]*)(?:\[(?P<packages>.*)\])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A program that runs from the beginning of an episode to its end."""
+    """A program that runs for the duration of an episode."""
 
     command: str
-    """The command that starts it, for a shell."""
+    """The shell command that starts the service."""
     stdin: bytes
-    """The standard input. It holds secrets of the program, and must not get into the image."""
+    """The standard input, which may hold secrets and must not be written to the image."""
     user: str
-    """The user that it runs as, ``uid:gid``."""
+    """The user of the service, ``uid:gid``."""
     health: str | None
-    """A command that exits with 0 when it is ready."""
+    """A command that exits with 0 when the service is ready; None: no check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a program starts in an image."""
+    """The environment variables, working directory and user of an image's programs."""
 
     env: Mapping[str, str] = field(default_factory=clean_environment)
     workdir: str = "/root"
@@ -59,32 +59,32 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a task's place is made."""
+class WorkspaceRecipe:
+    """A description of a task's workspace for other tools."""
 
     dockerfile: str
-    """The text of a Dockerfile."""
+    """The text of the Dockerfile."""
     files: Mapping[str, bytes]
-    """The files that it copies: path beside the Dockerfile → content."""
+    """The files that the Dockerfile copies: path beside the Dockerfile → content."""
     executable: frozenset[str]
-    """The paths of those files that are programs."""
+    """The paths in `files` that are executable."""
     carried: Mapping[str, str]
-    """The images after ``FROM`` that no registry has → their names in InterCode. Each is given to
-    an engine once: ``intercode images export NAME x.tar && docker import x.tar IMAGE``."""
+    """The images after ``FROM`` that no registry has → their names in InterCode. An engine imports
+    each image once: ``intercode images export NAME x.tar && docker import x.tar IMAGE``."""
     env: Mapping[str, str]
-    """The whole environment of an agent's programs."""
+    """All environment variables of an agent's programs."""
     workdir: str
-    """The directory in which they start."""
+    """The initial working directory of those programs."""
     user: str
     """The user of those programs, ``uid:gid``; empty: root."""
     limits: Limits
-    """The limits of the place; a program has those capabilities that they name."""
+    """The resource limits of the workspace, including the capabilities of its programs."""
     network: bool
-    """Whether the place reaches the network."""
+    """Whether the workspace has network access."""
     service: Service | None = None
 
     def write(self, folder: Path) -> Path:
-        """Write the Dockerfile and its files to a folder; return the Dockerfile's path."""
+        """Write the Dockerfile and its files to a folder, and return the Dockerfile's path."""
         dockerfile = folder / "Dockerfile"
         for path, content in {"Dockerfile": self.dockerfile.encode(), **self.files}.items():
             file = folder / path
@@ -94,16 +94,16 @@ class Recipe:
         return dockerfile
 
 
-class Writer:
-    """Writes a recipe line by line.
+class RecipeWriter:
+    """A builder of recipes that appends Dockerfile instructions.
 
     Args:
         image: InterCode's name of the image.
-        start: How programs start in it.
-        base: A name after ``FROM``, in place of the image that all is laid over.
+        start: How programs start in the image.
+        base: The name after ``FROM``, which replaces the base image.
 
     Raises:
-        UsageError: The image cannot be given to another tool.
+        UsageError: The image cannot be exported to another tool.
     """
 
     def __init__(self, image: str, start: Start, base: str | None = None) -> None:
@@ -135,7 +135,11 @@ class Writer:
         return [f"FROM {self._carry(scheme if not argument else str(_strip_additions(spec)))}"]
 
     def _carry(self, name: str) -> str:
-        """Return what is named after ``FROM`` for an image of InterCode's own."""
+        """Return the name after ``FROM`` for an image of InterCode, and add it to `carried`.
+
+        Raises:
+            UsageError: The image is in no registry and cannot be exported automatically.
+        """
         image_name = "base" if name == "host" else name
         if image_name not in _EXPORTABLE_IMAGES:
             raise UsageError(
@@ -146,7 +150,7 @@ class Writer:
         return image_name
 
     def _inline_dockerfile(self, options: Options) -> list[str]:
-        """Take over a Dockerfile with the files beside it."""
+        """Return the lines of an existing Dockerfile, and add the files beside it."""
         text = options.path.read_text(encoding="utf-8")
         stages = set(_STAGE.findall(text))
 
@@ -155,7 +159,7 @@ class Writer:
             if name in ("host", *_EXPORTABLE_IMAGES) and name not in stages:
                 name = self._carry(name)
             elif name.startswith(("/", "./", "../", "~")):
-                self._carry(name)  # which refuses it
+                self._carry(name)  # raises: a path is in no registry
             return f"{match[1]}{name}"
 
         for name, value in options.arguments.items():
@@ -169,9 +173,9 @@ class Writer:
 
     def _take_folder(self, dockerfile: Path) -> None:
         folder = dockerfile.parent
-        for place, folders, names in os.walk(folder):
+        for directory, folders, names in os.walk(folder):
             for name in (*names, *folders):
-                file = Path(place, name)
+                file = Path(directory, name)
                 if file == dockerfile or (file.is_dir() and not file.is_symlink()):
                     continue
                 if file.is_symlink() or not file.is_file():
@@ -191,7 +195,7 @@ class Writer:
                 break
 
     def _root(self, is_root: bool) -> None:
-        """Switch between root, who builds, and the user of the image."""
+        """Switch between root, for build steps, and the image's user."""
         if self._start.user:
             self._lines.append(f"USER {'0:0' if is_root else _account(self._start.user)}")
 
@@ -211,7 +215,7 @@ class Writer:
         ]
 
     def put(self, name: str, content: bytes) -> str:
-        """Add a file beside the Dockerfile; return its path."""
+        """Add a file beside the Dockerfile, and return its path."""
         path = f"{FOLDER}/{len(self.files)}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"
         self.files[path] = content
         return path
@@ -224,28 +228,28 @@ class Writer:
         limits: Limits,
         network: bool,
         service: Service | None,
-    ) -> Recipe:
-        """Add what a task needs, and return the recipe.
+    ) -> WorkspaceRecipe:
+        """Add the task's files and setup, and return the recipe.
 
         Args:
-            directory: Where its relative files and its setup begin, from the image's directory.
-            file_contents: Path → content of its files.
-            setup: A command that is run there.
-            limits: The limits of its place.
-            network: Whether it reaches the network.
-            service: What runs in it.
+            directory: The directory of relative files and setup, relative to the image's.
+            file_contents: The task's files: path → content.
+            setup: The setup command, run in `directory`; None: none.
+            limits: The resource limits of the workspace.
+            network: Whether the workspace has network access.
+            service: The service that runs in the workspace.
         """
         workdir = str(PurePosixPath(self._start.workdir, directory))
         owner = f"--chown={_account(self._start.user)} " if self._start.user else ""
         self._lines.append(f"WORKDIR {_escape_path(workdir)}")
         for path, content in file_contents.items():
             source = self.put(PurePosixPath(path).name, content)
-            place = str(PurePosixPath(workdir, path))
-            self._lines.append(f"COPY {owner}{_words(source, _escape_path(place))}")
+            target_path = str(PurePosixPath(workdir, path))
+            self._lines.append(f"COPY {owner}{_words(source, _escape_path(target_path))}")
         self._root(False)
         if setup is not None:
             self._lines.append(f"RUN {_words('/bin/bash', '--norc', '--noprofile', '-c', setup)}")
-        return Recipe(
+        return WorkspaceRecipe(
             dockerfile="\n".join([*self._lines, ""]),
             files=self.files,
             executable=frozenset(self._executable),
@@ -268,15 +272,15 @@ def _declare_argument(value: str, declaration: re.Match[str]) -> str:
 
 
 def _account(user: str) -> str:
-    """Return the user and the group; a Dockerfile knows no further groups."""
+    """Return the user and the group; a Dockerfile does not support further groups."""
     return user.partition(",")[0]
 
 
 def _words(*words: str) -> str:
-    """Write the arguments of an instruction, which no shell reads.
+    """Serialise the arguments of an instruction in exec form, which no shell parses.
 
     Raises:
-        UsageError: They are not Unicode.
+        UsageError: An argument is not valid Unicode.
     """
     text = json.dumps(words, ensure_ascii=False)
     try:
@@ -287,7 +291,7 @@ def _words(*words: str) -> str:
 
 
 def _escape_path(path: str) -> str:
-    """Keep a path's characters from being read as variables, escapes and quotes."""
+    """Escape the characters of a path that a Dockerfile treats as variables or quotes."""
     return re.sub(r"([$\\'\"])", r"\\\1", path)
 
 

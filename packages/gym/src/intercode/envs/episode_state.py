@@ -1,4 +1,8 @@
-"""The state of the episode that an environment plays, here or elsewhere."""
+"""Episode state: the current task, record, clock, submissions and end of an environment.
+
+`EpisodeEnv` is the base of all environments: local ones (`intercode.envs.base`) and remote ones
+(`intercode.envs.remote`). An `EpisodeState` holds the current episode's data.
+"""
 
 from __future__ import annotations
 
@@ -32,40 +36,44 @@ from intercode.registry import MESSAGES
 from intercode.task import Dataset, Task
 from intercode.tool_calls import Tool, ToolCall
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
-"""The errors that ``errors="value"`` turns into values: no caller's, no agent's, and none that
-every other episode meets (`SandboxUnavailableError`)."""
+"""The errors that ``errors="value"`` turns into values. Errors of the caller or the agent are not
+among them, and `SandboxUnavailableError` is excluded, because every other episode would raise it.
+"""
 SHOWN = ("timed_out", "restarted", "truncated", "gone")
-"""The facts that `info` takes over from an execution: none that differs from run to run."""
+"""The facts of an execution that `info` includes; facts that vary from run to run are excluded."""
 
 
 class Submissions:
-    """The submissions of an episode and of all its forks: what one has tried, all have tried."""
+    """The submission counts that an episode shares with all its forks.
+
+    The shared count prevents an agent from gaining attempts by forking.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.total = 0
         self.wrong = 0
-        """The number of those that were refused, and did not end an episode."""
+        """The number of refused submissions, which did not end an episode."""
 
     def add(self, *, wrong: bool = False) -> None:
-        """Count one, or count one as wrong that was counted."""
+        """Count a submission; with `wrong`, mark an already counted submission as wrong."""
         with self._lock:
             self.total += not wrong
             self.wrong += wrong
 
     def __deepcopy__(self, memo: object) -> Submissions:
-        """Return itself: forks share it."""
+        """Return the same object, because forks share the counts."""
         return self
 
 
 class EpisodeState:
-    """The state of an environment's episode: its task, its record, its clock and its end.
+    """The state of an environment's episode: task, record, clock and end.
 
-    An `InterCodeEnv` holds one, and so does an environment whose episodes take place elsewhere
-    (`intercode.envs.remote`). Sandboxes and interpreters are not part of it.
+    An `InterCodeEnv` holds an episode state, and so does a remote environment
+    (`intercode.envs.remote`). Sandboxes and interpreters are not part of the state.
 
     Args:
         options: The environment's options.
@@ -74,13 +82,13 @@ class EpisodeState:
     def __init__(self, options: EnvOptions) -> None:
         self._errors = options.errors
         self.seed = options.seed
-        """The seed of the next reset that names none."""
+        """The seed of the next reset without a seed."""
         self._order: Iterator[Task] | None = None
-        """The tasks to come."""
+        """The remaining tasks of the current order."""
         self._task: Task | None = None
         self._episode: Episode | None = None
         self._start_time = 0.0
-        """The time at which the episode began; a fork's, as if it had begun here."""
+        """The monotonic time of the episode's start; a fork's is shifted by its elapsed seconds."""
         self.failure: Exception | None = None
         """The failure of the last reset, which the next step raises."""
         self.submissions = Submissions()
@@ -91,7 +99,7 @@ class EpisodeState:
         """The record of the episode since the last `reset`, finished or running.
 
         Raises:
-            EnvironmentStateError: There is none yet.
+            EnvironmentStateError: No episode has started yet.
         """
         if self._episode is None:
             raise EnvironmentStateError("there is no episode yet: call reset() first")
@@ -102,28 +110,29 @@ class EpisodeState:
         """The task of the episode.
 
         Raises:
-            EnvironmentStateError: There is no episode yet.
+            EnvironmentStateError: No episode has started yet.
         """
         assert self.episode is not None and self._task is not None
         return self._task
 
     @property
     def is_begun(self) -> bool:
-        """Whether there has been an episode."""
+        """Whether any episode has started."""
         return self._episode is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether there is an episode that has not ended."""
+        """Whether an episode has started and not ended."""
         return self._episode is not None and self._episode.status == "running"
 
     def begin(self, env: Any, task: Task | None, seed: int | None) -> Task:
         """Begin an episode, and return its task.
 
         Args:
-            env: The environment: its name, its tasks, its source of random numbers.
-            task: The task; None: the next one of a seeded order, after which another one begins.
-            seed: The seed of the episode and of a new order; None: `seed`, which holds for once.
+            env: The environment, with its name, tasks and random generator.
+            task: The task; None: the next task of a seeded order. A new order follows its end.
+            seed: The seed of the episode and of a new order; None: the attribute `seed`, which
+                is used once.
         """
         seed, self.seed = (self.seed if seed is None else seed), None
         gymnasium.Env.reset(env, seed=seed)
@@ -139,8 +148,8 @@ class EpisodeState:
 
         Args:
             task: The task.
-            episode: The record, with the seconds that it has taken so far.
-            submissions: The count that a fork shares with its siblings.
+            episode: The record, with its elapsed seconds.
+            submissions: The counts that a fork shares with its siblings.
         """
         self._task, self._episode, self.submissions = task, episode, submissions
         self.failure = None
@@ -148,27 +157,27 @@ class EpisodeState:
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Count the seconds from those of the record on."""
+        """Start the clock at the record's elapsed seconds."""
         self._start_time = time.monotonic() - self.episode.seconds
 
     @property
     def seconds(self) -> float:
-        """The seconds that the episode has taken."""
+        """The elapsed seconds of the episode."""
         return time.monotonic() - self._start_time
 
     def check(self, action: object, *, is_open: bool) -> None:
-        """Refuse an action that cannot be taken.
+        """Refuse an action that cannot be executed.
 
         Args:
             action: The action.
-            is_open: Whether there is something that can take it.
+            is_open: Whether an interpreter or a remote episode accepts actions.
 
         Raises:
-            EnvironmentStateError: There is no episode, or it has ended.
+            EnvironmentStateError: No episode has started, or it has ended.
             ActionError: The action is not a text.
-            Exception: `failure`, once.
+            Exception: The error in `failure`, raised once.
         """
-        if (error := self.failure) is not None:  # of `reset`, which cannot truncate
+        if (error := self.failure) is not None:  # from `reset`, which cannot truncate an episode
             self.failure = None
             raise error
         if self.episode.status != "running" or not is_open:
@@ -177,14 +186,16 @@ class EpisodeState:
             raise ActionError(f"an action must be a text, not {type(action).__name__}")
 
     def ended_error(self) -> EnvironmentStateError:
-        """Return the error of an action after the end of the episode."""
+        """Return the error for an action after the end of the episode."""
         reason = ""
         if name := self.episode.metadata.get("interrupted"):
             reason = f": {name} has interrupted an action before its observation came"
         return EnvironmentStateError(f"the episode has ended{reason}: call reset() first")
 
     def ending(self, action: str, *, takes_answer: bool) -> Status | None:
-        """Return the status with which an action ends the episode; None: the action is executed.
+        """Return the status with which an action ends the episode; None: the action is code.
+
+        A submission's answer is stored in the episode's record.
 
         Args:
             action: The action.
@@ -197,13 +208,13 @@ class EpisodeState:
         return "skipped" if word == "skip" and not answer else None
 
     def interrupt(self, error: BaseException) -> None:
-        """End the running episode by an exception, if that is the caller's."""
+        """End the running episode as an error if the exception is the caller's (Ctrl-C, alarm)."""
         if self.is_running and is_callers(error):
             self._fail(error)
 
     @contextmanager
     def recording_failures(self) -> Iterator[None]:
-        """End the episode as an error, and raise it, where a failure is not the agent's fault."""
+        """End the episode as an error if the block raises an exception, and propagate it."""
         try:
             yield
         except BaseException as error:
@@ -213,8 +224,8 @@ class EpisodeState:
     def _fail(self, error: BaseException) -> None:
         """End the episode as an error.
 
-        An exception of the caller has struck before an observation came. The effects of the action
-        are not known, and its observation could be taken for another one's.
+        An exception of the caller arrives before the observation. The effects of the action are
+        then unknown, and its late observation could be mistaken for that of a later action.
         """
         name = type(error).__name__
         self.episode.status = "error"
@@ -226,11 +237,14 @@ class EpisodeState:
             self.episode.metadata["interrupted"] = name
 
     def failure_info(self, error: Exception, max_turns: int) -> dict[str, Any]:
-        """Return the `info` of an episode that failed; or raise the error, where none is a value.
+        """Return the `info` of a failed episode, or raise the error if it must not be a value.
 
         Args:
-            error: The failure, one of `VALUES`.
+            error: The failure, an instance of `VALUES`.
             max_turns: As for `info`.
+
+        Raises:
+            Exception: `error` itself, unless ``errors="value"`` applies to it.
         """
         is_permanent = isinstance(error, SandboxUnavailableError)
         is_ours = self.episode.status == "error" and "interrupted" not in self.episode.metadata
@@ -238,13 +252,13 @@ class EpisodeState:
             raise error
         name, message = type(error).__name__, str(error)
         kind = "task" if failure_kind(name) == "refused" else "infrastructure"
-        if isinstance(error, (TaskError, RewardError)):  # it may quote gold
+        if isinstance(error, (TaskError, RewardError)):  # the message may quote gold
             message = "the task's own part failed: env.episode.error says why"
         facts = {"kind": kind, "type": name, "message": message}
         return {**self.info(max_turns), "error": facts}
 
     def first_info(self, max_turns: int, turn: Turn | None = None) -> dict[str, Any]:
-        """Return the `info` with which an episode or a fork begins."""
+        """Return the `info` at the start of an episode or a fork."""
         return {**self.info(max_turns, turn), "query": self.episode.query, "tags": self.task.tags}
 
     def info(
@@ -253,9 +267,9 @@ class EpisodeState:
         """Return the `info` of `reset` and `step`.
 
         Args:
-            max_turns: The turns that the environment allows.
-            turn: The last action's.
-            score: The reward, if there is one.
+            max_turns: The environment's turn limit.
+            turn: The turn of the last action.
+            score: The score, if the turn was scored.
         """
         turn_count = len(self.episode.turns)
         info: dict[str, Any] = {
@@ -278,7 +292,7 @@ class EpisodeState:
         return info
 
     def render_text(self, prompt: str) -> str:
-        """Return the episode so far, as a terminal would show it."""
+        """Return the episode so far as terminal text."""
         episode = self.episode
         lines = [f"# {episode.query}"]
         for turn in episode.turns:
@@ -289,20 +303,20 @@ class EpisodeState:
 
 
 class EpisodeEnv(gymnasium.Env[str, str]):
-    """An environment with its episode's record, whose tasks are tried here or elsewhere.
+    """The base class of local and remote environments, with the current episode's record.
 
     Args:
         dataset: The tasks.
         options: The options.
 
     Raises:
-        TaskError: There are no tasks.
+        TaskError: The dataset holds no tasks.
     """
 
     name: ClassVar[str]
     """The environment's short name, for the record."""
     traits: Traits = SHELL
-    """The environment's traits; one composed by hand has those of its language."""
+    """The environment's traits; without a class, those of its language."""
 
     def __init__(self, dataset: Dataset, options: EnvOptions) -> None:
         if not dataset:
@@ -314,32 +328,33 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self.episode_state = EpisodeState(options)
-        self._calls = OneCaller("this environment", self._release)
+        self._calls = CallGuard("this environment", self._release)
 
     @property
     def episode(self) -> Episode:
         """The episode since the last `reset`, finished or running.
 
         Raises:
-            EnvironmentStateError: There is none yet.
+            EnvironmentStateError: No episode has started yet.
         """
         return self.episode_state.episode
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action.
+        """Execute an action, and score the episode if the action ends it.
 
         Returns:
-            Observation, reward, whether the episode was ended, whether it was truncated, info.
+            Observation, reward in [0, 1], whether the episode terminated, whether it was
+            truncated, and `info`.
 
         Raises:
-            EnvironmentStateError: There is no episode, or it has ended; or the environment was made
-                by another process, or another thread is using it. An exception of the caller
-                (Ctrl-C, the handler of an alarm) that comes before the observation ends it.
+            EnvironmentStateError: No episode has started, or it has ended; or another process made
+                the environment, or another thread is using it. An exception of the caller (Ctrl-C,
+                the handler of an alarm) before the observation also ends the episode.
             ActionError: The action is not a text.
-            SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
-                error, never as a reward.
-            RewardError: The episode cannot be scored. With ``errors="value"`` this and the one
-                before truncate the episode, with the reward NaN and ``info["error"]``.
+            SandboxError: The infrastructure, not the agent's processes, lost the sandbox. The
+                episode counts as an error, never as a reward.
+            RewardError: The episode cannot be scored. With ``errors="value"`` this error and the
+                one before truncate the episode, with the reward NaN and ``info["error"]``.
         """
         try:
             with self._calls:
@@ -355,77 +370,78 @@ class EpisodeEnv(gymnasium.Env[str, str]):
 
     @abstractmethod
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action of the running episode, as `step` does."""
+        """Execute an action of the running episode; `step` calls this method."""
 
     def interrupt(self, error: BaseException) -> None:
-        """End the running episode by an exception, if that is the caller's.
+        """End the running episode as an error if the exception is the caller's (Ctrl-C, alarm).
 
-        Call it between two calls of others, or where one of them has raised the exception.
+        Call this method between two other calls, or after one of them raised the exception.
         """
         self.episode_state.interrupt(error)
 
     def _encode_output(self, data: DataT) -> DataT:
-        """Return what leaves the environment."""
+        """Return an output of the environment in its external form; the default is unchanged."""
         return data
 
     def _release(self) -> None:
-        """Free what the episode holds."""
+        """Free the resources of the episode."""
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools of the environment, each with name, description and a JSON schema.
+        """The tools of the environment, each with name, description and JSON schema.
 
-        `call` calls one; `intercode.tools` makes functions of them.
+        `call` calls a tool; `intercode.tools` converts the tools to functions.
         """
         return list_tools(self.traits)
 
     def call(
         self, name: str, arguments: Mapping[str, Any]
     ) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action by calling one of the `tools`.
+        """Execute an action by calling one of the `tools`.
 
-        A call that makes no sense (no such tool, an argument that is missing) is the model's
-        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
+        An invalid call (an unknown tool, a missing argument) is the model's mistake. The call
+        counts as a turn marked ``invalid``, whose observation describes the mistake.
 
         Args:
-            name: The tool.
-            arguments: Its arguments by name.
+            name: The tool's name.
+            arguments: The tool's arguments by name.
 
         Returns:
-            Observation, reward, whether the episode was ended, whether it was truncated, info.
+            Observation, reward, whether the episode terminated, whether it was truncated, and
+            `info`, as from `step`.
 
         Raises:
-            EnvironmentStateError, SandboxError, RewardError: As `step`.
+            EnvironmentStateError, SandboxError, RewardError: As for `step`.
         """
         return self.step(read_action(ToolCall("", name, arguments), self.traits))
 
     def messages(self, style: str = "chat") -> list[dict[str, Any]]:
-        """Tell the episode so far as chat messages, for a model, for training, or for a log.
+        """Return the episode so far as chat messages, for a model, for training, or for a log.
 
-        A model that plays it may be asked for the next one. Bytes that no JSON can carry are
-        replaced, and long observations shortened, save in ``plain``.
+        A model can continue the messages of a running episode. Except in ``plain``, bytes that
+        JSON cannot represent are replaced, and long observations are shortened.
 
         Args:
             style: ``"chat"``: a system prompt, the task, actions as blocks of code; ``"tools"``:
-                actions as calls of `tools`; ``"plain"``: query, actions and observations as they
-                are.
+                actions as calls of `tools`; ``"plain"``: query, actions and observations,
+                unchanged.
 
         Returns:
-            Messages as OpenAI's chat completions have them.
+            Messages in the format of OpenAI's chat completions.
 
         Raises:
-            UsageError: There is no such style.
-            EnvironmentStateError: There is no episode yet.
+            UsageError: The style is unknown.
+            EnvironmentStateError: No episode has started yet.
         """
         chat_messages: list[dict[str, Any]] = MESSAGES.get(style)(self, self.episode_state.task)
         return self._encode_output(chat_messages) if style == "plain" else chat_messages
 
 
 def choices(options: Mapping[str, Any] | None, **arguments: Any) -> dict[str, Any]:
-    """Return the choice of a task that `reset` is given, by its arguments or by its options.
+    """Merge the arguments and options of `reset` that select a task.
 
     Raises:
-        UsageError: A choice is given twice.
+        UsageError: The options are not a mapping of names, or a selection is given twice.
     """
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"the options of reset are a dict, not {type(options).__name__}")

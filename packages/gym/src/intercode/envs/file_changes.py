@@ -1,4 +1,4 @@
-"""The effect of each turn on files, for the record: the difference of two looks at a sandbox."""
+"""File changes of each turn, for the record: the difference between two listings of a sandbox."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from intercode.errors import OutputLimitError
 from intercode_sandbox.base import Change
 
 FILES = 100
-"""The most paths that the record of a turn lists."""
+"""Maximum number of paths in the record of a turn."""
 TEXT = 4096
-"""The most bytes that are kept of a file's content."""
+"""Maximum bytes of one file's content in the record."""
 MAX_FILE_SIZE = 65536
-"""Of a larger file nothing is read."""
+"""Maximum size in bytes of a file whose content is read."""
 ALL_TEXT = 65536
-"""The most bytes that are kept of all contents of a turn."""
+"""Maximum bytes of all file contents in the record of a turn."""
 
 
 @runtime_checkable
 class SupportsFileChanges(Protocol):
-    """A place whose files can be compared with its image."""
+    """A workspace whose files can be compared with its image."""
 
     def changes(self) -> list[Change]:
-        """List all that differs from the image, sorted by path."""
+        """List all differences from the image, sorted by path."""
 
     def read_file(self, path: str, limit: int = ...) -> bytes:
         """Return the content of a regular file."""
 
 
 class FileChangeTracker:
-    """Compares a place with the last look at it.
+    """A tracker that compares a workspace's files with the previous listing.
 
     Args:
-        place: The place; turns are not blamed for what differs from its image now.
+        workspace: The workspace. Differences from its image at this moment belong to no turn.
 
     Raises:
-        SandboxError: The place is lost.
+        SandboxError: The workspace is lost.
     """
 
-    def __init__(self, place: SupportsFileChanges) -> None:
-        self.place = place
+    def __init__(self, workspace: SupportsFileChanges) -> None:
+        self.workspace = workspace
         self._last_changes = self._look()
 
     def turn(self) -> TurnChanges:
-        """Return what has changed since the last look.
+        """Return the file changes since the previous listing.
 
         Raises:
-            SandboxError: The place is lost.
+            SandboxError: The workspace is lost.
         """
         previous_changes, self._last_changes = self._last_changes, self._look()
         paths = sorted(
@@ -67,17 +67,17 @@ class FileChangeTracker:
         return TurnChanges(tuple(files), len(paths) - len(files))
 
     def _look(self) -> dict[str, Change]:
-        return {change.path: change for change in self.place.changes()}
+        return {change.path: change for change in self.workspace.changes()}
 
     def _add_text(self, file: FileChange, remaining_bytes: int) -> FileChange:
-        """Add the beginning of a file's content, within what is left for the turn."""
+        """Return the change with the beginning of the file's content, within the turn's limit."""
         if file.kind == "deleted" or file.type != "file":
             return file
         if file.size > MAX_FILE_SIZE:
             return replace(file, cut=True)
         try:
-            content = self.place.read_file(file.path, MAX_FILE_SIZE)
-        except (OSError, OutputLimitError):  # a program in the background was quicker
+            content = self.workspace.read_file(file.path, MAX_FILE_SIZE)
+        except (OSError, OutputLimitError):  # a background program changed the file meanwhile
             return replace(file, cut=True)
         if b"\0" in content:
             return file
@@ -86,12 +86,12 @@ class FileChangeTracker:
 
 
 def _describe_change(previous_change: Change | None, current_change: Change | None) -> FileChange:
-    """Return the difference of two looks at a path, of which one is None where it is the image's.
+    """Return the difference between two states of a path.
 
-    Both tell the difference from the image; the result is that from each other.
+    Each argument is the path's change from the image, and None if the path is as in the image.
     """
     change = current_change or previous_change
-    assert change is not None  # else there were no difference
+    assert change is not None  # the caller compares only different states
     was_there, is_there = presence(previous_change, current_change)
     kind: Literal["added", "modified", "deleted"] = "modified" if was_there else "added"
     if not is_there:
@@ -108,10 +108,10 @@ def presence(previous_change: Change | None, current_change: Change | None) -> t
     """Return whether a path existed, and whether it exists now, by its changes from the image.
 
     Args:
-        previous_change: The change then; None: as in the image.
-        current_change: The change now; None: as in the image. One of the two is a change.
+        previous_change: The previous change; None: as in the image.
+        current_change: The current change; None: as in the image. At most one change is None.
     """
     change = previous_change or current_change
-    assert change is not None  # else there were no difference
+    assert change is not None  # the caller compares only different states
     was_there = change.kind != ("deleted" if previous_change else "added")
     return was_there, current_change.kind != "deleted" if current_change else change.kind != "added"

@@ -1,4 +1,7 @@
-"""The outcome of gold as data: for who exports tasks, never for an agent."""
+"""The outcome of gold (the reference solution) as data, for operators who export tasks.
+
+An outcome contains the solution, so an agent must never read it.
+"""
 
 from __future__ import annotations
 
@@ -27,29 +30,29 @@ _TYPES: Mapping[int, FileType] = {
 
 @dataclass(frozen=True, slots=True)
 class GoldOutcome:
-    """The effect of a task's first gold in a place of the task's. It tells the solution."""
+    """The effect of a task's first gold in a workspace of the task; contains the solution."""
 
     changes: tuple[Change, ...]
-    """The paths that gold changed, sorted, each as compared with the place that an agent is given.
-    Empty where a place is a database."""
+    """The paths that gold changed, sorted, each compared with the workspace that an agent receives.
+    Empty if the workspace is a database."""
     contents: Mapping[str, bytes] = field(repr=False)
-    """By path, the content of each regular file and the target of each symlink among them."""
+    """Path → content of each changed regular file, or target of each changed symlink."""
     output: str
-    """The output of its last action, exactly; empty if there was none. Rewards compare it as they
-    say: `intercode.rewards.answer_types.normalise` makes two outputs comparable."""
+    """The exact output of gold's last action; empty if no action ran. Each reward defines its own
+    comparison: `intercode.rewards.answer_types.normalise` makes two outputs comparable."""
     answer: str | None = None
-    """The answer that it submits, for instance a flag."""
+    """The answer that gold submits, for instance a flag."""
 
     def sha256(self, path: str) -> str:
         """Return the hash that ``sha256sum`` prints for a file, or for a symlink's target.
 
         Raises:
-            KeyError: Gold leaves no file and no symlink there.
+            KeyError: Gold changed no file and no symlink at that path.
         """
         return sha256(self.contents[path])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types, with a ``sha256`` for each change in place of the contents."""
+        """Return plain JSON types, in which a ``sha256`` of each change replaces its content."""
         rows = [
             {
                 **{name: value for name, value in asdict(change).items() if name != "digest"},
@@ -61,28 +64,28 @@ class GoldOutcome:
 
 
 def play_gold(env: Any, task: Task) -> GoldOutcome:
-    """Solve a task by its gold, and look at the outcome.
+    """Run a task's gold, and return the outcome.
 
     Args:
-        env: An `InterCodeEnv` for this alone, with this task alone.
+        env: An `InterCodeEnv` for this purpose, whose only task is `task`.
         task: The task.
 
     Raises:
         TaskError: The task has no gold.
-        RewardError: Gold ran into a limit, or ended its own place.
+        RewardError: Gold exceeded a limit, or ended its own workspace.
     """
     if not task.gold:
         raise TaskError(f"task {task.task_id!r} has no 'gold', so its expected outcome is unknown")
     *actions, submission = env.solution(task)
     env.max_turns = len(actions) + 1
     env.reset()
-    place = env.place
-    sandbox = place if isinstance(place, SandboxBackend) else None
+    workspace = env.workspace
+    sandbox = workspace if isinstance(workspace, SandboxBackend) else None
     initial_changes = _changes(sandbox)
     for action in actions:
         env.step(action)
         _refuse_trouble(task, env.episode.turns[-1].info, action)
-    place.kill()
+    workspace.kill()
     final_changes = _changes(sandbox)
     changes, contents = [], {}
     if sandbox is not None:
@@ -92,17 +95,21 @@ def play_gold(env: Any, task: Task) -> GoldOutcome:
             for path in paths
         ]
         contents = {
-            change.path: data
+            change.path: content
             for change in changes
-            if (data := _content(sandbox, change)) is not None
+            if (content := _content(sandbox, change)) is not None
         }
     answer = submission.partition(" ")[2] or None
     return GoldOutcome(tuple(changes), contents, last_output(env.episode) or "", answer)
 
 
 def _refuse_trouble(task: Task, info: Mapping[str, Any], action: str) -> None:
-    troubles = {"timed_out": "ran into the time limit", ENDED: "ended its own sandbox", **TROUBLES}
-    for name, description in troubles.items():
+    descriptions = {
+        "timed_out": "ran into the time limit",
+        ENDED: "ended its own sandbox",
+        **TROUBLES,
+    }
+    for name, description in descriptions.items():
         if info.get(name):
             raise RewardError(f"task {task.task_id!r}: gold {description}: {action}")
 
@@ -114,9 +121,9 @@ def _changes(sandbox: SandboxBackend | None) -> dict[str, Change]:
 def _compare_change(
     sandbox: SandboxBackend, path: str, initial_change: Change | None, final_change: Change | None
 ) -> Change:
-    """Compare a path with what it was before gold, where both are compared with the image."""
+    """Return a path's change by gold, from its changes relative to the image before and after."""
     change = initial_change or final_change
-    assert change is not None  # they differ
+    assert change is not None  # the caller compares only different states
     was_there, is_there = presence(initial_change, final_change)
     if not is_there:
         return Change(path, "deleted", change.type)
@@ -132,7 +139,11 @@ def _compare_change(
 
 
 def _describe_image_path(sandbox: SandboxBackend, path: str) -> Change:
-    """Describe a path that is again as in the image, which `changes` leaves out."""
+    """Describe a path that gold restored to the image's state, which `changes` omits.
+
+    Raises:
+        RewardError: The path cannot be read.
+    """
     result = sandbox.exec(["stat", "-c", "%f %u %g %s", "--", encode(path)])
     if not result.ok:
         raise RewardError(f"{path} cannot be inspected: {decode(result.stderr).strip()}")
@@ -148,7 +159,7 @@ def _content(sandbox: SandboxBackend, change: Change) -> bytes | None:
     if change.type == "file":
         try:
             return sandbox.read_file(change.path)
-        except PermissionError:  # a mode of gold's own making, which is known already
+        except PermissionError:  # gold set the mode, and `change` already records it
             sandbox.exec(["chmod", "u+r", "--", encode(change.path)])
             return sandbox.read_file(change.path)
     if change.type == "symlink":

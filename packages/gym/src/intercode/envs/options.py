@@ -1,18 +1,18 @@
-"""The options of environments: names, types, defaults, bounds and help texts, once for all readers.
+"""Options of environments: the single source of names, types, defaults, bounds and help texts.
 
-An environment's class names the options that it takes, ``Options``, a subclass of `EnvOptions`. Its
-constructor, `intercode.make`, the command line, ``intercode.toml`` and the reference are made from
-their fields. An environment from outside the package may have a subclass of its own::
+The attribute ``Options`` of an environment's class is a subclass of `EnvOptions`. The fields of
+that subclass define the arguments of the constructor, `intercode.make`, the command line,
+``intercode.toml`` and the reference. An environment of another package may define a subclass::
 
     class MazeOptions(SandboxOptions, frozen=True, kw_only=True):
         width: Annotated[int, Meta(description="cells in a row", ge=2)] = 8
 
-`list_class_options` lists the fields with all that a reader of text needs to know about them, and
-`list_constructor_options` those that the constructor of an environment takes. A field whose type is
-an object of Python, or a name for one, is a text there.
+`list_class_options` lists a class's fields with the facts that text formats need, and
+`list_constructor_options` lists the options of an environment's constructor. In text formats, a
+field whose type is a Python object (or its name) takes a text.
 
-Runs with different values of an option are different runs, unless its field says otherwise by its
-role: see `Role`.
+Runs with different values of an option are different runs, unless the field's role excludes the
+option from a run's identity: see `Role`.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from intercode_sandbox.units import LIMITS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from intercode.databases.base import Engine
+    from intercode.databases.base import DatabaseEngine
     from intercode.rewards.gold import GoldCache
     from intercode_sandbox.base import Provider
 
-    # Any reward: a function, a `Reward`, a judge; or a name.
+    # A reward: a function, a `Reward`, a judge, or a name.
     RewardValue = str | Callable[..., Any] | Any
     ProviderValue = str | Provider
-    EngineValue = str | Engine
+    EngineValue = str | DatabaseEngine
     PathValue = str | Path
     CacheValue: TypeAlias = bool | GoldCache
-else:  # what a text can say
+else:  # the types of values in text formats
     RewardValue = ProviderValue = EngineValue = PathValue = str
     CacheValue = bool
 
 Role = Literal["identifies", "described", "presentation", "resources", "session"]
-"""The part of an option in a run's identity.
+"""The role of an option in a run's identity.
 
-- ``identifies``: the value is part of it.
-- ``described``: what the value leads to is part of it, by a digest or another fact of the record.
-- ``presentation``: it changes what is shown or kept, and nothing that an agent or a reward sees.
-- ``resources``: it changes how fast a run is.
-- ``session``: each session of a run may have its own.
+- ``identifies``: the value is part of the identity.
+- ``described``: the value's effect is part of it, by a digest or another fact of the record.
+- ``presentation``: the value changes output or records, but nothing an agent or a reward reads.
+- ``resources``: the value changes only the speed of a run.
+- ``session``: the value may differ between the sessions of a run.
 """
 _PLAIN_TYPES = (str, int, float, bytes, list, tuple, dict, set)
 _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
@@ -169,7 +169,7 @@ BINARY_OPTIONS: dict[str, tuple[str | None, str]] = {
     "errors": ("raise", "value"),
     "history": ("none", "full"),
 }
-"""Options with two values."""
+"""Options with exactly two valid values, of which the first is the default."""
 _LIMITS = Limits()
 
 
@@ -178,9 +178,9 @@ def _limit(description: str, metavar: str, **extra: Any) -> Meta:
 
 
 class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of `Limits` that are options by themselves; None: as in `limits`.
+    """The fields of `Limits` as single options; None: the value in `limits`.
 
-    `intercode_sandbox.units.LIMITS` reads and checks their values, from all sources alike.
+    `intercode_sandbox.units.LIMITS` parses and validates the values of every source.
     """
 
     timeout: Annotated[
@@ -207,12 +207,12 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class EnvOptions(LimitOptions, frozen=True, kw_only=True):
-    """The options that every environment takes.
+    """The options of every environment.
 
-    A limit that is given by its name is put into `limits`, where it comes before the others.
+    A single limit (such as ``memory``) is merged into `limits` and overrides the value there.
 
     Raises:
-        UsageError: A value has the wrong type, or is out of its bounds.
+        UsageError: A value has the wrong type, or is out of bounds.
     """
 
     sandbox: Annotated[
@@ -269,16 +269,18 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
     ] = "raise"
 
     def __post_init__(self) -> None:
-        """Refuse wrong values, which msgspec does only where it reads a text; merge the limits."""
+        """Validate the values and merge the limits; msgspec validates only when it decodes."""
         for name, option in list_class_options(type(self)).items():
             value = getattr(self, name)
             if name not in LIMITS and (requirement := option.requirement(value)):
                 raise UsageError(f"{name} must be {requirement}, not {value!r}")
-        single = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
-        single = {name: value for name, value in single.items() if value is not None}
-        if single or self.limits is not None:
-            msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **single))
-        for name in single:
+        limit_options = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
+        limit_options = {name: value for name, value in limit_options.items() if value is not None}
+        if limit_options or self.limits is not None:
+            msgspec.structs.force_setattr(
+                self, "limits", Limits.merge(self.limits, **limit_options)
+            )
+        for name in limit_options:
             msgspec.structs.force_setattr(self, name, None)
         for name, (first_value, second_value) in BINARY_OPTIONS.items():
             if (value := getattr(self, name, first_value)) not in (first_value, second_value):
@@ -287,18 +289,21 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
                 )
 
     @classmethod
-    def of(
+    def merge(
         cls: type[_OptionsT], options: EnvOptions | None, changes: Mapping[str, Any]
     ) -> _OptionsT:
-        """Merge the two ways in which a constructor is given options.
+        """Merge a constructor's options object with its single options.
 
         Args:
             options: An instance of this class; None: the defaults.
-            changes: Single options, which come before those. ``provider`` is an older name of
-                ``sandbox``.
+            changes: Single options by name, which override `options`. ``provider`` is an older
+                name of ``sandbox``.
+
+        Returns:
+            An instance of this class.
 
         Raises:
-            UsageError: There is no such option, or a value is out of its bounds.
+            UsageError: An option is unknown, or a value is out of bounds.
         """
         if not isinstance(options, (cls, type(None))):
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
@@ -314,7 +319,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
 
 
 class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
-    """The options of an environment whose tasks are tried in sandboxes."""
+    """The options of an environment whose tasks run in sandboxes."""
 
     image: Image = None
     default_image: DefaultImage = None
@@ -325,13 +330,13 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     reward: RewardOption = None
 
     def __post_init__(self) -> None:
-        """Refuse a network that makes no sense."""
+        """Validate the values, including the network policy."""
         super().__post_init__()
-        Policy.of(self.network)
+        Policy.parse(self.network)
 
 
 class ShellOptions(SandboxOptions, frozen=True, kw_only=True):
-    """The options of an environment in which an agent from outside can play."""
+    """The options of a shell environment that external agents can use."""
 
     ignore: Ignore = ()
 
@@ -409,7 +414,7 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
     cache_gold: CacheGold = True
 
     def __post_init__(self) -> None:
-        """Refuse capabilities, which only root of a shell has a use for."""
+        """Validate the values, and refuse capabilities: only a root shell can use them."""
         super().__post_init__()
         if self.limits is not None and self.limits.capabilities:
             raise UsageError("SQL takes no capabilities: they are for tasks with a shell")
@@ -439,12 +444,12 @@ class SweOptions(ShellOptions, frozen=True, kw_only=True):
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """An option, as a reader of texts sees it."""
+    """An option with the facts that text formats need."""
 
     name: str
     kinds: tuple[type, ...]
-    """The types that a value of TOML or JSON may have: some of str, bool, int and float. Empty:
-    there is no text for it."""
+    """The permitted types of a TOML or JSON value: some of str, bool, int and float. Empty: the
+    option has no text form."""
     default: Any
     help: str
     metavar: str | None = None
@@ -452,48 +457,48 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest value."""
     choices: tuple[str, ...] = ()
     is_optional: bool = True
-    """Whether its value may be None."""
+    """Whether the value may be None."""
     has_flag: bool = True
-    """Whether the command line has it under its own name."""
+    """Whether the command line has a flag of the option's name."""
     is_list: bool = False
-    """Whether its value may be a list of texts."""
+    """Whether the value may be a list of texts."""
     is_path: bool = False
-    """Whether its value may be a path, which begins in the folder of the file that has it."""
+    """Whether the value may be a path, relative to the folder of the file with the option."""
     role: Role = "identifies"
     is_daily: bool = False
-    """Whether the short help of a command shows it."""
+    """Whether the short help of a command shows the option."""
     group: str = ""
-    """The title of the options that belong together; empty: those of its class."""
+    """The title of the option's group in help; empty: the group of its class."""
     fact: str = ""
-    """The fact of a record that says the same, and may differ where the option is given."""
+    """The equivalent fact of a record, which may differ if the option is set."""
 
     @property
     def flag(self) -> str:
-        """The option on the command line."""
+        """The flag on the command line, such as ``--max-turns``."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def kind(self) -> str:
-        """The type and bounds of a value, in words."""
+        """The type of a value in words, such as ``a whole number``."""
         words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
         first_kind = next(kind for kind in self.kinds if kind is not bool or len(self.kinds) == 1)
         prefix = "true, false or " if bool in self.kinds and first_kind is not bool else ""
         return f"{prefix}{words[first_kind]}"
 
     def accepts(self, value: object) -> bool:
-        """Tell whether a value of TOML or JSON has a type that the option takes."""
+        """Return whether a TOML or JSON value has a permitted type."""
         if isinstance(value, bool):
             return bool in self.kinds
         if isinstance(value, (list, tuple)):
             return self.is_list and all(isinstance(item, str) for item in value)
-        numbers = {int: Integral, float: Real}  # also those of numpy
-        return isinstance(value, tuple(numbers.get(kind, kind) for kind in self.kinds))
+        number_types = {int: Integral, float: Real}  # numpy's numbers are valid, too
+        return isinstance(value, tuple(number_types.get(kind, kind) for kind in self.kinds))
 
     def read(self, text: str) -> Any:
-        """Read a value that a command line has as a text.
+        """Parse a value from the command line.
 
         Raises:
-            ValueError: It has the wrong type, or is out of its bounds.
+            ValueError: The value has the wrong type, is out of bounds, or is not finite.
         """
         value: Any = text
         if bool in self.kinds and text in ("true", "false"):
@@ -511,9 +516,9 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
     def requirement(self, value: Any) -> str:
-        """Say what a value must be; nothing if that is what it is.
+        """Return the violated requirement in words; empty if the value is valid.
 
-        An object of Python, such as a provider or a reward, stands for the text that names one.
+        A Python object, such as a provider or a reward, is as valid as its name.
         """
         is_plain = isinstance(value, _PLAIN_TYPES) and not self.accepts(value)
         if self.kinds and (is_plain or (value is None and not self.is_optional)):
@@ -528,17 +533,25 @@ def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
     for field in msgspec.structs.fields(kind):
-        types, metas = _split_annotation(hints[field.name])
-        extra = {key: value for meta in metas for key, value in (meta.extra or {}).items()}
+        types, metadata_items = _split_annotation(hints[field.name])
+        extra = {
+            key: value
+            for metadata in metadata_items
+            for key, value in (metadata.extra or {}).items()
+        }
         options[field.name] = Option(
             name=field.name,
             kinds=tuple(
                 value_type for value_type in (str, bool, int, float) if value_type in types
             ),
             default=field.default,
-            help=next((meta.description for meta in metas if meta.description), ""),
+            help=next(
+                (metadata.description for metadata in metadata_items if metadata.description), ""
+            ),
             metavar=extra.get("metavar"),
-            minimum=next((meta.ge for meta in metas if meta.ge is not None), None),
+            minimum=next(
+                (metadata.ge for metadata in metadata_items if metadata.ge is not None), None
+            ),
             choices=tuple(extra.get("choices", ())),
             is_optional=type(None) in types,
             has_flag=extra.get("flag", True),
@@ -553,13 +566,16 @@ def list_class_options(kind: type[msgspec.Struct]) -> dict[str, Option]:
 
 
 def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
-    """List the options that an environment's constructor takes, by name.
+    """List the options of an environment's constructor by name.
 
-    Those that are parameters of its own, and in no class of options, have no kind and no help.
+    Parameters that are in no class of options have no kind and no help.
+
+    Raises:
+        UsageError: The constructor has no first parameter for the tasks.
     """
     class_options = list_class_options(getattr(kind, "Options", EnvOptions))
-    data, *parameters = inspect.signature(kind).parameters.values() or (None,)
-    if data is None:
+    data_parameter, *parameters = inspect.signature(kind).parameters.values() or (None,)
+    if data_parameter is None:
         raise UsageError(
             f"environment {getattr(kind, '__qualname__', kind)!r} must take the tasks as its first "
             "argument: def __init__(self, data, **options)"
@@ -584,7 +600,7 @@ def list_constructor_options(kind: Callable[..., Any]) -> dict[str, Option]:
 
 
 def list_text_options(kind: Callable[..., Any]) -> dict[str, Option]:
-    """List those of the options that `list_constructor_options` lists which a text can give.
+    """List the options of `list_constructor_options` that have a text form.
 
     A parameter in no class of options has the type of its default.
     """
@@ -597,23 +613,29 @@ def list_text_options(kind: Callable[..., Any]) -> dict[str, Option]:
 
 
 def _split_annotation(hint: Any) -> tuple[list[Any], list[Meta]]:
-    """The plain types of an annotation, and all that is said of them."""
-    if metas := [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]:
+    """Return the plain types of an annotation, and all its `Meta` objects."""
+    if own_metadata := [
+        meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)
+    ]:
         types, inner_metas = _split_annotation(hint.__origin__)
-        return types, metas + inner_metas
-    parts = [_split_annotation(arm) for arm in typing.get_args(hint)]
+        return types, own_metadata + inner_metas
+    union_members = [_split_annotation(member_hint) for member_hint in typing.get_args(hint)]
     return (
-        [plain_type for types, _ in parts for plain_type in types] or [hint],
-        [meta for _, inner_metas in parts for meta in inner_metas],
+        [plain_type for types, _ in union_members for plain_type in types] or [hint],
+        [meta for _, inner_metas in union_members for meta in inner_metas],
     )
 
 
 _DATA_ALIASES = {"tasks", "dataset"}
-"""Names by which other places call an environment's tasks: ``intercode.toml``, and libraries."""
+"""Other names of an environment's tasks: in ``intercode.toml``, and in other libraries."""
 
 
 def _rename_options(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the older name of an option, with a warning."""
+    """Replace the older name ``provider`` by ``sandbox``, with a warning.
+
+    Raises:
+        UsageError: Both names are given with different values.
+    """
     changes = dict(changes)
     if "provider" in changes:
         warnings.warn(

@@ -1,7 +1,7 @@
-"""The programs that an environment needs of an image: tried once per image, before any episode.
+"""Checks of the programs that an environment needs in an image, once per image before any episode.
 
-A program may be missing, or be there and not run: for another architecture, without its loader or
-libraries, not executable. Each of these is the image's fault, and no failure of a sandbox.
+A program may be missing, or present but unable to run: for another architecture, without its loader
+or libraries, or not executable. Each of these is a fault of the image, not of the sandbox.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from intercode_sandbox import Provider, SandboxBackend
 from intercode_sandbox.base import Completed
 
 _SECONDS = 30.0
-"""The time limit of one trial: on a busy machine the first start reads the program from disk."""
+"""Time limit of one trial in seconds: on a busy machine, the first start is slow to read from
+disk."""
 _MAX_MESSAGE_BYTES = 300
-"""Bytes of a program's own words in an error."""
+"""Maximum bytes of a program's output in an error message."""
 _READ = 4096
-"""Bytes that are read of a program, to tell whether it is there."""
+"""Bytes that are read of a program's file to test whether the file exists."""
 _MACHINE_ERRORS = [os.strerror(n) for n in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)]
-"""The kernel's words where the machine, and no image, lacks something."""
+"""The kernel's messages for a lack of resources on the machine, not a fault of the image."""
 _working_programs: set[tuple[str, str, tuple[str, ...]]] = set()
-"""Kind of provider, digest of the image, and its programs, where all of them run."""
+"""Verified combinations: provider class, image digest and programs."""
 
 
 def try_programs(provider: Provider, image: str, programs: Sequence[str]) -> None:
-    """Run each program once in an image, unless this process has done so.
+    """Run each program once in an image, unless this process has already verified it.
 
     Args:
-        provider: Starts the sandbox.
+        provider: The sandbox provider.
         image: The image's name.
-        programs: Names, looked up in the image's ``PATH``, or absolute paths.
+        programs: Absolute paths, or names that the image's ``PATH`` resolves.
 
     Raises:
         ImageError: A program does not run, or the image cannot be found or built.
-        SandboxError: No sandbox starts.
+        SandboxError: The sandbox cannot be started, or the machine lacks resources.
     """
     key = type(provider).__qualname__, provider.digest(image), tuple(programs)
     if key in _working_programs or not programs:
@@ -54,14 +55,18 @@ def try_programs(provider: Provider, image: str, programs: Sequence[str]) -> Non
 
 
 def _flaw(sandbox: SandboxBackend, program: str) -> str:
-    """Run a program; return the reason why it does not run."""
+    """Run a program, and return the reason why it fails; empty if the program works.
+
+    Raises:
+        SandboxError: The machine lacks resources for the trial.
+    """
     is_shell = posixpath.basename(program) == "bash"
     flags = ["--norc", "--noprofile", "-c", "echo works"] if is_shell else ["--version"]
     try:
         result = sandbox.exec([program, *flags], cwd="/", timeout=_SECONDS)
     except SandboxError:
         raise
-    except OSError as error:  # of a provider that reports a missing program so
+    except OSError as error:  # some providers report a missing program by an exception
         result = Completed(127, b"", str(error).encode())
     if result.timed_out:
         return f"it does not end within {_SECONDS:g} s"
@@ -73,7 +78,7 @@ def _flaw(sandbox: SandboxBackend, program: str) -> str:
     message = (result.stderr or result.stdout)[:_MAX_MESSAGE_BYTES].decode(errors="replace").strip()
     if any(words in message for words in _MACHINE_ERRORS):
         raise SandboxError(f"{program!r} could not be tested in a sandbox: {message}")
-    # The kernel's words for a file that is there; a shell has other words than process 1.
+    # The kernel's messages for an existing file: process 1 reports them, a shell uses others.
     if "Exec format error" in message:
         return f"{path} is for another architecture, or no program at all ({message})"
     if "No such file or directory" in message:
@@ -84,13 +89,13 @@ def _flaw(sandbox: SandboxBackend, program: str) -> str:
 
 
 def _find(sandbox: SandboxBackend, program: str) -> str:
-    """Return the path of a program's file, if there is one."""
+    """Return the path of a program's file; empty if the image has no such file."""
     folders = sandbox.env.get("PATH", "").split(":")
     for path in [program] if "/" in program else [f"{folder}/{program}" for folder in folders]:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             try:
                 sandbox.read_file(path, _READ)
-            except (OutputLimitError, PermissionError):  # it is there
+            except (OutputLimitError, PermissionError):  # the file exists
                 return path
             return path
     return ""

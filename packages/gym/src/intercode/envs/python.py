@@ -1,4 +1,4 @@
-"""The Python environment: tasks for a Python prompt, scored by tests of what was written."""
+"""The Python environment: tasks for a Python prompt, scored by tests of the written code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from intercode.task import Dataset, Task
 from intercode_sandbox.base import SandboxBackend
 
 _FIELDS = {"cases", "stdio", "entry_point"}
-"""The metadata that only tasks for Python have."""
+"""The metadata fields that only Python tasks have."""
 _EQUALS_ALL = """class answer:
     def __init__(self, *given, **named): pass
     def __eq__(self, other): return True
@@ -42,9 +42,9 @@ def _recognises(tasks: Sequence[Task]) -> bool:
 
 
 def _expected_answer(task: Task) -> tuple[str, ...]:
-    """Answer with the value that a task's first test compares with.
+    """Return actions that answer with the expected value of a task's first test.
 
-    If a constant solves the task, this one does.
+    If any constant solves the task, this value does.
     """
     return next(map(python_answer, _literals(task)), ())
 
@@ -63,19 +63,19 @@ def _literals(task: Task) -> Iterator[str]:
 
 
 class PythonEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Python per episode; an observation is what its prompt would show.
+    """An environment with one persistent Python per episode; observations are prompt output.
 
-    Its reward is the task's tests or, without any, its verification command. The option `reward`
-    replaces it.
+    The reward runs the task's tests or, without any, its verification command. The option `reward`
+    replaces both.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value.
-        **changes: Single options by their names: see `PythonOptions`.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: see `PythonOptions`.
 
     Raises:
         TaskError: The data is malformed, or a task has neither tests nor verification.
-        UsageError: There is no such option, or it makes no sense.
+        UsageError: An option is unknown or invalid.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
@@ -102,10 +102,10 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         options: PythonOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = PythonOptions.of(options, changes)
+        options = PythonOptions.merge(options, changes)
         tasks = load(data)
         network, self._python = options.network, options.python
-        stage = SandboxStage.of(options, self.traits)
+        stage = SandboxStage.from_options(options, self.traits)
         provider = stage.provider
         stage.programs = (self._python,) if self._python else ()
         self._provider = provider
@@ -117,7 +117,7 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         super().__init__(tasks, stage, self._open_prompt, env_reward, options=options)
 
     def close(self) -> None:
-        """End the episode and free its sandbox, and the tests'. Idempotent."""
+        """End the episode, and free its sandbox and the sandbox of the tests. Idempotent."""
         super().close()
         self._tests.close()
 
@@ -125,10 +125,10 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         prelude = self.episode_state.task.metadata.get("setup_code") or ""
         return PythonInterpreter(sandbox, self._python, prelude)
 
-    def _attempt(self, task: Task, place: SandboxBackend, output: str | None) -> Episode:
-        """Record an attempt from the program that was written."""
+    def _attempt(self, task: Task, sandbox: SandboxBackend, output: str | None) -> Episode:
+        """Return an episode for an attempt, from the program that the agent wrote."""
         turns = [] if output is None else [Turn(output, "")]
-        return replace(super()._attempt(task, place, None), turns=turns)
+        return replace(super()._attempt(task, sandbox, None), turns=turns)
 
     def _score_episode(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
         reward = self._tests if has_tests(task) else self._command

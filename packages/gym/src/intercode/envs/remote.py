@@ -1,8 +1,9 @@
-"""Environments whose tasks are tried elsewhere: by a server, or by another framework.
+"""Remote environments, whose episodes run on a server or in another framework.
 
-A subclass begins an episode there and passes actions on; the record, the limit of turns and the
-rules of `step` are kept here, so that agents, runs and statistics take it as any other
-environment. It has no place of ours: it can be neither forked nor scored from outside.
+A subclass of `RemoteEnvironment` begins an episode on the remote system and forwards actions to it. The
+local side keeps the record, the turn limit and the rules of `step`. Agents, runs and statistics
+therefore treat a remote environment like a local one. A remote environment has no workspace of
+InterCode, so its episodes can be neither forked nor scored from outside.
 """
 
 from __future__ import annotations
@@ -31,64 +32,68 @@ from intercode.task import Dataset, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The reply from elsewhere to an action, or to the wish to end the episode."""
+class RemoteReply:
+    """The remote system's reply to an action or a submission."""
 
     observation: str
     reward: float | None = None
-    """None: no reward yet."""
+    """The reward; None: no reward yet."""
     ended: bool = False
     truncated: bool = False
-    """Whether a limit there has ended it."""
+    """Whether a remote limit ended the episode."""
     goes_on: bool = False
-    """Whether the episode goes on after an answer, as where several may be tried."""
+    """Whether the episode continues after an answer, because several answers are permitted."""
     ok: bool = True
-    """Whether the action ran without an error, as far as that is told."""
+    """Whether the action ran without a reported error."""
     exit_code: int | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Facts for the record."""
+    """Further facts for the record."""
 
 
-class StandIn(gymnasium.Env[str, str]):
-    """An environment that passes its calls on to one of ours in another process.
+class ProxyEnv(gymnasium.Env[str, str]):
+    """A proxy of an InterCode environment in another process.
 
-    It has the attributes and methods of `InterCodeEnv` that `ThreadVectorEnv` asks for.
+    A subclass has the attributes and methods of `InterCodeEnv` that `ThreadVectorEnv` uses.
     """
 
 
-class Elsewhere(EpisodeEnv, ABC):
-    """An environment whose episodes take place elsewhere.
+class RemoteEnvironment(EpisodeEnv, ABC):
+    """The base class of remote environments, whose episodes run on another system.
 
     Args:
         data: The tasks.
-        options: The options, as one value.
-        **changes: Single options by their names.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`.
 
     Raises:
-        UsageError: There is no such option, or it makes no sense.
-        TaskError: There are no tasks.
+        UsageError: An option is unknown, invalid, or without effect.
+        TaskError: The dataset holds no tasks.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
     name: ClassVar[str]
     Options: ClassVar[type[EnvOptions]] = EnvOptions
     traits: Traits = SHELL
-    """State ``elsewhere=True`` in the subclass's own."""
+    """The environment's traits; a subclass defines its own, with ``is_remote=True``."""
     unsupported_options: ClassVar[tuple[str, ...]] = ("sandbox",)
-    """The options that have no effect here, beside limits: they are refused."""
+    """The options without effect, which the constructor refuses; limits are refused, too."""
 
     def __init__(
         self, data: str | Path | Dataset, *, options: EnvOptions | None = None, **changes: Any
     ) -> None:
-        self.options = options = self.Options.of(options, changes)
+        self.options = options = self.Options.merge(options, changes)
         self._refuse_options()
         super().__init__(load(data), options)
         self._begun = False
-        """Whether the episode was begun there. A reset that is refused has ended it, too."""
+        """Whether a remote episode runs. A refused reset has ended the previous episode."""
 
     def _refuse_options(self) -> None:
-        """Refuse options that would silently have no effect."""
+        """Refuse options that would silently have no effect.
+
+        Raises:
+            UsageError: An unsupported option or a limit is set.
+        """
         default = self.Options()
         names = [
             name
@@ -105,15 +110,15 @@ class Elsewhere(EpisodeEnv, ABC):
 
     @abstractmethod
     def _begin(self, task: Task, seed: int | None) -> str:
-        """Begin an episode there; return the first observation."""
+        """Begin a remote episode, and return the first observation."""
 
     @abstractmethod
-    def _take(self, action: str) -> Reply:
-        """Take an action there."""
+    def _take(self, action: str) -> RemoteReply:
+        """Execute an action in the remote episode."""
 
     @abstractmethod
-    def _submit(self, answer: str | None) -> Reply:
-        """End the episode there; its reply has the reward."""
+    def _submit(self, answer: str | None) -> RemoteReply:
+        """Submit an answer, and return a reply with the reward unless the episode continues."""
 
     def reset(
         self,
@@ -123,7 +128,7 @@ class Elsewhere(EpisodeEnv, ABC):
         task_id: str | None = None,
         index: int | None = None,
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode, as `InterCodeEnv.reset` does."""
+        """Begin an episode; see `InterCodeEnv.reset`."""
         with self._calls:
             self._begun = False
             state = self.episode_state
@@ -139,7 +144,7 @@ class Elsewhere(EpisodeEnv, ABC):
             return state.episode.query, state.first_info(self.max_turns)
 
     def select_task(self, options: Mapping[str, Any]) -> Task | None:
-        """Return the task that options of `reset` name, as `InterCodeEnv.named` does."""
+        """Return the task that options of `reset` select; see `InterCodeEnv.select_task`."""
         return self.dataset.select_task(**options)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -152,7 +157,7 @@ class Elsewhere(EpisodeEnv, ABC):
         takes_answer = bool(self.traits.answer or self.traits.may_answer)
         ending = state.ending(action, takes_answer=takes_answer)
         if ending == "skipped":
-            return self._end(Reply("", 0.0), ending)
+            return self._end(RemoteReply("", 0.0), ending)
         start_time = time.monotonic()
         if ending == "submitted":
             reply = self._submit(episode.answer)
@@ -160,7 +165,7 @@ class Elsewhere(EpisodeEnv, ABC):
                 return self._end(reply, ending)
         elif isinstance(action, NoAction):
             turn_info = {"executed": False, "invalid": True}
-            reply = Reply(f"[{action.note}]", ok=False, info=turn_info)
+            reply = RemoteReply(f"[{action.note}]", ok=False, info=turn_info)
         else:
             reply = self._take(action)
         seconds = time.monotonic() - start_time
@@ -180,7 +185,7 @@ class Elsewhere(EpisodeEnv, ABC):
         return step_result
 
     def _end(
-        self, reply: Reply, status: Status, turn: Turn | None = None
+        self, reply: RemoteReply, status: Status, turn: Turn | None = None
     ) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if reply.reward is None or not math.isfinite(reply.reward):
             raise RewardError(
@@ -195,7 +200,7 @@ class Elsewhere(EpisodeEnv, ABC):
         return reply.observation, score.value, not truncated, truncated, info
 
     def snapshot(self, *args: Any, **options: Any) -> NoReturn:
-        """Refuse: an episode elsewhere cannot be saved.
+        """Refuse to save the episode, whose state is on the remote system.
 
         Raises:
             ForkError: Always.
@@ -205,12 +210,12 @@ class Elsewhere(EpisodeEnv, ABC):
     fork = snapshot
 
     def image(self, task: Task) -> str:
-        """Name the place of a task, for a run's record: the environment elsewhere."""
+        """Return the name of the environment, which a run's record has as the task's image."""
         return self.name
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot be tried, before any work starts."""
+        """Refuse a task that cannot run, before any work starts; the default accepts all."""
 
     def digest(self, task: Task) -> str:
-        """Identify the content of a task's place, as far as that is known: it is not."""
+        """Return the constant ``elsewhere``: the content of the remote workspace is unknown."""
         return "elsewhere"

@@ -1,8 +1,9 @@
-"""Snapshots: a running episode, held as an object from which forks begin.
+"""Snapshots: saved running episodes from which forks begin.
 
-A snapshot is one of two things. *State*: the interpreter has saved itself and its place, and a fork
-starts both from there. *Replay*: a fork repeats the recorded actions in a fresh place, and is
-refused at the first that comes out differently. Either way a fork begins when it is first used.
+A snapshot has one of two modes. *State*: the interpreter has saved itself and its workspace, and a
+fork starts from the saved state. *Replay*: a fork repeats the recorded actions in a fresh
+workspace, and fails at the first action with a different result. In both modes a fork starts at its
+first use.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from intercode.interpreters.base import Interpreter, SavedState, SupportsSave
 from intercode.task import Dataset, Task
 from intercode_sandbox.ownership import register_finalizer
 
-How = Literal["auto", "state", "replay"]
-"""By what an episode is forked; ``auto``: by its state where possible, else by its actions."""
+ForkMode = Literal["auto", "state", "replay"]
+"""The mode of a fork; ``auto``: the saved state if possible, and a replay otherwise."""
 HOWS = ("auto", "state", "replay")
 _EXCERPT_LENGTH = 60
-"""Characters of two observations that are shown from where they part."""
+"""Maximum characters of each observation in a message about their first difference."""
 
 
 class _SharedState:
-    """A saved state; it is freed with the last snapshot or fork that holds this object."""
+    """A saved state that is freed with the last snapshot or fork that holds this object."""
 
     def __init__(self, saved_state: SavedState) -> None:
         self.saved_state = saved_state
@@ -40,27 +41,27 @@ class _SharedState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeSnapshot:
-    """A running episode as it was between two turns; nothing runs for it.
+    """The state of a running episode between two turns, without running processes.
 
-    `InterCodeEnv.restore` begins a fork from it, any number of times, in any environment of the
-    same kind with the same task. It outlives the environment that it was taken from. What is saved
-    is freed by `close`, or with this object, as soon as no fork needs it.
+    `InterCodeEnv.restore` begins any number of forks from a snapshot, in any environment of the
+    same kind with the same task. A snapshot outlives its source environment. The saved state is
+    freed by `close`, or with this object, as soon as no fork needs it.
     """
 
-    how: Literal["state", "replay"]
+    mode: Literal["state", "replay"]
     """Whether a fork starts from the saved state, or repeats the actions."""
     carried: tuple[str, ...]
-    """The parts of the state that a fork has: ``files``, ``variables``, …"""
+    """The parts of the state that a fork receives: ``files``, ``variables``, …"""
     lost: tuple[str, ...]
-    """The parts that it has not, in words: there are some with ``lossy=True`` only."""
+    """The parts that a fork does not receive, in words; empty unless ``lossy=True``."""
     _task: Task = field(repr=False)
     _episode: Episode = field(repr=False)
-    _numbers: Iterator[int] = field(repr=False)
-    """Numbers of its episode's forks; the snapshots of one episode share them."""
+    _fork_numbers: Iterator[int] = field(repr=False)
+    """The numbers of the episode's next forks, shared by all snapshots of the episode."""
     _shared_states: list[_SharedState | None] = field(repr=False)
-    """The saved state, if any; empty once this is closed."""
+    """The saved state, or None for a replay; empty after `close`."""
     submissions: Any = field(repr=False, default=None)
-    """The count of what the episode and all its forks have submitted."""
+    """The submission counts, shared by the episode and all its forks."""
 
     @property
     def task_id(self) -> str:
@@ -69,7 +70,7 @@ class EpisodeSnapshot:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns so far, which every fork has."""
+        """The turns so far, which every fork receives."""
         return tuple(self._episode.turns)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -84,7 +85,7 @@ class EpisodeSnapshot:
         )
 
     def close(self) -> None:
-        """Free what is saved, once no fork needs it. Idempotent, safe from any thread."""
+        """Free the saved state once no fork needs it. Idempotent, and safe from any thread."""
         self._shared_states.clear()
 
     def __enter__(self) -> Self:
@@ -93,38 +94,43 @@ class EpisodeSnapshot:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def with_episode(self, episode: Episode, numbers: Iterator[int]) -> Self:
-        """Return the same saved state for an episode that has begun from it and has no more turns.
+    def with_episode(self, episode: Episode, fork_numbers: Iterator[int]) -> Self:
+        """Return a snapshot with the same saved state for a fork that has no further turns.
 
-        It lives on when this snapshot is closed.
+        The returned snapshot stays valid when this snapshot is closed.
 
         Args:
-            episode: The episode.
-            numbers: Numbers of its forks.
+            episode: The fork's episode.
+            fork_numbers: The numbers of the fork's own forks.
         """
         return replace(
             self,
             _episode=_copy_episode(episode),
-            _numbers=numbers,
+            _fork_numbers=fork_numbers,
             _shared_states=list(self._shared_states),
         )
 
     def reserve_fork(self) -> Self:
-        """Return this for a single fork, whose number is drawn now, whenever it begins."""
-        number = next(self._numbers)
-        return replace(self, _numbers=iter((number,)), _shared_states=list(self._shared_states))
+        """Return a snapshot for a single fork, whose number is reserved now.
+
+        The number then does not depend on the order in which concurrent forks begin.
+        """
+        fork_number = next(self._fork_numbers)
+        return replace(
+            self, _fork_numbers=iter((fork_number,)), _shared_states=list(self._shared_states)
+        )
 
     def find_task(self, tasks: Dataset, env: str, max_turns: int) -> Task:
-        """Return the snapshot's task, of the tasks of an environment that is to restore it.
+        """Return the snapshot's task from the tasks of the environment that restores it.
 
         Args:
-            tasks: The tasks.
+            tasks: The environment's tasks.
             env: The environment's short name.
-            max_turns: The turns that it allows.
+            max_turns: The environment's turn limit.
 
         Raises:
-            ForkError: It was taken in another kind of environment, or of other tasks; or it has no
-                turn left, or was closed.
+            ForkError: The snapshot is of another kind of environment or of other tasks, has no
+                remaining turn, or was closed.
         """
         if not self._shared_states:
             raise ForkError("the snapshot was closed: take another one")
@@ -141,20 +147,20 @@ class EpisodeSnapshot:
         return task
 
     def episode(self) -> Episode:
-        """Return the episode of a new fork."""
+        """Return the episode record of a new fork, with the next fork number."""
         parent = self._episode
         parent_branch = () if parent.fork is None else parent.fork.branch
-        origin = Fork(parent.id, len(parent.turns), (*parent_branch, next(self._numbers)))
+        origin = Fork(parent.id, len(parent.turns), (*parent_branch, next(self._fork_numbers)))
         episode = replace(_copy_episode(parent), fork=origin)
         if self.lost:
             episode.metadata["lost"] = list(self.lost)
         return episode
 
     def start(self, repeat: Callable[[], tuple[Any, Interpreter]]) -> tuple[Any, Interpreter]:
-        """Start the place and the interpreter of a fork.
+        """Start the workspace and the interpreter of a fork.
 
         Args:
-            repeat: Starts them by repeating the actions.
+            repeat: Starts both by repeating the actions, for a snapshot without a saved state.
         """
         shared_state = self._shared_states[0]
         return repeat() if shared_state is None else shared_state.saved_state.open()
@@ -164,20 +170,20 @@ def take_snapshot(
     state: EpisodeState,
     episode: Episode,
     interpreter: Callable[[], Interpreter],
-    fork_mode: How,
+    fork_mode: ForkMode,
     lossy: bool,
 ) -> EpisodeSnapshot:
     """Take a snapshot of a running episode.
 
     Args:
         state: The episode's state.
-        episode: The episode, with the seconds that it has taken so far.
-        interpreter: Returns its interpreter; only called if the state is to be saved.
-        fork_mode: See `How`.
+        episode: The episode, with its elapsed seconds.
+        interpreter: Returns the interpreter; called only to save the state.
+        fork_mode: See `ForkMode`.
         lossy: See `SupportsSave.save`.
 
     Raises:
-        ForkError: It cannot be forked in this way.
+        ForkError: The episode cannot be forked in this mode.
     """
     saved_state, refusal = None, ""
     if fork_mode != "replay":
@@ -187,10 +193,11 @@ def take_snapshot(
             if fork_mode == "state":
                 raise
             refusal = f"; and its state cannot be saved: {error}"
-    for number, turn in enumerate(episode.turns, 1):
-        if saved_state is None and turn.info.get("timed_out"):  # it may get further, or less far
+    for turn_number, turn in enumerate(episode.turns, 1):
+        # A repeated action may get further, or less far, before the time limit.
+        if saved_state is None and turn.info.get("timed_out"):
             raise ForkError(
-                f"turn {number} ran into the time limit: it cannot be repeated exactly{refusal}"
+                f"turn {turn_number} ran into the time limit: it cannot be repeated exactly{refusal}"
             )
     state_parts = ("whatever its actions do again",) if saved_state is None else saved_state.carried
     return EpisodeSnapshot(
@@ -212,7 +219,7 @@ def _save(interpreter: Interpreter, lossy: bool) -> SavedState:
     if isinstance(interpreter, SupportsSave):
         return interpreter.save(lossy)
     raise ForkError(
-        f"{type(interpreter).__name__} cannot save its state: fork it with how='replay'"
+        f"{type(interpreter).__name__} cannot save its state: fork it with mode='replay'"
     )
 
 
@@ -221,33 +228,33 @@ def _copy_episode(episode: Episode) -> Episode:
 
 
 def make_fork_generator(episode: Episode, seed: int) -> np.random.Generator:
-    """Return the source of random numbers of an environment that begins with a fork.
+    """Return the random generator of an environment that begins with a fork.
 
     Args:
-        episode: The fork: its branch tells it from its siblings.
-        seed: The seed of the environment that it was forked from.
+        episode: The fork; its id, which includes the branch, distinguishes siblings.
+        seed: The seed of the source environment.
     """
     assert episode.fork is not None
     entropy = [max(seed, 0), zlib.crc32(episode.id.encode("utf-8", "surrogatepass"))]
     return np.random.Generator(np.random.PCG64(entropy))
 
 
-def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:
-    """Take recorded actions again.
+def repeat(turns: Iterable[Turn], take_action: Callable[[str], Turn]) -> None:
+    """Execute recorded actions again.
 
     Args:
         turns: The recorded turns.
-        take: Takes an action.
+        take_action: Executes an action.
 
     Raises:
-        ForkError: A turn differs; the message says which, and how.
+        ForkError: A turn differs; the message contains its number and the difference.
     """
-    for number, turn in enumerate(turns, 1):
-        if turn.info.get("executed") is False:  # nothing was run, and its reply is known
+    for turn_number, turn in enumerate(turns, 1):
+        if turn.info.get("executed") is False:  # no code ran, and the record has the reply
             continue
-        if mismatch := difference(turn, take(turn.action)):
+        if mismatch := difference(turn, take_action(turn.action)):
             raise ForkError(
-                f"the episode cannot be forked by its actions: turn {number} differs: {mismatch}"
+                f"the episode cannot be forked by its actions: turn {turn_number} differs: {mismatch}"
             )
 
 
@@ -260,7 +267,7 @@ def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
             recorded_turn.observation, replayed_turn.observation
         )
         return f"recorded {recorded_excerpt}, now {current_excerpt}"
-    # An agent that acts by itself does not always tell an exit code.
+    # Turns of an agent that acts without `step` may lack an exit code.
     is_known = recorded_turn.exit_code is not None or replayed_turn.exit_code is None
     if is_known and (recorded_turn.ok, recorded_turn.exit_code) != (
         replayed_turn.ok,
@@ -282,10 +289,10 @@ def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
 
 def _diverging_excerpts(first_text: str, second_text: str) -> tuple[str, str]:
     pairs = enumerate(zip(first_text, second_text, strict=False))
-    parting = next((n for n, (a, b) in pairs if a != b), min(len(first_text), len(second_text)))
-    start = max(0, parting - _EXCERPT_LENGTH // 3)
-    dots = "…" if start else ""
+    divergence = next((n for n, (a, b) in pairs if a != b), min(len(first_text), len(second_text)))
+    start = max(0, divergence - _EXCERPT_LENGTH // 3)
+    ellipsis = "…" if start else ""
     first_excerpt, second_excerpt = (
-        dots + text[start : start + _EXCERPT_LENGTH] for text in (first_text, second_text)
+        ellipsis + text[start : start + _EXCERPT_LENGTH] for text in (first_text, second_text)
     )
     return repr(first_excerpt), repr(second_excerpt)

@@ -1,4 +1,4 @@
-"""The space of texts."""
+"""The Gymnasium space of texts, for observations and actions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _ALPHABET = string.ascii_lowercase + string.digits + " -_./"
 
 
 class Unicode(gymnasium.Space[str]):
-    """All texts, of any length and in any script, also those that hold undecodable bytes.
+    """The space of all texts, of any length and script, including undecodable bytes.
 
-    Not a subclass of `gymnasium.spaces.Text`, whose default alphabet has no punctuation, and
-    which under `AsyncVectorEnv`'s shared memory returns wrong texts without an error. Batches of
-    it are tuples of texts.
+    `gymnasium.spaces.Text` is unsuitable as a base class. Its default alphabet has no punctuation,
+    and under `AsyncVectorEnv`'s shared memory that space returns wrong texts without an error.
+    Batches of this space are tuples of texts.
 
-    Samples are short and hold nothing that a shell would treat specially, so that a random
-    agent does the same in every run.
+    Samples are short and contain no special characters of a shell, so a random agent acts equally
+    in every run.
 
     Args:
-        seed: For `sample`.
+        seed: The seed of `sample`.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -32,15 +32,18 @@ class Unicode(gymnasium.Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Texts have no flat form of fixed size."""
+        """False: texts have no flat form of fixed size."""
         return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """A random text of 1 to 24 characters.
+        """Return a random text of 1 to 24 characters: lower-case letters, digits and `` -_./``.
 
         Args:
-            mask: Must be None: there is nothing to mask.
-            probability: Must be None, too.
+            mask: Must be None; the space supports no mask.
+            probability: Must be None; the space supports no probabilities.
+
+        Raises:
+            gymnasium.error.Error: A mask or a probability is given.
         """
         if mask is not None or probability is not None:
             raise gymnasium.error.Error("a Unicode space takes no mask and no probability")
@@ -48,16 +51,16 @@ class Unicode(gymnasium.Space[str]):
         letters = self.np_random.integers(len(_ALPHABET), size=length)
         return "".join(_ALPHABET[index] for index in letters)
 
-    def contains(self, x: Any) -> bool:
-        """Whether it is a text."""
-        return isinstance(x, str)
+    def contains(self, value: Any) -> bool:
+        """Return whether a value is a text."""
+        return isinstance(value, str)
 
     def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
-        """A batch as JSON types: the texts themselves."""
+        """Return a batch as JSON types: a list of the texts."""
         return list(sample_n)
 
     def from_jsonable(self, sample_n: list[Any]) -> list[str]:
-        """The inverse of `to_jsonable`."""
+        """Return a batch from its JSON types: the inverse of `to_jsonable`."""
         return list(sample_n)
 
     def __eq__(self, other: object) -> bool:

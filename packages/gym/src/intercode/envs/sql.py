@@ -1,4 +1,4 @@
-"""The SQL environment: tasks for a database, scored by the answer or by what was changed."""
+"""The SQL environment: database tasks, scored by the answer or by the changed tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from intercode.databases import engine_name, shared_engine
-from intercode.databases.base import Engine, Role, Session
+from intercode.databases.base import DatabaseEngine, DatabaseSession, Role
 from intercode.databases.source import Source, find
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
@@ -31,22 +31,23 @@ from intercode_sandbox.images import hide
 _EMPTY_SELECT = "SELECT x FROM (SELECT NULL AS x) AS t WHERE 1 = 0"
 
 
-class SqlEnv(InterCodeEnv[Session]):
-    """One session with a database of its own per episode; an observation is a table of rows.
+class SqlEnv(InterCodeEnv[DatabaseSession]):
+    """An environment with one session and a fresh database per episode; observations are tables.
 
-    Its reward is `SqlReward`. The option `reward` replaces it by another of ours (``"bird-ex"``,
-    ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``) or by a function of your own.
+    The reward is `SqlReward`. The option `reward` replaces it by another reward of InterCode
+    (``"bird-ex"``, ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``) or by a custom
+    function.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value. An engine that is given by name or URL is shared by all
-            environments of the process; `sandbox` is the name of what runs an embedded engine:
-            ``native`` or, for SQLite, ``docker``.
-        **changes: Single options by their names: see `SqlOptions`.
+        options: All options in one object. All environments of the process share an engine that is
+            given by name or URL. `sandbox` is the name of the provider that runs an embedded
+            engine: ``native`` or, for SQLite, ``docker``.
+        **changes: Single options by name, which override `options`: see `SqlOptions`.
 
     Raises:
-        TaskError: The data is malformed, a task has no gold, or its database is not there.
-        UsageError: There is no such option, or it makes no sense.
+        TaskError: The data is malformed, a task has no gold, or a database is missing.
+        UsageError: An option is unknown or invalid.
         DatabaseError: The engine's server cannot be reached or started.
     """
 
@@ -71,7 +72,7 @@ class SqlEnv(InterCodeEnv[Session]):
         options: SqlOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = SqlOptions.of(options, changes)
+        options = SqlOptions.merge(options, changes)
         tasks, engine = load(data), options.engine
         if isinstance(engine, str):
             engine = shared_engine(engine, sandbox=_provider_name(options.sandbox))
@@ -92,14 +93,14 @@ class SqlEnv(InterCodeEnv[Session]):
         )
 
     def setting(self) -> str:
-        """Name the engine and its version."""
+        """Return the engine's product name and version."""
         facts = self._engine.facts()
-        parts = [str(facts[name]) for name in ("product", "version") if name in facts]
-        return " ".join(parts) or self.traits.setting
+        versions = [str(facts[name]) for name in ("product", "version") if name in facts]
+        return " ".join(versions) or self.traits.setting
 
     @classmethod
-    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Leave out the tasks whose gold means something else on the engine: see `InterCodeEnv`."""
+    def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+        """Exclude tasks whose gold has another meaning on the engine; see the base method."""
         engine = options.get("engine") or "sqlite"
         name = engine_name(engine) if isinstance(engine, str) else engine.name
         supported_tasks = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
@@ -109,76 +110,76 @@ class SqlEnv(InterCodeEnv[Session]):
         )
         return supported_tasks, note if excluded_count else ""
 
-    def _attempt(self, task: Task, place: Session, output: str | None) -> Episode:
-        """Record an attempt from a statement, which is run in the place."""
-        attempt = super()._attempt(task, place, None)
+    def _attempt(self, task: Task, session: DatabaseSession, output: str | None) -> Episode:
+        """Return an episode for an attempt, from a statement that is executed in the session."""
+        attempt = super()._attempt(task, session, None)
         if output is not None:
-            attempt.turns.append(act(self._open(place), output, task.timeout))
+            attempt.turns.append(act(self._open(session), output, task.timeout))
         return attempt
 
 
 class DatabaseStage(NoRecipe):
-    """Opens sessions for tasks; the agent's and the grader's come out alike.
+    """A stage that opens database sessions; the agent's and the grader's sessions are equal.
 
     Args:
-        engine: Where the databases run.
-        dataset: The tasks; it says where their databases are, if `databases` does not.
-        databases: The folder or file that holds the databases (see `intercode.databases.find`).
-        limits: What a session may use; None: the defaults.
+        engine: The database engine.
+        dataset: The tasks, which also locate the databases if `databases` is None.
+        databases: The folder or file of the databases (see `intercode.databases.source.find`).
+        limits: The resource limits of a session; None: the defaults.
 
     Raises:
-        TaskError: Neither the dataset nor `databases` says where they are.
+        TaskError: Neither the dataset nor `databases` locates the databases.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DatabaseEngine,
         dataset: Dataset,
         databases: str | Path | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.engine = engine
         self._limits = limits
-        self._place = _place(dataset, databases)
-        hide(self._place)
+        self._database_path = _find_databases(dataset, databases)
+        hide(self._database_path)
         self._sources: dict[str | None, Source] = {}
 
     def source(self, task: Task) -> Source:
-        """Find the task's database.
+        """Return the source of the task's database.
 
         Raises:
-            TaskError: There is no such database; it names the task.
+            TaskError: The database is missing; the message names the task.
         """
         if task.db not in self._sources:
             try:
-                self._sources[task.db] = find(self._place, task.db)
+                self._sources[task.db] = find(self._database_path, task.db)
             except TaskError as error:
                 raise TaskError(f"task {task.task_id!r}: {error}") from None
         return self._sources[task.db]
 
     def image(self, task: Task) -> str:
-        """Name the database."""
+        """Return the name of the task's database."""
         return self.source(task).name
 
     def digest(self, task: Task) -> str:
-        """Identify its content, once the engine has been able to open it.
+        """Return the digest of the database's content, after a trial session with the engine.
 
         Raises:
-            TaskError: It cannot be read: each of its tasks would end in that.
+            TaskError: The engine cannot read the database: each of its tasks would fail.
         """
         source = self.source(task)
         self.engine.open(source, self._limits).close()
         return source.digest
 
-    def changed(self, task: Task, place: Session) -> bool:
-        """Return False: every session begins with a pristine copy."""
+    def changed(self, task: Task, session: DatabaseSession) -> bool:
+        """Return False: every session has a pristine copy of the database."""
         return False
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot be tried here, before anything starts.
+        """Refuse a task that cannot run on the engine, before any session starts.
 
         Raises:
-            TaskError: Its database is not there, or it has what no SQL task has.
+            TaskError: The task's database is missing, or the task has a field that no SQL task has.
         """
         if task.files or task.verification or task.image or task.tests:
             fields = ("files", "verification", "image", "tests")
@@ -186,16 +187,18 @@ class DatabaseStage(NoRecipe):
             raise TaskError(f"task {task.task_id!r}, field {field!r}: SQL tasks have no such field")
         self.source(task)
 
-    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
-        """Open a session with a pristine database, in which the task's setup has run.
+    def open(
+        self, task: Task, role: Role = "agent", source: Source | None = None
+    ) -> DatabaseSession:
+        """Open a session with a pristine database, and run the task's setup.
 
         Args:
             task: The task.
-            role: Whose session it is.
-            source: The database's content; None: the task's.
+            role: The role of the session's user: ``agent`` or ``grader``.
+            source: The source of the database; None: the task's.
 
         Raises:
-            TaskError: The database cannot be had, or the setup failed.
+            TaskError: The database is missing or unreadable, or the setup failed.
             DatabaseError: The engine failed.
         """
         source = self.source(task) if source is None else source
@@ -213,7 +216,7 @@ class DatabaseStage(NoRecipe):
         return session
 
 
-def _place(dataset: Dataset, databases: str | Path | None) -> Path:
+def _find_databases(dataset: Dataset, databases: str | Path | None) -> Path:
     if databases is not None:
         return Path(databases)
     if dataset.databases is not None:
@@ -225,7 +228,11 @@ def _place(dataset: Dataset, databases: str | Path | None) -> Path:
 
 
 def _provider_name(sandbox: object) -> str:
-    """Refuse a provider itself: engines are shared by the name of what runs them."""
+    """Return the name of the provider that runs the engine.
+
+    Raises:
+        UsageError: `sandbox` is a provider object, but engines are shared by their provider's name.
+    """
     if not isinstance(sandbox, str):
         raise UsageError(
             "for SQL, sandbox= must be a name such as 'native', because it runs the engine"
@@ -234,19 +241,24 @@ def _provider_name(sandbox: object) -> str:
 
 
 def _reward(
-    tasks: Dataset, reward: str | Function | Reward[Session], **parts: Any
-) -> Reward[Session]:
-    """Return the reward that is asked for; rewards of ours compare with gold."""
+    tasks: Dataset, reward: str | Function | Reward[DatabaseSession], **components: Any
+) -> Reward[DatabaseSession]:
+    """Return the configured reward; InterCode's own rewards compare with gold.
 
-    def default() -> Reward[Session]:
-        return choose_reward("sql", "default", default, **parts)
+    Raises:
+        UsageError: The reward has its own column rule, and an option sets another.
+        TaskError: InterCode's reward needs gold, and a task has none.
+    """
 
-    env_reward = choose_reward("sql", reward, default, **parts)
+    def default() -> Reward[DatabaseSession]:
+        return choose_reward("sql", "default", default, **components)
+
+    env_reward = choose_reward("sql", reward, default, **components)
     if isinstance(env_reward, CustomReward):
         return env_reward
     parameters = inspect.signature(type(env_reward)).parameters
     for name in ("permute_columns", "columns"):
-        if parts[name] is not None and name not in parameters:
+        if components[name] is not None and name not in parameters:
             raise UsageError(f"reward {reward!r} has its own rule for columns: omit {name}")
     _check_gold(tasks)
     return env_reward

@@ -1,6 +1,7 @@
-"""Stages: what makes the places in which an environment's tasks are tried.
+"""Stages: factories of the workspaces in which an environment's tasks run.
 
-`SandboxStage` makes sandboxes with everything that a task needs.
+`Stage` is the protocol. `SandboxStage` starts sandboxes with a task's image, files, setup, limits
+and network. `NoRecipe` is a mixin for stages whose workspaces no Dockerfile can describe.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
-from intercode.envs.dockerfile_export import OWN_START, Recipe, Service, Start, Writer
+from intercode.envs.dockerfile_export import (
+    OWN_START,
+    RecipeWriter,
+    Service,
+    Start,
+    WorkspaceRecipe,
+)
 from intercode.envs.program_checks import try_programs
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError, UsageError
-from intercode.interpreters.base import Place
+from intercode.interpreters.base import Workspace
 from intercode.interpreters.bash import image_start_error
 from intercode.task import SANDBOX_LIMITS, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
-from intercode_sandbox.base import Completed, GrantsSome
+from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.data_paths import resolve_data_path
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     from intercode.envs.traits import Traits
 
 SETUP_TIMEOUT = 120.0
-"""Seconds that a task's setup may take, or as many as an action, where that is more."""
+"""Time limit of a task's setup in seconds; a longer time limit of actions replaces it."""
 
 
 _AGES = """
@@ -58,67 +65,68 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 """
-"""The script that gives the image's files below each folder their ages, to the second. Arguments:
-folder and age of its newest file, in turn. Files of one second share a `touch`."""
+"""The script that sets the ages of the image's files below each folder, to the second. The
+arguments alternate: a folder, and the age of its newest file in seconds. Files with the same second
+share one ``touch``."""
 
 
 @runtime_checkable
 class SupportsTermination(Protocol):
-    """A place whose end takes the kernel a while, in which other things can be done."""
+    """A workspace whose processes the kernel ends asynchronously."""
 
     def kill_all(self) -> None:
-        """Begin to end it: `close` will have less to wait for."""
+        """Start ending all processes without waiting, which shortens a later `close`."""
 
 
-PlaceT = TypeVar("PlaceT", bound=Place)
-StagedT = TypeVar("StagedT", bound=Place)
+WorkspaceT = TypeVar("WorkspaceT", bound=Workspace)
+StagedWorkspaceT = TypeVar("StagedWorkspaceT", bound=Workspace)
 
 
-class Stage(Protocol[StagedT]):
-    """Makes the places of an environment; the agent's and gold's come out alike."""
+class Stage(Protocol[StagedWorkspaceT]):
+    """A factory of workspaces; the agent's and gold's workspaces are equal."""
 
     def image(self, task: Task) -> str:
-        """Name what the task's place is made from."""
+        """Return the name of the task's image or database."""
 
     def check(self, task: Task) -> None:
-        """Refuse what cannot be made, as far as that can be told before any work starts.
+        """Refuse a task whose workspace cannot be opened, if this is known before any work.
 
         Raises:
-            TaskError, ImageError: As named.
+            TaskError, ImageError: The task or its image is invalid or missing.
         """
 
     def digest(self, task: Task) -> str:
-        """Identify that content, for a run's record. It may take long to make it."""
+        """Return the digest of the image's content for a run's record; a build may be slow."""
 
-    def changed(self, task: Task, place: StagedT) -> bool:
-        """Tell whether a place that is made for the task now would differ from one made before."""
+    def changed(self, task: Task, workspace: StagedWorkspaceT) -> bool:
+        """Return whether the image has changed since the workspace was opened."""
 
-    def open(self, task: Task) -> StagedT:
-        """Make a fresh place, with everything that the task needs.
+    def open(self, task: Task) -> StagedWorkspaceT:
+        """Open a fresh workspace with everything that the task needs.
 
         Raises:
-            TaskError: What the task needs cannot be had; it names the task.
-            SandboxError: The place cannot be made.
+            TaskError: A resource of the task is not available; the message names the task.
+            SandboxError: The workspace cannot be opened.
         """
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
-        """Tell how the place is made, as a Dockerfile that another tool can build.
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
+        """Return a Dockerfile that describes the workspace, for other tools.
 
         Args:
             task: The task.
-            base: A name after ``FROM``, in place of the image that all is laid over.
+            base: The name after ``FROM``, which replaces the base image.
 
         Raises:
-            TaskError, ImageError: As named.
-            UsageError: No Dockerfile can make it.
+            TaskError, ImageError: The task or its image is invalid or missing.
+            UsageError: No Dockerfile can describe the workspace.
         """
 
 
 class NoRecipe:
-    """A stage whose places are not made from images of files alone."""
+    """A mixin for stages whose workspaces hold more than an image's files."""
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
-        """Refuse.
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
+        """Refuse to return a Dockerfile.
 
         Raises:
             UsageError: Always.
@@ -130,14 +138,22 @@ class NoRecipe:
 
 
 CEILINGS = {"memory": 16 << 30, "disk": 16 << 30, "processes": 4096}
-"""The most that a task may ask for, where no limit is set."""
+"""Upper bounds for a task's own limits where the options set none. Memory and disk: 16 GiB."""
 
 
 def resolve_limits(task: Task, limits: Limits | None) -> Limits:
-    """Return the limits of a task's place: its own, but for those that are set for all.
+    """Merge a task's own limits with the configured ones.
+
+    For a limit that is configured explicitly, the lower value holds. Other limits of the task may
+    go up to `CEILINGS`.
+
+    Args:
+        task: The task.
+        limits: The configured limits; None: the defaults.
 
     Raises:
-        TaskError: It asks for more than `CEILINGS`, or for capabilities beyond those that are set.
+        TaskError: A limit of the task exceeds `CEILINGS`, or its capabilities exceed the
+            configured ones.
     """
     limits = limits or Limits()
     overrides = limits.overrides or ()
@@ -171,7 +187,7 @@ def resolve_task_path(task: Task, field: str, path: str) -> Path:
     """Return the absolute path of a file or folder that a task names.
 
     Raises:
-        TaskError: It is not in the folder of the task's data.
+        TaskError: The path is outside the folder of the task's data.
     """
     if task.folder is None:
         return Path(path).expanduser().absolute()
@@ -182,11 +198,11 @@ def resolve_task_path(task: Task, field: str, path: str) -> Path:
 
 
 def _resolve_image(task: Task, name: str) -> str:
-    """Return the name of a task's own image; of a data file's it depends on no working directory.
+    """Return the name of a task's own image, with paths relative to its data's folder resolved.
 
     Raises:
-        TaskError: It is made from what is not in the folder of the task's data.
-        ImageError: The name means nothing.
+        TaskError: The image is built from files outside the folder of the task's data.
+        ImageError: The name is invalid.
     """
     if task.folder is None:
         return name
@@ -196,32 +212,32 @@ def _resolve_image(task: Task, name: str) -> str:
         raise TaskError(f"task {task.task_id!r}, field 'image': {error}") from None
 
 
-@lru_cache(maxsize=1024)  # each reset asks several times
+@lru_cache(maxsize=1024)  # each reset resolves the name several times
 def _image_within(folder: Path, name: str) -> str:
     spec = parse(name, folder)
     data_paths = [path for path in spec.paths if not is_packaged(path)]
     for path in data_paths:
         resolve_data_path(folder, path)
-        resolve_data_path(folder, path / "Dockerfile")  # which is read if it is a folder's
+        resolve_data_path(folder, path / "Dockerfile")  # the build reads it if `path` is a folder
     return str(spec) if data_paths else name
 
 
 class SandboxStage:
-    """Starts sandboxes for tasks; the agent's and gold's come out alike.
+    """A stage that starts sandboxes; the agent's and gold's sandboxes are equal.
 
     Args:
-        provider: Starts the sandboxes; or its name.
-        image: The image of all tasks; what they lay over ``host``, they lay over it. None: each
-            task's own.
-        limits: What a sandbox may use; None: the defaults.
-        network: What can be reached.
-        default_image: The image of tasks that name none; None: ``host``.
+        provider: The sandbox provider, or its name.
+        image: The image of all tasks. A task's additions to ``host`` are added to this image.
+            None: each task's own image.
+        limits: The resource limits of a sandbox; None: the defaults.
+        network: The network policy.
+        default_image: The image of tasks without one; None: ``host``.
     """
 
     DEFAULT = "host"
-    """The image where nothing names one."""
+    """The image if neither options nor task name one."""
     layers: Sequence[str] = ()
-    """Archives of what the agent brings along; a record does not count them to the image."""
+    """Archives of the agent's own files; a record does not count them as part of the image."""
     programs: Sequence[str] = ()
     """The programs that the environment runs in every image."""
 
@@ -242,11 +258,11 @@ class SandboxStage:
         self._limits = limits
 
     @classmethod
-    def of(cls, options: EnvOptions, traits: Traits, **arguments: Any) -> Self:
-        """Make the stage that an environment's options ask for.
+    def from_options(cls, options: EnvOptions, traits: Traits, **arguments: Any) -> Self:
+        """Construct the stage from an environment's options.
 
         Raises:
-            UsageError: There is no such provider.
+            UsageError: The provider is unknown.
         """
         sandbox = options.sandbox
         return cls(
@@ -259,77 +275,77 @@ class SandboxStage:
         )
 
     def image(self, task: Task) -> str:
-        """Name the image that the task runs in.
+        """Return the name of the task's image.
 
         Raises:
-            TaskError: The task's own image is made from what is not in its data's folder.
-            ImageError: Its name means nothing.
+            TaskError: The task's own image is built from files outside its data's folder.
+            ImageError: The image's name is invalid.
         """
         task_image = self._default_image if task.image is None else _resolve_image(task, task.image)
         if self._image is None:
             return task_image
-        base, plus, additions = task_image.partition("+")
-        return f"{self._image}{plus}{additions}" if base == "host" else self._image
+        base, separator, additions = task_image.partition("+")
+        return f"{self._image}{separator}{additions}" if base == "host" else self._image
 
     def layered_image(self, task: Task) -> str:
-        """Name what its sandbox starts from: the image, and over it what the agent brings along."""
+        """Return the name of the task's image with the agent's `layers` added."""
         return "+".join([self.image(task), *self.layers])
 
     def base(self, task: Task) -> str:
-        """Name the image that the task's programs come from: several tasks may share it."""
+        """Return the name of the image with the task's programs, which several tasks may share."""
         return self.layered_image(task)
 
     def needs(self, task: Task) -> list[str]:
         """List the programs that the image must have for the task.
 
-        A setup may install others than the shell that it is run by.
+        With a setup only its shell is required, because the setup may install the others.
         """
         scripts = (task.setup, task.ages, task.verification, self.service(task))
         shell = [SHELL[0]] if any(scripts) else []
         return shell if task.setup else [*self.programs, *shell]
 
     def try_programs(self, task: Task) -> None:
-        """Run the programs that the task needs, once per image.
+        """Test the programs that the task needs, once per image.
 
         Raises:
-            ImageError: One of them does not run in the image.
-            SandboxError: No sandbox starts.
+            ImageError: A program does not run in the image.
+            SandboxError: The sandbox cannot be started.
         """
         try_programs(self.provider, self.base(task), self.needs(task))
 
     def limits(self, task: Task) -> Limits:
-        """Return what the task's sandbox may use.
+        """Return the resource limits of the task's sandbox.
 
         Raises:
-            TaskError: Its capabilities are not available here.
+            TaskError: The provider does not support the task's capabilities.
         """
         limits, provider = resolve_limits(task, self._limits), self.provider
         capabilities = limits.capabilities
-        if isinstance(provider, GrantsSome) and (
+        if isinstance(provider, SupportsCapabilityCheck) and (
             reason := provider.capability_problem(capabilities, self.network)
         ):
             raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {reason}")
-        # So that its verification can be run in the agent's sandbox, and needs no other one. But
-        # an ordinary user's agent would not see its own processes, and one with a network could not
-        # install another C library.
+        # A private sandbox lets the verification run in the agent's sandbox, without a second one.
+        # Two cases are excluded: for an ordinary user, the agent would not see its own processes,
+        # and with a network, the agent could not install another C library.
         private = task.verification is not None and not self.reach(task) and is_root()
         return replace(limits, private=True) if private else limits
 
     def reach(self, task: Task) -> Network:
-        """Return what the task's sandbox may reach."""
+        """Return the network policy of the task's sandbox."""
         return self.network
 
     def directory(self, task: Task) -> str:
-        """Return where its relative files and its setup begin, from the image's directory."""
+        """Return the directory of the task's relative files and setup, relative to the image's."""
         return "."
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose image cannot exist, or that would not run in its sandbox.
+        """Refuse a task whose image is invalid or whose capabilities are not available.
 
         Raises:
-            TaskError: The task's own image means nothing, or names a file that is not there; or
-                its capabilities are not available here.
-            ImageError: The image of all tasks does.
+            TaskError: The task's own image is invalid or names a missing file, or the provider
+                does not support the task's capabilities.
+            ImageError: The image of all tasks is invalid or names a missing file.
         """
         self.limits(task)
         self._age_arguments(task)
@@ -341,35 +357,36 @@ class SandboxStage:
             raise TaskError(f"task {task.task_id!r}, field 'image': {error}") from error
 
     def digest(self, task: Task) -> str:
-        """Identify that image's content.
+        """Return the digest of the image's content; build a missing image.
 
         Raises:
-            ImageError: It cannot be found or built, or a program that the task needs does not run.
+            ImageError: The image cannot be found or built, or a program that the task needs does
+                not run.
         """
         digest = self.provider.digest(self.image(task))
         self.try_programs(task)
         return digest
 
-    def changed(self, task: Task, place: SandboxBackend) -> bool:
-        """Tell whether the image is another than the one that a sandbox was started from.
+    def changed(self, task: Task, sandbox: SandboxBackend) -> bool:
+        """Return whether the image has changed since the sandbox started.
 
-        The image ``host`` is, once a package is installed; a folder, once it is changed.
+        For example, a package installation changes ``host``, and an edit changes a folder.
         """
-        image = getattr(place, "image", None)  # not every provider's sandboxes know
+        image = getattr(sandbox, "image", None)  # some providers' sandboxes do not record the image
         return image is not None and image.digest != self.provider.digest(self.layered_image(task))
 
     def identify(self, task: Task) -> str:
-        """Return a digest of all that the state of a fresh sandbox for the task depends on."""
+        """Return a digest of all inputs that determine a fresh sandbox for the task."""
         facts: list[Any] = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
         facts += [repr(self.limits(task)), self.reach(task), *self.layers]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def open(self, task: Task) -> SandboxBackend:
-        """Start a fresh sandbox in which the task's files are written and its setup has run.
+        """Start a fresh sandbox, write the task's files and run its setup.
 
         Raises:
-            TaskError: The files cannot be written, the setup failed, or its capabilities cannot be
-                had; it names the task.
+            TaskError: The files cannot be written, the setup failed, or the capabilities are not
+                available; the message names the task.
             ImageError: The image cannot be found or built, or a program that the task needs does
                 not run in it.
             SandboxError: The sandbox cannot be started, or died.
@@ -377,7 +394,7 @@ class SandboxStage:
         return self._open(task, self.limits(task))
 
     def open_private(self, task: Task) -> SandboxBackend:
-        """Start a sandbox as `open` does, in which programs can be hidden from each other."""
+        """Start a sandbox like `open`, in which processes can be hidden from each other."""
         return self._open(task, replace(self.limits(task), private=True))
 
     def _open(self, task: Task, limits: Limits) -> SandboxBackend:
@@ -390,34 +407,38 @@ class SandboxStage:
             raise
         return sandbox
 
-    def recipe(self, task: Task, base: str | None = None) -> Recipe:
-        """Tell how a sandbox for the task is made, as a Dockerfile that another tool can build.
+    def recipe(self, task: Task, base: str | None = None) -> WorkspaceRecipe:
+        """Return a Dockerfile that describes a sandbox for the task, for other tools.
 
-        It has the same files, but that ``base`` stands for ``host``, and Docker's image of a
-        Debian suite for ours. Limits and a service are not in the Dockerfile.
+        The built image has the same files, with two exceptions: ``base`` replaces ``host``, and
+        Docker's image of a Debian suite replaces InterCode's. The Dockerfile contains neither
+        limits nor a service.
 
         Args:
             task: The task.
-            base: A name after ``FROM``, in place of the image that all is laid over.
+            base: The name after ``FROM``, which replaces the base image.
 
         Raises:
-            TaskError, ImageError: As `check`.
-            UsageError: The image is in no registry; the message says what to do.
+            TaskError, ImageError: As for `check`.
+            UsageError: No registry has the image; the message suggests a remedy.
         """
         self.check(task)
         image = self.image(task)
-        writer = Writer(image, self._find_start(image), base)
+        writer = RecipeWriter(image, self._find_start(image), base)
         return writer.finish(
             self.directory(task),
             self.file_contents(task),
             task.setup,
             self.limits(task),
-            Policy.of(self.reach(task)).shared,
+            Policy.parse(self.reach(task)).shared,
             self.service(task),
         )
 
     def _find_start(self, image: str) -> Start:
-        """Find how programs start in an image; one that says so itself is started for that."""
+        """Return how programs start in an image.
+
+        An image of a scheme in `OWN_START` defines this itself, and is started to read it.
+        """
         spec = parse(image)
         if spec.scheme not in OWN_START:
             return Start()
@@ -426,40 +447,45 @@ class SandboxStage:
             return Start(dict(sandbox.env), sandbox.cwd, user)
 
     def file_contents(self, task: Task) -> dict[str, bytes]:
-        """Return the content of the files that the task has, by path."""
+        """Return the contents of the task's files by path."""
         return {path: encode(content) for path, content in task.files.items()}
 
     def service(self, task: Task) -> Service | None:
-        """Return the program that runs beside the agent."""
+        """Return the program that runs alongside the agent; None if the task has none."""
         return None
 
     def try_setup(self, task: Task, text: str) -> Completed:
-        """Run a script in place of a task's setup, in a place of its own.
+        """Run a script instead of a task's setup, in a separate sandbox.
 
         Args:
             task: The task.
             text: The script.
 
+        Returns:
+            The completed script, with exit code and output.
+
         Raises:
-            TaskError, ImageError, SandboxError: As `open`.
+            TaskError, ImageError, SandboxError: As for `open`.
         """
-        place = self.provider.start(self.layered_image(task), self.limits(task), self.reach(task))
-        with closing(place) as sandbox:
+        new_sandbox = self.provider.start(
+            self.layered_image(task), self.limits(task), self.reach(task)
+        )
+        with closing(new_sandbox) as sandbox:
             self._lay(sandbox, task)
             argv, stdin = script(text)
             seconds = self._setup_seconds(sandbox, task)
             return sandbox.exec(argv, stdin=stdin, cwd=self.directory(task), timeout=seconds)
 
     def _prepare(self, sandbox: SandboxBackend, task: Task) -> None:
-        """Write the task's files, and run its setup."""
+        """Write the task's files and run its setup."""
         self._lay(sandbox, task)
         if task.setup is not None:
             self._run(sandbox, task, "setup", task.setup)
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
-        """Write the task's files."""
+        """Set the ages of the image's files, then write the task's files."""
         folder = self.directory(task)
-        if ages := self._age_arguments(task):  # first: what the task itself makes is new
+        if ages := self._age_arguments(task):  # first: files of the task itself must be new
             self._run(sandbox, task, "the ages of its files", _AGES, "bash", *ages)
         try:
             for path, content in self.file_contents(task).items():
@@ -495,5 +521,5 @@ class SandboxStage:
 
     @staticmethod
     def _age_arguments(task: Task) -> list[str]:
-        """Return the arguments of `_AGES`."""
+        """Return the arguments of the script `_AGES`: path and age in seconds, alternating."""
         return [text for path, age in task.ages.items() for text in (path, str(int(age)))]

@@ -1,4 +1,4 @@
-"""The SWE environment: issues of a repository, solved in a shell, scored by the project's tests."""
+"""The SWE environment: repository issues, resolved in a shell and scored by the project's tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from intercode_sandbox.images.repository import NO_HISTORY, is_url, prepare, ref
 from intercode_sandbox.network import Network
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
-"""The metadata that only issues have."""
+"""The metadata fields that only SWE tasks have."""
 
 
 def apply_patch(patch: str) -> str:
@@ -41,28 +41,28 @@ def apply_patch(patch: str) -> str:
 
 
 def _truncated_patches(solution: Sequence[str], dice: Dice) -> Iterator[str]:
-    """Yield the patch without its end, as models' often are."""
+    """Yield the patch without its last third, a frequent mistake of models."""
     first_line, *lines = solution[0].split("\n")
     if len(lines) > 2:
         yield "\n".join([first_line, *lines[: 2 * len(lines) // 3], lines[-1]])
 
 
 class SweEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Bash per episode, in the task's repository at its base commit.
+    """An environment with one persistent Bash per episode, in a repository at its base commit.
 
-    See `docs/reference/swe.md` for what a task has, and `SweReward` for how it is scored. The
-    option `reward` replaces it. With `cache_gold`, twins of the tests (`swe_twins`) are made once
-    per task.
+    ``docs/reference/swe.md`` lists the fields of a task, and `SweReward` defines the scoring. The
+    option `reward` replaces `SweReward`. With `cache_gold`, the mutated tests
+    (`intercode.rewards.mutated_tests`) are generated once per task.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: The options, as one value.
-        **changes: Single options by their names: see `SweOptions`.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: see `SweOptions`.
 
     Raises:
-        TaskError: The data is malformed. (Tasks are looked at one by one, by `check` and `reset`:
-            a benchmark may hold some that cannot be tried here.)
-        UsageError: There is no such option, or it makes no sense.
+        TaskError: The data is malformed. Single tasks are validated later, by `check` and `reset`,
+            because a benchmark may contain tasks that this machine cannot run.
+        UsageError: An option is unknown or invalid.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
@@ -92,10 +92,10 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
         options: SweOptions | None = None,
         **changes: Any,
     ) -> None:
-        options = SweOptions.of(options, changes)
+        options = SweOptions.merge(options, changes)
         tasks = load(data)
         stage_options = {"repositories": options.repositories, "history": options.history}
-        stage = SweStage.of(options, self.traits, **stage_options)
+        stage = SweStage.from_options(options, self.traits, **stage_options)
         self._directory = stage.directory
         cache = GoldCache.from_option(options.cache_gold, stage.provider)
         env_reward = choose_reward(
@@ -106,7 +106,7 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
         super().__init__(tasks, stage, self._open_shell, env_reward, options=options)
 
     def solution(self, task: Task) -> list[str]:
-        """Return the command that applies the first gold as a patch, and a submit."""
+        """Return the command that applies the first gold as a patch, and ``submit``."""
         return [*map(apply_patch, task.gold[:1]), "submit"]
 
     def _open_shell(self, sandbox: SandboxBackend) -> Interpreter:
@@ -114,12 +114,12 @@ class SweEnv(InterCodeEnv[SandboxBackend]):
 
 
 class SweStage(SandboxStage):
-    """Lays a task's repository over its image; a reset copies nothing of it.
+    """A stage that adds a task's repository to its image as a layer, so a reset copies nothing.
 
     Args:
-        provider: Starts the sandboxes; or its name.
+        provider: The sandbox provider, or its name.
         image, limits, network, default_image: As in `SandboxStage`.
-        repositories: A folder or URL with the repositories that tasks name and do not have.
+        repositories: A folder or URL with the repositories that tasks name but do not contain.
         history: ``none`` or ``full``: see `SweOptions`.
     """
 
@@ -137,40 +137,40 @@ class SweStage(SandboxStage):
         self._repositories = None if repositories is None else str(repositories)
         self._history = history
         self.plan: Callable[[Task], SwePlan] = lru_cache(maxsize=1)(make_plan)
-        """How a task is graded, which also says where its repository lies."""
+        """Returns a task's grading plan, which also contains the repository's directory."""
         self._prepared_repositories: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
 
     def directory(self, task: Task) -> str:
-        """Return where the repository lies; the setup runs there."""
+        """Return the repository's directory, in which the setup runs."""
         return self.plan(task).directory
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose repository or image is not there.
+        """Refuse a task with a missing repository or image.
 
         Raises:
-            TaskError: A field is malformed, or there is no such repository or commit.
-            ImageError: The image's name means nothing, or names a file that is not there.
+            TaskError: A field is malformed, or the repository or commit is missing.
+            ImageError: The image's name is invalid, or names a missing file.
         """
         self.plan(task)
         super().check(task)
 
     def image(self, task: Task) -> str:
-        """Name the image that the task runs in, with its repository laid over it."""
+        """Return the name of the task's image with its repository as a layer."""
         return f"{super().image(task)}+{self._prepare_repository(task)[1]}"
 
     def base(self, task: Task) -> str:
-        """Name the image below the repository."""
+        """Return the name of the image without the repository."""
         return "+".join([super().image(task), *self.layers])
 
     def needs(self, task: Task) -> list[str]:
-        """List the programs that the image must have: the tests' Python, too."""
+        """List the programs that the image must have, including the Python of the tests."""
         plan, programs = self.plan(task), super().needs(task)
         has_own = plan.runner != "command" and not task.setup
         return [*programs, plan.python] if has_own else programs
 
     def digest(self, task: Task) -> str:
-        """Identify that image's content, on every machine alike."""
-        self.provider.digest(self.image(task))  # which builds it
+        """Return the digest of the image's content, which is equal on every machine."""
+        self.provider.digest(self.image(task))  # builds the image
         base_digest = self.provider.digest(super().image(task))
         self.try_programs(task)
         text = f"{base_digest} {self._prepare_repository(task)[0]}"
@@ -193,7 +193,11 @@ class SweStage(SandboxStage):
         return self._prepared_repositories[key]
 
     def _source(self, task: Task) -> str:
-        """Return where the repository comes from: a path or a URL."""
+        """Return the path or URL of the task's repository.
+
+        Raises:
+            TaskError: A field is malformed, or no option locates the repository.
+        """
         repository, name = task.metadata.get("repository"), task.metadata.get("repo")
         for text in (repository, name):
             if text is not None and (not isinstance(text, str) or not text or "\0" in text):
@@ -214,7 +218,12 @@ class SweStage(SandboxStage):
         return self._find_in_mirror(task, Path(self._repositories).expanduser(), name)
 
     def _resolve_repository(self, task: Task, source: str) -> str:
-        """Return the path or URL of the repository that a task names."""
+        """Return the path or URL in the task's ``metadata.repository``.
+
+        Raises:
+            TaskError: The path is outside the data's folder, or data names a URL that
+                `repositories` does not cover. A fetch would use this machine's keys.
+        """
         if not is_url(source):
             return str(resolve_task_path(task, "metadata.repository", source))
         allowed_prefix = f"{(self._repositories or '').rstrip('/')}/"

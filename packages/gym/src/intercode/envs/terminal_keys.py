@@ -1,4 +1,4 @@
-"""The tool ``keys``: types into a terminal beside the environment's shell, and shows its screen."""
+"""The tool ``keys``, which types into a second shell's terminal and returns the screen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intercode.errors import ActionError, ForkError, UsageError
 from intercode.interpreters.base import Execution, Interpreter, SavedState, SupportsSave
 from intercode.interpreters.terminal import COLUMNS, ROWS, Terminal, check_installed
 from intercode.tool_calls import Tool, Verb
-from intercode_sandbox.base import HasTerminals, SandboxBackend
+from intercode_sandbox.base import SandboxBackend, SupportsTerminals
 
 NAMES: Mapping[str, str] = {
     **{"Enter": "\r", "Tab": "\t", "Escape": "\x1b", "Space": " ", "BSpace": "\x7f"},
@@ -25,7 +25,7 @@ NAMES: Mapping[str, str] = {
     **{f"F{n}": f"\x1b[[{letter}" for n, letter in enumerate("ABCDE", 1)},
     **{f"F{n}": f"\x1b[{17 + n - 6 + (n > 10)}~" for n in range(6, 13)},
 }
-"""The keys with a name, and what the terminal ``linux`` sends for them."""
+"""Key name → the text that the terminal type ``linux`` sends for the key."""
 _MAX_BYTES = 4096
 _WORD = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s"']+))(?=\s|$)""", re.DOTALL)
 _ACTION = re.compile(r"\s*keys(?:\s+(.*))?", re.DOTALL)
@@ -46,13 +46,13 @@ _HINT = (
 
 
 def encode_keys(keys: str) -> bytes:
-    """Return the bytes that a terminal sends for keys.
+    """Return the bytes that a terminal sends for keys, at most 4096.
 
     Args:
-        keys: As `tmux send-keys` takes them: texts in quotes, and names.
+        keys: Quoted texts and key names, in the syntax of ``tmux send-keys``.
 
     Raises:
-        ActionError: They are not that, or too many.
+        ActionError: The syntax is invalid, a key is unknown, or the bytes are too many.
     """
     typed_text, position = "", 0
     keys = keys.strip()
@@ -61,16 +61,20 @@ def encode_keys(keys: str) -> bytes:
             raise ActionError(
                 f"a quote is not closed, or text follows it without a space: {keys[position:]}"
             )
-        double, single, name = word.groups()
-        if double is not None:
-            text = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), double, flags=re.DOTALL)
+        double_quoted, single_quoted, name = word.groups()
+        if double_quoted is not None:
+            text = re.sub(
+                r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), double_quoted, flags=re.DOTALL
+            )
         else:
-            text = single if single is not None else _key(name)
+            text = single_quoted if single_quoted is not None else _key(name)
         typed_text, position = typed_text + text.replace("\n", "\r"), word.end()
-    data = typed_text.encode("utf-8", "surrogateescape")
-    if len(data) > _MAX_BYTES:
-        raise ActionError(f"at most {_MAX_BYTES} bytes can be typed at a time, not {len(data)}")
-    return data
+    key_bytes = typed_text.encode("utf-8", "surrogateescape")
+    if len(key_bytes) > _MAX_BYTES:
+        raise ActionError(
+            f"at most {_MAX_BYTES} bytes can be typed at a time, not {len(key_bytes)}"
+        )
+    return key_bytes
 
 
 def _key(name: str) -> str:
@@ -85,9 +89,9 @@ def _key(name: str) -> str:
 
 
 class KeysInterpreter:
-    """An `Interpreter` that adds a terminal to another one, for actions that begin with ``keys``.
+    """An `Interpreter` that adds a terminal to another, for actions that begin with ``keys``.
 
-    The terminal is opened by the first of them. No fork has it.
+    The first such action opens the terminal. A fork does not inherit the terminal.
     """
 
     def __init__(self, interpreter: Interpreter, sandbox: SandboxBackend) -> None:
@@ -96,7 +100,7 @@ class KeysInterpreter:
         self._terminal: Terminal | None = None
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action; see `Interpreter`. Of keys it shows the screen."""
+        """Execute an action; see `Interpreter`. The output of ``keys`` is the screen."""
         if (match := _ACTION.fullmatch(action)) is None:
             return self._interpreter.execute(action, timeout)
         keys, start_time = encode_keys(match[1] or ""), time.monotonic()
@@ -109,35 +113,41 @@ class KeysInterpreter:
                 note = f"there is no terminal to be had in this sandbox: {error.strerror}"
                 return Execution(b"", ok=False, notes=(note,))
         typed_count = self._terminal.send(keys)
-        look = self._terminal.first_screen
+        screen = self._terminal.first_screen
         if keys or not is_new:
-            look = self._terminal.look(seconds, typed=bool(keys))
-        notes = ["cursor at row {}, column {}".format(*look.cursor)]
+            screen = self._terminal.look(seconds, has_sent_keys=bool(keys))
+        notes = ["cursor at row {}, column {}".format(*screen.cursor)]
         if typed_count < len(keys):
             notes.append(
                 f"the program reads no keys: {len(keys) - typed_count} bytes were not typed"
             )
-        if look.busy:
+        if screen.busy:
             notes.append("it is still writing")
-        if look.ended:
+        if screen.ended:
             notes.append("the terminal's shell has ended: the next keys start another")
             self._close_terminal()
         return Execution(
-            look.text.encode(),
+            screen.text.encode(),
             ok=typed_count == len(keys),
             notes=tuple(notes),
             seconds=time.monotonic() - start_time,
         )
 
     def save(self, lossy: bool = False) -> SavedState:
-        """See `SupportsSave`. The terminal's programs are such as run beside the shell."""
+        """Save the wrapped interpreter's state; see `SupportsSave`.
+
+        The terminal's programs count as background programs of the shell.
+
+        Raises:
+            ForkError: The wrapped interpreter cannot save its state.
+        """
         if not isinstance(self._interpreter, SupportsSave):
             raise ForkError(f"{type(self._interpreter).__name__} cannot save its state")
         saved_state = self._interpreter.save(lossy)
 
         def reopen() -> tuple[Any, Interpreter]:
-            place, interpreter = saved_state.open()
-            return place, KeysInterpreter(interpreter, place)  # type: ignore[arg-type]
+            workspace, interpreter = saved_state.open()
+            return workspace, KeysInterpreter(interpreter, workspace)  # type: ignore[arg-type]
 
         return replace(saved_state, open=reopen)
 
@@ -155,17 +165,24 @@ class KeysInterpreter:
 def add_keys_tool(
     opens: Callable[[Any], Interpreter], traits: Traits
 ) -> tuple[Callable[[Any], Interpreter], Traits]:
-    """Add the tool to what an environment opens, and to its traits.
+    """Add the tool ``keys`` to an environment's interpreter and traits.
+
+    Args:
+        opens: Opens the environment's interpreter in a sandbox.
+        traits: The environment's traits.
+
+    Returns:
+        The new opener and the new traits.
 
     Raises:
-        UsageError: Its language is not a shell's, or a package is missing.
+        UsageError: The environment's language is not a shell's, or a package is missing.
     """
     if traits.language != "bash":
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")
     check_installed()
 
     def open_interpreter(sandbox: SandboxBackend) -> Interpreter:
-        if not isinstance(sandbox, HasTerminals):
+        if not isinstance(sandbox, SupportsTerminals):
             raise UsageError(f"{type(sandbox).__name__} has no terminals, which keys=True needs")
         return KeysInterpreter(opens(sandbox), sandbox)
 

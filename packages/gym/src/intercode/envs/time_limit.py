@@ -1,7 +1,7 @@
-"""Gymnasium's limits of steps, brought to the environment, which scores the last step.
+"""Gymnasium's step limits, applied by the environment, which scores the last step.
 
-Gymnasium's own wrapper marks a step as truncated after the environment has returned from it: the
-environment does not learn of it, and the episode has no score.
+Gymnasium's own wrapper marks a step as truncated after the environment has returned. The
+environment then does not end the episode, and the episode has no score.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from intercode.envs.base import InterCodeEnv
 from intercode.errors import UsageError
 
 NO_LIMIT = -1
-"""The value of Gymnasium's `max_episode_steps` that stands for no limit."""
+"""The value of Gymnasium's `max_episode_steps` for no limit."""
 
 
 class TimeLimit(gymnasium.wrappers.TimeLimit[str, str]):
-    """Truncate episodes after some steps, with a score.
+    """A wrapper that truncates episodes after a number of steps, with a score.
 
     Args:
-        env: One of InterCode's environments, or a wrapper of one.
-        max_episode_steps: The number of steps, at least 1; the environment's own `max_turns` holds,
-            too.
+        env: An InterCode environment, wrapped or not.
+        max_episode_steps: The maximum number of steps, at least 1. The lower of this number and the
+            environment's own `max_turns` applies.
 
     Raises:
-        UsageError: It is not an environment of InterCode, or the number is below 1.
+        UsageError: The environment is not InterCode's, or the number is below 1.
     """
 
     def __init__(self, env: gymnasium.Env[str, str], max_episode_steps: int) -> None:
@@ -41,11 +41,14 @@ class TimeLimit(gymnasium.wrappers.TimeLimit[str, str]):
 
 
 def add_turn_limit(options: dict[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
-    """Add a limit of Gymnasium's to an environment's options, as `max_turns`.
+    """Add a step limit of Gymnasium to an environment's options, as `max_turns`.
 
     Args:
-        options: Options by name; of two limits the lower one holds.
-        max_episode_steps: The limit; None or `NO_LIMIT`: there is none.
+        options: Options by name. The lower of two limits applies.
+        max_episode_steps: The step limit; None or `NO_LIMIT`: no limit.
+
+    Returns:
+        The options with the limit; without a limit, `options` itself.
     """
     if max_episode_steps in (None, NO_LIMIT):
         return options
@@ -56,13 +59,14 @@ def add_turn_limit(options: dict[str, Any], max_episode_steps: int | None) -> di
 
 
 def gymnasium_step_limit(depth: int) -> int | None:
-    """Return the `max_episode_steps` of a call of `gymnasium.make`; None: it is not the caller.
+    """Return the `max_episode_steps` of a call of `gymnasium.make`; None for another caller.
 
-    Gymnasium hands the number to its wrapper only, which it makes after the environment: so it is
-    read where `make` has it.
+    Gymnasium passes the number only to its wrapper, after it has constructed the environment. This
+    function therefore reads the number from the local variables of `gymnasium.make`.
 
     Args:
-        depth: The caller's place on the stack; 1 is the function that calls this one.
+        depth: The inspected position on the stack: 0 is this function's caller, 1 the caller of
+            that function.
     """
     caller = sys._getframe(depth + 1)
     if caller.f_code is not gymnasium.make.__code__:

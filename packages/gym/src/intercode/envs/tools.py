@@ -1,10 +1,10 @@
-"""An environment's actions as tools: for models that call functions, and for agents' frameworks.
+"""Tools: an environment's actions for models that call functions, and for agent frameworks.
 
-Of every environment there are two: one runs code in its language, ``submit`` ends the episode. Its
-traits say more of them, and may name further ones (`intercode.tool_calls.Verb`).
+Every environment has two tools: one runs code in its language, and ``submit`` ends the episode. The
+environment's traits describe both, and may add further tools (`intercode.tool_calls.Verb`).
 
-`tools` makes typed and documented Python functions of them, for frameworks that read a function's
-signature and docstring.
+`tools` converts the tools to typed and documented Python functions, for frameworks that read a
+function's signature and docstring.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ ALREADY_ENDED = "[the episode has ended: this call did nothing]"
 
 
 def verbs(traits: Traits) -> list[Verb]:
-    """List the tools of an environment with the actions that they stand for."""
+    """List the tools of an environment with their conversions to and from actions."""
     return [_code(traits), *traits.more, _submit(traits)]
 
 
 def list_tools(traits: Traits) -> list[Tool]:
-    """List the tools of an environment: its language, more that it may have, and ``submit``."""
+    """List the tools of an environment: its language's, further tools, and ``submit``."""
     return [verb.tool for verb in verbs(traits)]
 
 
 def read_action(call: ToolCall, traits: Traits) -> str:
-    """Read the action that a call asks for; a `NoAction` says why there is none."""
+    """Return the action of a tool call; for an invalid call, a `NoAction` with the reason."""
     verbs_by_name = {verb.tool.name: verb for verb in verbs(traits)}
     if call.name in verbs_by_name:
         return verbs_by_name[call.name].action(call.arguments)
@@ -52,10 +52,10 @@ def read_action(call: ToolCall, traits: Traits) -> str:
 
 
 def read_call(action: str, traits: Traits) -> tuple[str, Mapping[str, Any]]:
-    """Read the call that an action stands for: the inverse of `read_action`.
+    """Return the tool call that is equivalent to an action: the inverse of `read_action`.
 
     Returns:
-        The tool's name, and the arguments.
+        The tool's name and its arguments by name.
     """
     code, *other_verbs, submit = verbs(traits)
     for verb in (submit, *other_verbs):
@@ -101,7 +101,7 @@ def schema(parameters: Mapping[str, str], optional: bool = False) -> Mapping[str
 
     Args:
         parameters: Name → description.
-        optional: Whether all may be left out; else all are required.
+        optional: Whether all parameters are optional; if False, all are required.
     """
     return {
         "type": "object",
@@ -114,14 +114,14 @@ def schema(parameters: Mapping[str, str], optional: bool = False) -> Mapping[str
 
 
 class Tools(list[Function]):
-    """The tools of an environment as functions, each for the episode that is running.
+    """The tools of an environment as functions that act on the running episode.
 
-    A function returns text for a model: the observation, and a note when the episode has ended. A
-    call after the end does nothing and says so. Calls from several threads wait for each other. A
-    failure of the infrastructure is raised.
+    A function returns text for a model: the observation, and a note at the end of the episode. A
+    call after the end does nothing and returns a note. Calls from several threads are serialised.
+    Infrastructure failures are raised.
 
     Args:
-        env: The environment; it may be wrapped.
+        env: The environment, wrapped or not.
     """
 
     def __init__(self, env: Any) -> None:
@@ -138,16 +138,16 @@ class Tools(list[Function]):
 
     @property
     def reward(self) -> float | None:
-        """The reward of the episode, not for the model; None before its end or without a score."""
+        """The episode's reward in [0, 1], not for the model; None before the end or unscored."""
         score: float | None = self._base_env.episode.reward
         return score
 
     def _functions(self) -> Iterator[Function]:
         for verb in verbs(self._traits):
-            shows = "A note that the episode has ended."
+            result_description = "A note that the episode has ended."
             if verb.tool.name != "submit":
-                shows = self._traits.shows
-            yield _function(verb.tool, shows, partial(self._call, verb))
+                result_description = self._traits.shows
+            yield _function(verb.tool, result_description, partial(self._call, verb))
 
     def _call(self, verb: Verb, arguments: Mapping[str, Any]) -> str:
         with self._lock:
@@ -166,9 +166,9 @@ def tools(env: Traits) -> list[Tool]: ...
 @overload
 def tools(env: Any) -> Tools: ...
 def tools(env: Any) -> list[Tool] | Tools:
-    """Make typed and documented functions of an environment's tools.
+    """Convert an environment's tools to typed and documented functions.
 
-    Frameworks that build a tool from a function take them as they are::
+    Frameworks that build a tool from a function accept them unchanged::
 
         env = intercode.make("bash")
         query, _ = env.reset()
@@ -178,11 +178,11 @@ def tools(env: Any) -> list[Tool] | Tools:
         print(functions.done, functions.reward)
 
     Args:
-        env: The environment. (Traits, whose list of `Tool` this once returned, are deprecated:
-            ``env.tools`` is that list.)
+        env: The environment. Passing traits, which returns a list of `Tool`, is deprecated:
+            ``env.tools`` is that list.
 
     Returns:
-        A list of functions, with ``done`` and ``reward`` of the episode.
+        A list of functions, with the attributes ``done`` and ``reward`` of the episode.
     """
     if isinstance(env, Traits):
         warnings.warn(
@@ -196,19 +196,21 @@ def tools(env: Any) -> list[Tool] | Tools:
 
 
 def sendable(text: str) -> str:
-    """Replace the bytes and half pairs that no JSON can carry."""
+    """Replace undecodable bytes and lone surrogates, which JSON cannot represent."""
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 
-def _function(tool: Tool, shows: str, call: Callable[[Mapping[str, Any]], str]) -> Function:
-    """Make a function with a tool's name, parameters, types and docstring.
+def _function(
+    tool: Tool, result_description: str, call: Callable[[Mapping[str, Any]], str]
+) -> Function:
+    """Return a function with a tool's name, parameters, types and docstring.
 
-    It has source text, as some frameworks read it.
+    The function has source text, which some frameworks read.
 
     Args:
         tool: The tool.
-        shows: The description of what it returns.
-        call: The work: a function of the arguments by name.
+        result_description: The description of the result.
+        call: The implementation, which takes the arguments by name.
     """
     properties: Mapping[str, Any] = tool.parameters["properties"]
     required_names = tool.parameters["required"]
@@ -220,8 +222,10 @@ def _function(tool: Tool, shows: str, call: Callable[[Mapping[str, Any]], str]) 
     ]
     argument_items = ", ".join(f"{name!r}: {names[name]}" for name in properties)
     descriptions = [f"    {names[name]}: {properties[name]['description']}" for name in properties]
-    takes = ["Args:", *descriptions, ""] if descriptions else []
-    doc = "\n".join([tool.description, "", *takes, "Returns:", f"    {shows}", ""])
+    argument_lines = ["Args:", *descriptions, ""] if descriptions else []
+    doc = "\n".join(
+        [tool.description, "", *argument_lines, "Returns:", f"    {result_description}", ""]
+    )
     source = (
         f"def {_identifier(tool.name)}({', '.join(declarations)}) -> str:\n"
         f"    {doc!r}\n"
@@ -230,14 +234,15 @@ def _function(tool: Tool, shows: str, call: Callable[[Mapping[str, Any]], str]) 
     file = f"<intercode tool {tool.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     space: dict[str, Any] = {"call": call, "__name__": __name__}
-    code = compile(source, file, "exec", dont_inherit=True)  # else its types would be texts
-    exec(code, space)  # all in it is quoted or an identifier
+    # Without `dont_inherit`, this module's ``annotations`` import would turn the types into texts.
+    code = compile(source, file, "exec", dont_inherit=True)
+    exec(code, space)  # safe: the source holds only quoted texts and identifiers
     function: Function = space[_identifier(tool.name)]
     return function
 
 
 def _identifier(name: str) -> str:
-    """Return a Python name that is as like a tool's or a parameter's as can be."""
+    """Return a valid Python identifier similar to a tool's or a parameter's name."""
     identifier = re.sub(r"\W", "_", name)
     return (
         f"{identifier}_"

@@ -1,8 +1,8 @@
-"""Traits: the facts about an environment that the rest of the package needs.
+"""Traits: the facts about an environment class that the rest of the package uses.
 
-An environment's class states them: ``traits = Traits(…)``. Agents, prompts, tools, the checks of
-`validate`, rescoring and the command line use the traits; none knows environments by name.
-`find_traits` finds them without starting anything.
+An environment's class defines its traits: ``traits = Traits(…)``. Agents, prompts, tools, the
+checks of `validate`, rescoring and the command line read the traits, and depend on no environment's
+name. `find_traits` returns the traits without starting an environment.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _CLAUSE = re.compile(r" (?=(?:WHERE|GROUP BY|HAVING|ORDER BY|LIMIT) )")
 
 
 def constant_actions(*actions: str) -> Callable[[Task], tuple[str, ...]]:
-    """Make the function that answers every task with the same actions."""
+    """Return a function that returns the same actions for every task."""
     return lambda task: actions
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Constant actions, chosen without looking."""
+    """A guessed solution: actions that do not depend on any observation."""
 
     name: str
-    """For people."""
+    """The name, for people."""
     actions: Callable[[Task], tuple[str, ...]]
     by_chance: bool = False
-    """Whether it may be right, or fit the tests, by chance."""
+    """Whether the guess may be correct, or pass the tests, by chance."""
     idle: bool = False
-    """Whether it prints nothing and changes nothing."""
+    """Whether the actions print nothing and change nothing."""
     role: Literal["constant", "trick", "alternative", "clock"] = "constant"
-    """Whether it ignores the task, uses the words of its verification, solves it, or moves the
-    clock for gold, whose actions follow."""
+    """``constant`` ignores the task, ``trick`` uses the words of its verification, ``alternative``
+    solves it, ``clock`` moves the clock before gold's actions."""
 
 
 def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:
-    """Yield a solution's pipeline without its last commands."""
+    """Yield a solution's pipeline without its last command, the last two, and so on."""
     action = solution[0]
     while " | " in action:
         action = action.rpartition(" | ")[0]
@@ -59,7 +59,7 @@ def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """The facts that an environment class states about itself; all but the language have defaults::
+    """The facts about an environment class; only the language has no default::
 
     traits = Traits(
         language="awk",
@@ -71,12 +71,12 @@ class Traits:
     """
 
     language: str
-    """The language of actions: the name of the tool, and the tag of blocks of code."""
+    """The language of actions, which is also the tool's name and the tag of code blocks."""
     setting: str = ""
-    """The setting's name in prompts, as ``Bash on Linux``; empty: the language."""
+    """The setting's name in prompts, such as ``Bash on Linux``; empty: the language."""
     briefing: str = ""
-    """The description of the place in prompts; ``{setting}`` stands for the setting. Empty: that of
-    the language."""
+    """The description of the workspace in prompts, with ``{setting}`` for the setting; empty: the
+    language's description."""
     parameter: str = "code"
     """The name of the tool's parameter."""
     parameter_description: str = "The code."
@@ -84,78 +84,80 @@ class Traits:
     does: str = "Run code."
     """The tool's description for models."""
     shows: str = "What it printed."
-    """The description of what the tool returns."""
+    """The description of the tool's result."""
     answer: str = ""
-    """The name of the answer in ``submit ANSWER``, as ``flag``, if a model always submits one."""
+    """The name of the answer in ``submit ANSWER``, such as ``flag``, if an answer is required."""
     may_answer: str = ""
-    """The name of the answer, if ``submit`` is complete without it."""
+    """The name of the answer, if the answer is optional."""
     answer_description: str = ""
-    """The answer's description for models; empty: its name says it."""
+    """The answer's description for models; empty: a sentence with its name."""
     hint: str = ""
     """A sentence on the other tools, for prompts."""
     more: Sequence[Verb] = ()
-    """More tools than the language and ``submit``; the interpreter knows their actions."""
+    """Tools other than the language's and ``submit``; the interpreter supports their actions."""
     random_actions: Sequence[str] = ()
-    """Actions for an agent that acts at random."""
+    """Actions of the random agent."""
     where: str = ""
-    """The action that prints the setting's name in a line, with version and user; empty:
-    `setting` says all."""
+    """The action that prints the setting's name in one line, with version and user; empty:
+    `setting` is complete."""
     overview: str = ""
-    """The action that shows what there is, for ``--context schema``; empty: no action does."""
+    """The action that lists the workspace's content, for ``--context schema``; empty: none."""
     looks: Sequence[str] = ()
-    """Actions that look around, for the scripted stand-in of a model; ``{place}`` stands for a path
-    of the task's."""
+    """Exploratory actions of the scripted model; ``{place}`` stands for a path of the task."""
     mistakes: Callable[[Sequence[str], Dice], Iterator[str]] = shorter_pipelines
-    """Wrong actions that are tempting, the least wrong first, from the actions of a solution."""
+    """Generates plausible wrong actions from a solution's actions, the least wrong first."""
     wrong: Sequence[str] = ("echo 42",)
-    """Actions that solve no task unless by chance; `validate` tries them."""
+    """Actions that solve a task only by chance; `validate` tries them."""
     constants: Sequence[Guess] = ()
-    """More constant actions for `validate`, independent of the task."""
+    """Additional constant actions for `validate`, independent of the task."""
     prediction: Callable[[str], str] | None = None
-    """Makes an action of a prediction; None: the code that is found in it."""
+    """Converts a prediction to an action; None: the prediction's code is the action."""
     fields: Sequence[str] = ()
-    """The fields of a task's metadata that the environment reads, beside those of all tasks."""
+    """The task metadata fields that only this environment reads."""
     secret_gold: bool = False
-    """Whether gold is a secret, as a flag is: then no file and no process may show it."""
+    """Whether gold is secret, such as a flag: no file and no process may expose it."""
     pure_reward: Callable[[], Reward[Any] | Function] | None = None
-    """Makes the environment's own reward, if it needs nothing but the record of an episode."""
+    """Constructs the environment's own reward, if that needs only the record of an episode."""
     programs: Sequence[str] = ()
     """The programs of the image that the interpreter and its actions need."""
     rules: Sequence[str] = ()
     """The rules of the environment's own reward, by their names in `intercode.registry.RULES`."""
     separable: bool = True
-    """Whether an episode can be repeated by itself. False: it finds what others have left."""
+    """Whether an episode can be repeated alone. False: the episode depends on earlier episodes."""
     provider: Callable[[str], Provider] = field(default=get_provider)
-    """Gives the provider of its sandboxes by name."""
+    """Returns a sandbox provider by name."""
     is_remote: bool = False
-    """Whether its tasks are tried elsewhere: it has no sandboxes of ours."""
+    """Whether episodes run on a remote system, without InterCode's sandboxes."""
     recognises: Callable[[Sequence[Task]], bool] | None = None
-    """Tells from tasks alone whether they are for this environment."""
+    """Returns whether tasks belong to this environment, judged by the tasks alone."""
 
 
 def _python_provider(name: str) -> Provider:
-    """Return the provider whose sandboxes have our Python loaded."""
+    """Return the provider whose sandboxes have InterCode's Python loaded."""
     from intercode.interpreters.python_start import provider
 
     return provider(name)
 
 
 def _drop_clauses(solution: Sequence[str], dice: Dice) -> Iterator[str]:
-    """Yield queries that ask for less; a wrong change of data could not be undone."""
+    """Yield a query without its last clauses; statements that change data are left out.
+
+    A wrong change of data could not be undone.
+    """
     if solution[0].startswith(("SELECT ", "WITH ")):
-        parts = _CLAUSE.split(solution[0])
-        yield from (" ".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+        clauses = _CLAUSE.split(solution[0])
+        yield from (" ".join(clauses[:count]) for count in range(len(clauses) - 1, 0, -1))
 
 
 def _drop_result(solution: Sequence[str], dice: Dice) -> Iterator[str]:
-    """Yield the function that returns None."""
+    """Yield the solution's function with ``return None`` as its last return statement."""
     prefix, separator, suffix = solution[0].rpartition("return ")
     if separator:
         yield f"{prefix}return None{''.join(suffix.partition(chr(10))[1:])}"
 
 
 def python_answer(value: str) -> tuple[str, ...]:
-    """Define a function that prints and returns a value, and submit it as the one asked for."""
+    """Return actions that define a function which prints and returns a value, and submit it."""
     return f"def answer(*given, **named):\n    print({value})\n    return {value}", "submit answer"
 
 
@@ -169,7 +171,7 @@ for program in awk python3 perl jq git curl sqlite3 gcc make; do
 done
 :
 ) 2>/dev/null"""
-"""The command that names a shell's machine, user, folder and some of its programs."""
+"""The command that prints a shell's version, system, user, working directory and programs."""
 
 SHELL = Traits(
     language="bash",
@@ -197,7 +199,7 @@ SHELL = Traits(
     overview="pwd; ls -lA",
     looks=("ls -la {place}", "find {place} | head -n 5"),
 )
-"""An environment whose actions are commands of a shell."""
+"""The traits of an environment whose actions are shell commands."""
 
 SQL = Traits(
     language="sql",
@@ -223,7 +225,7 @@ SQL = Traits(
     mistakes=_drop_clauses,
     wrong=("SELECT 42",),
 )
-"""An environment whose actions are statements of SQL."""
+"""The traits of an environment whose actions are SQL statements."""
 
 PYTHON = Traits(
     language="python",
@@ -249,7 +251,7 @@ PYTHON = Traits(
     "if it has another than the task says.",
     provider=_python_provider,
 )
-"""An environment whose actions are entered at a Python prompt."""
+"""The traits of an environment whose actions are input at a Python prompt."""
 
 TRAITS_BY_LANGUAGE: Mapping[str, Traits] = {
     traits.language: traits for traits in (SHELL, SQL, PYTHON)
@@ -257,22 +259,22 @@ TRAITS_BY_LANGUAGE: Mapping[str, Traits] = {
 
 
 def language_traits(language: str) -> Traits:
-    """Return what can be said of an environment by its language alone."""
+    """Return the traits that follow from an environment's language alone."""
     return TRAITS_BY_LANGUAGE.get(language) or Traits(language=language)
 
 
 def find_traits(name: str, protocol: str = "default") -> Traits:
-    """Find the traits of an environment, which is imported for that, and not started.
+    """Return the traits of an environment, whose class is imported but not started.
 
     Args:
-        name: Its registered name; any other has the traits of a shell.
+        name: The registered name; an unknown name has the traits of a shell.
         protocol: As in `intercode.make`.
     """
     return getattr(_class(name, protocol), "traits", SHELL)
 
 
 def resolve_traits(env: object) -> Traits:
-    """Find the traits of an environment, or of an object that has no more than its name."""
+    """Return the traits of an environment, or of an object with only a name or a language."""
     if isinstance(traits := getattr(env, "traits", None), Traits):
         return traits
     if (name := str(getattr(env, "name", ""))) in ENVS:
@@ -281,30 +283,30 @@ def resolve_traits(env: object) -> Traits:
 
 
 def find_prompt(name: str) -> str:
-    """Find the text before an action where people read it, in a recorded environment.
+    """Return the prompt before an action, for the display of a recorded environment.
 
-    The module of an installed package is not imported because a record names it.
+    A record may be untrusted: its environment's name alone must not import an installed package.
     """
     env_class = _class(name) if ENVS.is_trusted(name) else None
     return str(getattr(env_class, "prompt", "$ "))
 
 
 def find_max_turns(name: str, protocol: str = "default") -> int:
-    """Find the most turns of an episode in an environment of this name, unless they are given."""
+    """Return the default turn limit of the environment with this name."""
     options = getattr(_class(name, protocol), "Options", SandboxOptions)
     return int(options().max_turns)
 
 
 def check_imported(name: str, protocol: str = "default", *, trust: bool = False) -> None:
-    """Refuse a recorded environment that is an installed package's, and not imported yet.
+    """Refuse a recorded environment of an installed package that is not imported yet.
 
     Args:
-        name: Its name in the record.
+        name: The environment's name in the record.
         protocol: As in `intercode.make`.
-        trust: Whether the record may name it.
+        trust: Whether the record is trusted.
 
     Raises:
-        TrustError: Its module would be imported for no reason but the record.
+        TrustError: The record alone would cause the import of the package's module.
     """
     for entry in (name, f"{name}:{protocol}"):
         for registry in (ENVS, SOURCES):
@@ -316,7 +318,7 @@ def check_imported(name: str, protocol: str = "default", *, trust: bool = False)
 
 
 def _class(name: str, protocol: str = "default") -> object:
-    """Import an environment's class; None if there is none, as for a record from elsewhere."""
+    """Return an environment's class; None if it is missing, as in a foreign record."""
     try:
         return environment(name, protocol)
     except (UsageError, ImportError):
@@ -324,7 +326,7 @@ def _class(name: str, protocol: str = "default") -> object:
 
 
 def detect_environment(tasks: Sequence[Task]) -> str:
-    """Name the environment that tasks are for, by their looks: ``bash`` if none recognises them."""
+    """Return the name of the environment that recognises the tasks; ``bash`` if none does."""
     for name in ENVS.names():
         recognises = find_traits(name).recognises
         if ":" not in name and recognises is not None and recognises(tasks):

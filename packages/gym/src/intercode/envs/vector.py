@@ -1,4 +1,4 @@
-"""Several environments stepped together on threads, in one shared order of the tasks."""
+"""Vector environments: several environments on threads, with one shared order of the tasks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from intercode.envs.episode_state import EpisodeEnv, choices
-from intercode.envs.remote import StandIn
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.remote import ProxyEnv
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.outcomes import failure_kind
 from intercode.task import Task
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.ownership import OneCaller
+from intercode_sandbox.ownership import CallGuard
 from intercode_sandbox.units import format_count
 
 Texts = tuple[str, ...]
@@ -32,28 +32,32 @@ ResultsT = TypeVar("ResultsT")
 
 
 class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
-    """Environments that wait for sandboxes rather than for Python, each on a thread of its own.
+    """A vector environment with one thread for each environment.
 
-    Observations and actions are tuples of texts, one for each environment. An environment whose
-    episode ended begins the next one as Gymnasium's autoreset modes have it: ``NextStep`` at the
-    next step (whose action it ignores), ``SameStep`` at once (the end's observation and info are
-    in ``final_obs`` and ``final_info``), ``Disabled`` by ``reset(options={"reset_mask": …})``.
+    Threads suffice because environments mostly wait for sandboxes, not for Python.
 
-    All share one order of the tasks: the order that a single environment has with the first seed.
-    Each reset takes the next task; resets of one call take theirs by the environments' indices. So
-    an epoch meets every task once, and the same seed and actions give the same episodes.
+    Observations and actions are tuples of texts, one for each environment. After the end of an
+    episode, Gymnasium's autoreset mode decides when the next one begins:
 
-    `fork` puts the running episode of one into others.
+    - ``NextStep``: at the environment's next step, which ignores its action.
+    - ``SameStep``: at once; ``final_obs`` and ``final_info`` hold the last observation and info.
+    - ``Disabled``: by ``reset(options={"reset_mask": …})``.
 
-    `send` and `recv` step some of the environments, so that a slow one does not hold up the others.
+    All environments share one order of the tasks: the order of a single environment with the first
+    seed. Each reset takes the next task, and the resets of one call take theirs by index. An epoch
+    therefore contains every task once, and equal seeds and actions lead to equal episodes.
+
+    `fork` copies the running episode of one environment into others.
+
+    `send` and `recv` step a subset of the environments, so a slow one does not delay the others.
 
     Args:
-        envs: The environments, with the same tasks; closed with this one.
+        envs: The environments, with equal tasks; `close` closes them.
         autoreset_mode: A value of `gymnasium.vector.AutoresetMode`.
-        seed: Seed of the first `reset` without one.
+        seed: The seed of the first `reset` without a seed.
 
     Raises:
-        UsageError: One of them is not an environment of ours, or has other tasks.
+        UsageError: An environment is not InterCode's, or has other tasks.
     """
 
     def __init__(
@@ -79,14 +83,14 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._calls = OneCaller("this vector of environments")
+        self._calls = CallGuard("this vector of environments")
         self._is_closed = False
         self._seed = seed
         self._order: Iterator[Task] | None = None
         self._futures: dict[int, Future[Result]] = {}
-        """Steps and resets that were begun and not yet received, by the environments' indices."""
+        """Pending steps and resets, not yet received, by environment index."""
         self._unread_ids: set[int] = set()
-        """Indices of steps and resets whose wait an exception of the caller has interrupted."""
+        """Indices of pending steps and resets whose wait an exception of the caller interrupted."""
         self._observations = [""] * self.num_envs
         self._begun_mask: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         self._ended_mask: Flags = np.zeros(self.num_envs, dtype=np.bool_)
@@ -100,17 +104,21 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         """Begin an episode in every environment.
 
         Args:
-            seed: The first one's, counted on for the others; or a seed for each. The order of the
-                tasks starts again, by the first of them.
-            options: For each environment; a list, tuple or array has one value for each, in which
-                None leaves the choice to the order. ``reset_mask`` (an array of truth values)
-                chooses those to reset, the others stay as they are.
+            seed: A seed, to which each environment's index is added, or one seed per environment.
+                The first seed restarts the order of the tasks.
+            options: The options of each environment's `reset`. A list, tuple or array holds one
+                value per environment; None leaves the choice to the order. ``reset_mask`` (a
+                boolean array of shape ``(num_envs,)``) selects the environments to reset. The
+                others remain unchanged.
+
+        Returns:
+            A tuple of observations, one per environment, and the batched infos.
 
         Raises:
-            UsageError, TaskNotFoundError: An option cannot be; no episode was begun.
-            EnvironmentStateError: Results of `send` have not been received. Those whose wait was
-                interrupted are given up.
-            VectorError: Environments failed, after all have ended their reset.
+            UsageError, TaskNotFoundError: An option is invalid; no episode was started.
+            EnvironmentStateError: Results of `send` have not been received. Results whose wait was
+                interrupted are discarded instead.
+            VectorError: Environments failed. The error follows the end of all resets.
         """
         with self._calls, self._interruptible():
             seeds = self._seeds(self._seed if seed is None else seed)
@@ -118,9 +126,9 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             ids = self._masked_ids(options.pop("reset_mask", np.ones(self.num_envs)))
             self._give_up(self._unread_ids.intersection(ids))
             self._refuse_running(ids)
-            shares = self._shares(options)
+            options_by_env = self._shares(options)
             selected_tasks = {
-                index: self._base_envs[index].select_task(shares[index]) for index in ids
+                index: self._base_envs[index].select_task(options_by_env[index]) for index in ids
             }
             self._seed = None
             if (
@@ -138,35 +146,36 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self,
         index: int,
         into: Iterable[int] | None = None,
-        how: How = "auto",
+        mode: ForkMode = "auto",
         lossy: bool = False,
     ) -> tuple[Texts, dict[str, Any]]:
-        """Fork the running episode of one environment into others, in place of theirs.
+        """Fork the running episode of one environment into others, replacing their episodes.
 
-        A group of attempts at one task then has the first turns in common. The order of the tasks
-        is left alone: whose episode ends begins the next one as always.
+        A group of attempts at one task then shares its first turns. The order of the tasks does
+        not advance; each environment takes the next task after its fork ends.
 
         Args:
-            index: The environment that has the episode; there it goes on.
-            into: The environments that get a fork each; None: all others.
+            index: The environment with the episode, which continues there.
+            into: The environments that receive one fork each; None: all others.
             how: See `InterCodeEnv.snapshot`.
             lossy: See `InterCodeEnv.snapshot`.
 
         Returns:
-            As `reset`: for the forks what the episode's last step has returned; the observations of
-            other environments are their last ones.
+            Observations and infos, as from `reset`. A fork's observation is the last one of the
+            episode; other environments repeat their own last observations.
 
         Raises:
-            UsageError: There is no such environment, or one is named twice.
-            EnvironmentStateError: Results of `send` have not been received from one of them.
-            ForkError, SandboxError: The episode cannot be forked; no environment was touched.
+            UsageError: An environment does not exist, or is named twice.
+            EnvironmentStateError: Results of `send` have not been received from an environment
+                involved.
+            ForkError, SandboxError: The episode cannot be forked; all environments are unchanged.
             VectorError: Environments failed to end their episodes.
         """
         ids = [n for n in range(self.num_envs) if n != index] if into is None else list(into)
         self._refuse_unknown([index, *ids])
         with self._calls, self._interruptible():
             self._refuse_running([index, *ids])
-            with self._base_envs[index].snapshot(how, lossy) as snapshot:
+            with self._base_envs[index].snapshot(mode, lossy) as snapshot:
                 for target_index in ids:
                     self._futures[target_index] = self._pool.submit(
                         self._restore, target_index, snapshot.reserve_fork()
@@ -179,35 +188,43 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         return observation, 0.0, False, False, info
 
     def step(self, actions: Sequence[str]) -> Batch:
-        """Take an action in every environment, and wait for all of them.
+        """Execute an action in every environment, and wait for all of them.
+
+        After an exception of the caller, such as Ctrl-C, `recv` still returns the pending results,
+        and `reset` discards them.
+
+        Args:
+            actions: One text per environment.
+
+        Returns:
+            A tuple of observations, float64 rewards, boolean arrays of terminations and
+            truncations (each of shape ``(num_envs,)``), and the batched infos.
 
         Raises:
-            ActionError, EnvironmentStateError: As `send` does; no environment has stepped.
-            VectorError: Environments failed, after all have ended their step. Its `results` are
-                what this method would have returned.
-
-        After an exception of the caller's own, such as Ctrl-C, `recv` returns the results that were
-        not awaited, and `reset` gives them up.
+            ActionError, EnvironmentStateError: As for `send`; no environment has stepped.
+            VectorError: Environments failed. The error follows the end of all steps, and its
+                `results` hold this method's return value.
         """
         with self._calls, self._interruptible(range(self.num_envs)):
             self._send(actions, range(self.num_envs))
             return _raise_errors(self._gather(range(self.num_envs)))
 
     def send(self, actions: Sequence[str], env_ids: Iterable[int] | None = None) -> None:
-        """Begin a step in some environments, and return at once; `recv` returns the results.
+        """Begin a step in some environments without waiting; `recv` returns the results.
 
-        An environment whose episode has ended begins the next one, and ignores its action; the
-        tasks are given out in the order of `env_ids`.
+        An environment whose episode has ended ignores its action and begins the next episode. Such
+        environments take their tasks in the order of `env_ids`.
 
         Args:
-            actions: One for each of those environments.
-            env_ids: Their indices; None: all.
+            actions: One text for each index in `env_ids`.
+            env_ids: The environments' indices; None: all.
 
         Raises:
-            ActionError: The actions are not as many texts; no environment has stepped.
-            UsageError: There is no such environment, or one is named twice.
-            EnvironmentStateError: An environment has not been received yet, has had no `reset`, or
-                under ``Disabled`` has ended.
+            ActionError: An action is not a text, or their number is wrong; no environment has
+                stepped.
+            UsageError: An environment does not exist, or is named twice.
+            EnvironmentStateError: An environment has unreceived results, has had no `reset`, or
+                has ended under ``Disabled``.
         """
         ids = range(self.num_envs) if env_ids is None else [int(index) for index in env_ids]
         self._refuse_unknown(ids)
@@ -215,18 +232,19 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             self._send(actions, ids)
 
     def recv(self, at_least: int = 1) -> Batch:
-        """Wait until some steps of `send` have ended, and return the results of all that have.
+        """Wait for some steps of `send`, and return the results of all that have ended.
 
         Args:
-            at_least: The number of results to wait for.
+            at_least: The minimum number of results, from 1 to the number of pending steps.
 
         Returns:
-            As `step`, with one entry for each result; ``infos["env_id"]`` has the indices, sorted.
+            A batch as from `step`, with one entry per result; ``infos["env_id"]`` holds the
+            environments' indices in ascending order.
 
         Raises:
-            UsageError: So many steps are not running.
-            VectorError: Environments failed. Its `results` are what this method would have
-                returned, those that failed among them.
+            UsageError: `at_least` is below 1 or above the number of pending steps.
+            VectorError: Environments failed. Its `results` hold this method's return value,
+                including the failed environments.
         """
         with self._calls, self._interruptible():
             if not 1 <= at_least <= len(self._futures):
@@ -252,10 +270,12 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
 
     @contextmanager
     def _interruptible(self, ids: Iterable[int] = ()) -> Iterator[None]:
-        """Note the results that an exception of the caller leaves unread, or loses.
+        """Record which results remain unread, and which are lost, after a caller's exception.
+
+        The episodes of lost results are ended as errors.
 
         Args:
-            ids: The environments that take an action, beside those whose results are awaited.
+            ids: The environments that execute an action, in addition to those with pending results.
         """
         self._refuse_closed()
         awaited_ids = {*ids, *self._futures}
@@ -269,7 +289,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             raise
 
     def _give_up(self, ids: Iterable[int]) -> None:
-        """End steps and resets, and discard their results."""
+        """Abort pending steps and resets, and discard their results."""
         for index in ids:
             getattr(self._base_envs[index], "abort", bool)()
         for index in ids:
@@ -307,9 +327,9 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         selected_tasks: Mapping[int, Task | None] | None = None,
         seeds: Sequence[int | None] | None = None,
     ) -> None:
-        """Begin resets, each with the task that is named for it, or the next one of the order."""
+        """Begin resets, each with its selected task or, without one, the next task of the order."""
         for index in ids:
-            assert self._order is not None  # there was a reset
+            assert self._order is not None  # `reset` has set the order
             task = (selected_tasks or {}).get(index) or next(self._order)
             seed = seeds[index] if seeds else None
             self._futures[index] = self._pool.submit(self._reset, index, task.task_id, seed)
@@ -323,7 +343,10 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         return observation, float(reward), terminated, truncated, info
 
     def _gather(self, ids: Sequence[int]) -> tuple[Batch, dict[int, BaseException]]:
-        """Wait for environments; return their results, and the errors of those that failed."""
+        """Wait for environments, and return their results and the errors of failed ones.
+
+        Under ``SameStep`` the environments whose episodes ended are reset, too.
+        """
         results, errors = self._collect(ids)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             ended_ids = [index for index in ids if index not in errors and any(results[index][2:4])]
@@ -331,22 +354,22 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             new_results, new_errors = self._collect(ended_ids)
             errors |= new_errors
             for index in ended_ids:
-                observation, reward, terminal, cut, info = results[index]
+                observation, reward, terminal, is_truncated, info = results[index]
                 final = {"final_obs": observation, "final_info": info}
                 merged_info = {**new_results[index][4], **final}
-                results[index] = new_results[index][0], reward, terminal, cut, merged_info
+                results[index] = new_results[index][0], reward, terminal, is_truncated, merged_info
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminated: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         truncated: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         infos: dict[str, Any] = {}
-        for index, (observation, reward, terminal, cut, info) in results.items():
+        for index, (observation, reward, terminal, is_truncated, info) in results.items():
             self._observations[index] = observation
-            rewards[index], terminated[index], truncated[index] = reward, terminal, cut
+            rewards[index], terminated[index], truncated[index] = reward, terminal, is_truncated
             infos = self._add_info(infos, info, index)
         return (tuple(self._observations), rewards, terminated, truncated, infos), errors
 
     def _collect(self, ids: Sequence[int]) -> tuple[dict[int, Result], dict[int, BaseException]]:
-        """Wait for all of them, before any result is taken: Ctrl-C loses none."""
+        """Wait for all environments before reading any result, so Ctrl-C loses no result."""
         for index in ids:
             self._futures[index].exception()
         results: dict[int, Result] = {}
@@ -358,7 +381,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             if error is not None:
                 errors[index] = error
                 error_info: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
-                if self._base_envs[index].options.errors == "value":  # as the others' have it
+                if self._base_envs[index].options.errors == "value":  # the form of `failure_info`
                     description = {"type": type(error).__name__, "message": str(error)}
                     error_info = {"error": {"kind": "fault", **description}}
                 error_info["outcome"] = failure_kind(type(error).__name__)
@@ -383,7 +406,11 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         return [int(index) for index in np.flatnonzero(mask)]
 
     def _shares(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Give each environment its own of the options."""
+        """Return each environment's options: sequences are split, other values repeated.
+
+        Raises:
+            UsageError: A sequence's length is not the number of environments.
+        """
         for name, value in options.items():
             if isinstance(value, _SEQUENCE_TYPES) and len(value) != self.num_envs:
                 raise UsageError(
@@ -414,10 +441,13 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         return tuple(env.render() for env in self.envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Each environment's attribute of that name, called if it can be."""
+        """Return each environment's attribute of that name; a callable attribute is called."""
         self._refuse_closed()
         attributes = [env.get_wrapper_attr(name) for env in self.envs]
-        return tuple(item(*args, **kwargs) if callable(item) else item for item in attributes)
+        return tuple(
+            attribute(*args, **kwargs) if callable(attribute) else attribute
+            for attribute in attributes
+        )
 
     def close(self, **kwargs: Any) -> None:
         """Close the environments. Idempotent, and safe from any thread.
@@ -434,7 +464,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             raise EnvironmentStateError("the vector was closed: make another one")
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments, after their running steps."""
+        """Wait for the running steps, then close the environments."""
         self._pool.shutdown()
         for env in self.envs:
             env.close()
@@ -445,13 +475,13 @@ _SEQUENCE_TYPES = (list, tuple, np.ndarray)
 
 def _unwrap(env: gymnasium.Env[str, str]) -> Any:
     base_env = env.unwrapped
-    if not isinstance(base_env, (EpisodeEnv, StandIn)):
+    if not isinstance(base_env, (EpisodeEnv, ProxyEnv)):
         raise UsageError(f"a vector takes InterCode's environments, not {type(base_env).__name__}")
     return base_env
 
 
 def _raise_errors(results: tuple[ResultsT, dict[int, BaseException]]) -> ResultsT:
-    """Return a batch, or the first observations of episodes; or raise what failed in them."""
+    """Return the results, or raise a `VectorError` that holds the results and the errors."""
     batch, errors = results
     if errors:
         raise VectorError(errors, batch) from next(iter(errors.values()))
@@ -459,7 +489,7 @@ def _raise_errors(results: tuple[ResultsT, dict[int, BaseException]]) -> Results
 
 
 def _select_infos(infos: Mapping[str, Any], ids: list[int]) -> dict[str, Any]:
-    """Keep of each array in infos the entries of some environments."""
+    """Return infos whose arrays hold only the entries of the given environments."""
     return {
         key: _select_infos(value, ids) if isinstance(value, dict) else value[ids]
         for key, value in infos.items()

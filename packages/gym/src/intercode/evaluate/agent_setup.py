@@ -20,7 +20,7 @@ from intercode.envs.options import list_constructor_options
 from intercode.errors import UsageError
 from intercode.evaluate.model_rewards import model_options
 from intercode.registry import INTEGRATIONS, environment
-from intercode.spec import AgentSpec, ModelSpec, RunSpec, list_part_options
+from intercode.spec import AgentSpec, ModelSpec, RunSpec, list_section_options
 from intercode_sandbox.lazy_imports import Registry, missing_package_error
 from intercode_sandbox.user_code import is_reference, split
 
@@ -40,12 +40,12 @@ PROVIDERS = Registry(
 
 A provider of an installed package makes the agents of its name, ``NAME`` or ``NAME:REST``.
 """
-AGENT_OPTIONS = {**list_part_options(ModelSpec), **list_part_options(AgentSpec)}
+AGENT_OPTIONS = {**list_section_options(ModelSpec), **list_section_options(AgentSpec)}
 """The options of an agent and of its model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Actors:
+class PreparedAgent:
     """An agent that is ready to act, with its options and its lifecycle callbacks."""
 
     factory: AgentFactory
@@ -93,7 +93,7 @@ class AgentProvider:
         """The folders in a sandbox where its agents find their skills."""
         return (skills.HOME,)
 
-    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> Actors:
+    def make(self, spec: RunSpec, budget: Budget | None, pace: RateLimit | None) -> PreparedAgent:
         """Make the agent that a spec names.
 
         Args:
@@ -124,7 +124,7 @@ class AgentProvider:
                 "as --agent try-again"
             )
         options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
-        return Actors(registry.get(name, **options), name, options, skills=offered_skills)
+        return PreparedAgent(registry.get(name, **options), name, options, skills=offered_skills)
 
     def layers(self, spec: RunSpec) -> list[str]:
         """Return the image layers that hold the agent's skills.
@@ -171,7 +171,9 @@ def agent_provider(name: str) -> AgentProvider:
     return next(iter(kinds), AgentProvider)(name)
 
 
-def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None) -> Actors:
+def actors(
+    spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None
+) -> PreparedAgent:
     """Make the agent that a spec names: see `AgentProvider.make`."""
     return agent_provider(spec.agent.name).make(spec, budget, pace)
 

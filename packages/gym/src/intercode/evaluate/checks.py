@@ -125,7 +125,7 @@ class SlowTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class GoldUsage:
     """The resources that gold uses."""
 
     task_id: str
@@ -144,16 +144,16 @@ class Trial:
     reward: float | None
     error: str | None
     error_type: str | None
-    why: str
+    score_detail: str
     """The detail of a score below 1."""
     observations: tuple[tuple[int, str], ...]
     """The hash of each turn's observation, and its beginning."""
-    slowest: float
+    slowest_seconds: float
     """Seconds of the slowest action."""
     rest: float
     """Seconds outside all actions: the reset and the score."""
     timed_out: bool
-    without_twin: tuple[str, ...] = ()
+    twinless_tests: tuple[str, ...] = ()
     """Passing tests without known twins (`intercode.rewards.mutated_tests`)."""
     guess: Guess | None = None
     """The guess of this trial; None: gold."""
@@ -167,7 +167,7 @@ class Trial:
     """The message of git about a patch that it refuses."""
 
     @classmethod
-    def of(cls, episode: Episode, guesses_by_trial: Mapping[int, Guess]) -> Trial:
+    def from_episode(cls, episode: Episode, guesses_by_trial: Mapping[int, Guess]) -> Trial:
         """Return the trial of an episode.
 
         Args:
@@ -212,7 +212,7 @@ Trials = Mapping[int, Trial]
 Check = Callable[["Task", Trials], "Iterator[Problem]"]
 
 
-def _scores(task: Task, trials: Trials) -> Iterator[Problem]:
+def _unscored_trials(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report the first trial without a score."""
     for _, trial in sorted(trials.items()):
         if trial.reward is None:
@@ -228,26 +228,26 @@ def _shortfall(trial: Trial) -> str:
     if trial.patch_error:
         return f"{trial.name}'s patch does not apply: {trial.patch_error}"
     note = ", it ran into the time limit" if trial.timed_out else ""
-    return f"{trial.name} scores {trial.reward:.2f}{note}{f' ({trial.why})' if trial.why else ''}"
+    return f"{trial.name} scores {trial.reward:.2f}{note}{f' ({trial.score_detail})' if trial.score_detail else ''}"
 
 
-def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
+def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that does not score 1.0."""
     if not task.gold:
         yield Problem(task.task_id, "gold", "it has no gold, so no solution is known")
         return
-    for number in (GOLD, GOLD_REPEAT):
-        trial = trials.get(number)
+    for trial_number in (GOLD, GOLD_REPEAT):
+        trial = trials.get(trial_number)
         if trial is not None and (text := _shortfall(trial)):
             yield Problem(task.task_id, "gold", text, trial.reward)
             return
 
 
-def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
+def _free_guesses(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report guesses that score 1.0."""
-    for number, trial in sorted(trials.items()):
+    for trial_number, trial in sorted(trials.items()):
         # If doing nothing solves a task, every constant also solves it.
-        should_report = number < FIRST_CONSTANT or not _is_free(trials.get(NOOP))
+        should_report = trial_number < FIRST_CONSTANT or not _is_free(trials.get(NOOP))
         if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue
         if any(NO_PROGRAM in text for _, text in trial.observations):
@@ -263,7 +263,7 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
             yield Problem(task.task_id, "free", text, 1.0)
 
 
-def _alternatives_solve(task: Task, trials: Trials) -> Iterator[Problem]:
+def _refused_alternatives(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report alternative solutions that do not score 1.0."""
     for trial in trials.values():
         guess = trial.guess
@@ -277,7 +277,7 @@ def _is_free(trial: Trial | None) -> bool:
     return trial is not None and trial.reward == 1.0
 
 
-def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
+def _varying_results(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold whose rewards or observations differ from trial to trial."""
     first_trial, second_trial = trials.get(GOLD), trials.get(GOLD_REPEAT)
     if first_trial is None or second_trial is None:
@@ -294,7 +294,7 @@ def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
         )
 
 
-def _at_other_times(task: Task, trials: Trials) -> Iterator[Problem]:
+def _clock_effects(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that differs with a shifted clock."""
     for problem in _find_clock_effect(task, trials, TIMES):
         text = (
@@ -307,11 +307,13 @@ def _find_clock_effect(
     task: Task, trials: Trials, clock_moves: Sequence[Move]
 ) -> Iterator[Problem]:
     """Report the first of several clock shifts that makes a difference."""
-    trials_by_name = {t.name: replace(t, observations=t.observations[1:]) for t in trials.values()}
+    trials_by_name = {
+        trial.name: replace(trial, observations=trial.observations[1:]) for trial in trials.values()
+    }
     base = trials_by_name.get(UNCHANGED_CLOCK.name)
     if base is None or not base.guess or not base.guess.actions(task):
         return  # the task is marked, or the clock cannot be shifted
-    if any(_does_not_vary(task, trials)):
+    if any(_varying_results(task, trials)):
         return
     for move in clock_moves:
         if move.name in trials_by_name:
@@ -365,7 +367,7 @@ def compare_backends(
         yield from find_variation(task, main_trials[GOLD], gold_trial, f"on {name}", f"on {name}")
 
 
-def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
+def _mislisted_tests(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report repository tests that wrongly pass or fail before the first action."""
     noop_trial = trials.get(NOOP)
     if noop_trial is None or "fail_to_pass" not in noop_trial.parts:
@@ -375,11 +377,11 @@ def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
         noop_trial.parts["fail_to_pass"],
         1 - noop_trial.parts["pass_to_pass"],
     )
-    for name, tests, share, state in (
+    for name, tests, mislisted_share, state in (
         ("FAIL_TO_PASS", plan.fail_to_pass, passing_share, "pass"),
         ("PASS_TO_PASS", plan.pass_to_pass, failing_share, "fail"),
     ):
-        if count := round(share * len(tests)):
+        if count := round(mislisted_share * len(tests)):
             test_names = [
                 test for test in tests if (test in noop_trial.failed) == (state == "fail")
             ]
@@ -392,37 +394,41 @@ def _tests_are_as_listed(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 CHECKS: tuple[Check, ...] = (
-    _scores,
-    _gold_solves,
-    _is_not_free,
-    _alternatives_solve,
-    _does_not_vary,
-    _at_other_times,
-    _tests_are_as_listed,
+    _unscored_trials,
+    _failing_golds,
+    _free_guesses,
+    _refused_alternatives,
+    _varying_results,
+    _clock_effects,
+    _mislisted_tests,
 )
 
 
-def _has_twins(task: Task, trials: Trials) -> Iterator[Problem]:
+def _twinless_tests(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report tests of a repository that have no twin."""
-    if GOLD in trials and (tests := trials[GOLD].without_twin):
+    if GOLD in trials and (tests := trials[GOLD].twinless_tests):
         text = f"a test has no twin, so tampering with it is not detected: {tests[0]}"
         if len(tests) > 1:
             text += f", and {len(tests) - 1} more"
         yield Problem(task.task_id, "twin", text)
 
 
-def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
+def _constants(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report constants that are the answer."""
-    names = [t.name for t in trials.values() if t.guess and t.guess.by_chance and _is_free(t)]
+    names = [
+        trial.name
+        for trial in trials.values()
+        if trial.guess and trial.guess.by_chance and _is_free(trial)
+    ]
     if names and not _is_free(trials.get(NOOP)):
         text = f"{' and '.join(names)} scores 1.00: a constant, perhaps by chance"
         yield Problem(task.task_id, "constant", text, 1.0)
 
 
-def _in_another_zone(task: Task, trials: Trials) -> Iterator[Problem]:
+def _zone_effects(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold that differs in another time zone, or whose words read the clock."""
     yield from _find_clock_effect(task, trials, [ZONE])
-    if task.depends_on_clock or any(_does_not_vary(task, trials)):
+    if task.depends_on_clock or any(_varying_results(task, trials)):
         return
     if words := find_time_words(task, detect_environment([task])):
         text = (
@@ -432,13 +438,13 @@ def _in_another_zone(task: Task, trials: Trials) -> Iterator[Problem]:
         yield Problem(task.task_id, "clock", text)
 
 
-def _has_rows(task: Task, trials: Trials) -> Iterator[Problem]:
+def _empty_results(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report gold whose answer is empty."""
     if GOLD in trials and trials[GOLD].no_rows:
         yield Problem(task.task_id, "empty", "gold's result has no rows")
 
 
-def _is_not_steered(task: Task, trials: Trials) -> Iterator[Problem]:
+def _steered_asserts(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report an assert whose expected value a submission can change."""
     for test in task.tests:
         if text := find_steered_assert(test):
@@ -449,11 +455,15 @@ def _is_not_steered(task: Task, trials: Trials) -> Iterator[Problem]:
             return
 
 
-def _ends_lines_with_a_line_feed(task: Task, trials: Trials) -> Iterator[Problem]:
+def _windows_line_ends(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report programs with Windows line ends: Bash treats a carriage return as a character."""
-    texts = {"gold": task.gold, "setup": (task.setup,), "verification": (task.verification,)}
-    for name, parts in texts.items():
-        if any("\r\n" in part for part in parts if part):
+    scripts_by_field = {
+        "gold": task.gold,
+        "setup": (task.setup,),
+        "verification": (task.verification,),
+    }
+    for name, scripts in scripts_by_field.items():
+        if any("\r\n" in script for script in scripts if script):
             text = (
                 f"lines of its {name} end with a carriage return, as on Windows, which is part of "
                 "the text"
@@ -462,29 +472,31 @@ def _ends_lines_with_a_line_feed(task: Task, trials: Trials) -> Iterator[Problem
 
 
 DOUBTS: tuple[Check, ...] = (
-    _is_no_constant,
-    _has_rows,
-    _has_twins,
-    _in_another_zone,
-    _is_not_steered,
-    _ends_lines_with_a_line_feed,
+    _constants,
+    _empty_results,
+    _twinless_tests,
+    _zone_effects,
+    _steered_asserts,
+    _windows_line_ends,
 )
 """Checks whose findings may be intended."""
 
 
-def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
+def usage(task: Task, trials: Trials, memory: int | None) -> GoldUsage:
     """Return the resources that gold uses.
 
     The time of gold's tests is the delay of gold against doing nothing, which fails the tests.
     """
-    gold_trials = [trials[number] for number in (GOLD, GOLD_REPEAT) if number in trials]
-    seconds = max((trial.slowest for trial in gold_trials), default=0.0)
+    gold_trials = [
+        trials[trial_number] for trial_number in (GOLD, GOLD_REPEAT) if trial_number in trials
+    ]
+    seconds = max((trial.slowest_seconds for trial in gold_trials), default=0.0)
     if gold_trials and NOOP in trials:
         seconds = max(seconds, min(trial.rest for trial in gold_trials) - trials[NOOP].rest)
-    return Usage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE))))
+    return GoldUsage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW_SHARE))))
 
 
-def find_slow_tasks(task: Task, gold_usage: Usage, timeout: float) -> Iterator[SlowTask]:
+def find_slow_tasks(task: Task, gold_usage: GoldUsage, timeout: float) -> Iterator[SlowTask]:
     """Report gold whose actions, or tests, come near the time limit."""
     limit = timeout if task.timeout is None else task.timeout
     if gold_usage.seconds > SLOW_SHARE * limit:

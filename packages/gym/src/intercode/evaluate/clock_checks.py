@@ -126,6 +126,6 @@ def _build() -> bytes:
 def find_time_words(task: Task, language: str) -> str:
     """Return the words with which a task's gold or tests read the clock; empty: no words."""
     pattern = _TIME_PATTERNS.get(language)
-    texts = (*task.gold, *task.tests, task.setup or "")
-    matches = (pattern.search(text) for text in texts) if pattern else ()
+    programs = (*task.gold, *task.tests, task.setup or "")
+    matches = (pattern.search(text) for text in programs) if pattern else ()
     return next((match[0] for match in matches if match), "")

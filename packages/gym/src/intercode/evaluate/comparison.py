@@ -136,13 +136,13 @@ def bootstrap(
     cluster_count = len(sizes)
     # Count the draws of each cluster row by row: memory stays flat.
     generator = np.random.default_rng(seed)
-    means = np.empty(resamples)
+    resampled_means = np.empty(resamples)
     for row in range(resamples):
         draw_counts = np.bincount(
             generator.integers(cluster_count, size=cluster_count), minlength=cluster_count
         )
-        means[row] = draw_counts @ sums / (draw_counts @ sizes)
-    low, high = np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2])
+        resampled_means[row] = draw_counts @ sums / (draw_counts @ sizes)
+    low, high = np.quantile(resampled_means, [ALPHA / 2, 1 - ALPHA / 2])
     return Estimate(math.fsum(values) / len(values), float(low), float(high), cluster_count)
 
 
@@ -173,12 +173,12 @@ def paired_power(n: int, difference: float, discordance: float, alpha: float = A
         )
     better_share = (discordance + delta) / (2 * discordance)
     return math.fsum(
-        chance
+        power
         * (
             binomial_cdf(critical_count, pairs, better_share)
             + binomial_cdf(critical_count, pairs, 1 - better_share)
         )
-        for pairs, chance, critical_count in _discordant_counts(n, discordance, alpha)
+        for pairs, power, critical_count in _discordant_counts(n, discordance, alpha)
     )
 
 
@@ -254,8 +254,14 @@ _SIGMAS = 6
 @lru_cache(maxsize=100)
 def _discordant_counts(n: int, discordance: float, alpha: float) -> list[tuple[int, float, int]]:
     """Return numbers of differing tasks, each with its chance and its `_critical_count`."""
-    middle, reach = n * discordance, _SIGMAS * math.sqrt(n * discordance * (1 - discordance)) + 1
-    low, high = max(0, math.floor(middle - reach)), min(n, math.ceil(middle + reach))
+    expected_count, half_width = (
+        n * discordance,
+        _SIGMAS * math.sqrt(n * discordance * (1 - discordance)) + 1,
+    )
+    low, high = (
+        max(0, math.floor(expected_count - half_width)),
+        min(n, math.ceil(expected_count + half_width)),
+    )
     return [
         (pairs, binomial_mass(pairs, n, discordance), _critical_count(pairs, alpha))
         for pairs in range(low, high + 1)
@@ -274,15 +280,15 @@ def _critical_count(pairs: int, alpha: float) -> int:
     return low
 
 
-def _find_minimum(suffices: Callable[[int], bool]) -> int:
+def _find_minimum(is_sufficient: Callable[[int], bool]) -> int:
     """Return the smallest sufficient number, if all greater numbers also suffice."""
     high = 1
-    while not suffices(high):
+    while not is_sufficient(high):
         high *= 2
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
+        low, high = (low, middle) if is_sufficient(middle) else (middle, high)
     return high
 
 

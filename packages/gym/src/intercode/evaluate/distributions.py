@@ -90,21 +90,21 @@ def binomial_mass(k: int, n: int, p: float) -> float:
     """
     if p in (0, 1):
         return float(k == n * p)
-    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-    return math.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
+    log_coefficient = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(log_coefficient + k * math.log(p) + (n - k) * math.log1p(-p))
 
 
 def _beta(a: float, b: float, x: float) -> float:
     """Return the regularized incomplete beta function (Press et al., Numerical Recipes, 6.4)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
-    front = math.exp(
+    prefactor = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     )
     # The continued fraction converges fast on one side only; the other side mirrors it.
     if x < (a + 1) / (a + b + 2):
-        return front * _fraction(a, b, x) / a
-    return 1 - front * _fraction(b, a, 1 - x) / b
+        return prefactor * _fraction(a, b, x) / a
+    return 1 - prefactor * _fraction(b, a, 1 - x) / b
 
 
 def _fraction(a: float, b: float, x: float) -> float:
@@ -113,12 +113,12 @@ def _fraction(a: float, b: float, x: float) -> float:
     value = denominator_ratio
     for index in range(1, _STEPS):
         step = 1.0
-        for term in (
+        for numerator in (
             index * (b - index) * x / ((a + 2 * index - 1) * (a + 2 * index)),
             -(a + index) * (a + b + index) * x / ((a + 2 * index) * (a + 2 * index + 1)),
         ):
-            denominator_ratio = 1 / _avoid_zero(1 + term * denominator_ratio)
-            numerator_ratio = _avoid_zero(1 + term / numerator_ratio)
+            denominator_ratio = 1 / _avoid_zero(1 + numerator * denominator_ratio)
+            numerator_ratio = _avoid_zero(1 + numerator / numerator_ratio)
             step = numerator_ratio * denominator_ratio
             value *= step
         if abs(step - 1) < 1e-15:

@@ -1,7 +1,7 @@
 """The episode loop: one agent, one environment, one episode.
 
 `run_episode` resets the environment, creates the agent, and lets it act until the episode ends.
-`Semaphore` and `Shared` limit the concurrency of episodes. The last functions build the records of
+`Semaphore` and `SharedResources` limit the concurrency of episodes. The last functions build the records of
 episodes that have no result.
 """
 
@@ -30,7 +30,13 @@ from intercode.agents.base import (
     SupportsWaitExclusion,
     make,
 )
-from intercode.agents.guarded_env import AttemptContext, HeldEnv, defer_scores, free_forks, settle
+from intercode.agents.guarded_env import (
+    AttemptContext,
+    GuardedEnv,
+    defer_scores,
+    free_forks,
+    settle,
+)
 from intercode.episode import Episode, Turn, not_json
 from intercode.errors import (
     ImageError,
@@ -53,7 +59,7 @@ Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was truncated, info."""
 
 
-class EpisodeEnv(Protocol):
+class PlayableEnv(Protocol):
     """The part of an environment that the loop needs: `InterCodeEnv`, or any class like it."""
 
     @property
@@ -79,7 +85,7 @@ class WrappedEnv:
         env: The environment that acts.
     """
 
-    def __init__(self, env: EpisodeEnv) -> None:
+    def __init__(self, env: PlayableEnv) -> None:
         self._env = env
 
     @property
@@ -98,7 +104,7 @@ class WrappedEnv:
         self._env.close()
 
 
-class Stopped(Exception):  # noqa: N818 - it is not an error
+class EpisodeStop(Exception):  # noqa: N818 - it is not an error
     """The immediate stop of a run; this episode has no end."""
 
 
@@ -124,7 +130,7 @@ class Semaphore:
     def __enter__(self) -> float:
         with self._lock:
             if self._closed:
-                raise Stopped
+                raise EpisodeStop
             if self._holders < self._count:
                 self._holders += 1
                 return 0.0
@@ -135,7 +141,7 @@ class Semaphore:
         turn.acquire()
         if self._closed:
             self.__exit__(None, None, None)
-            raise Stopped
+            raise EpisodeStop
         return time.monotonic() - start
 
     def __exit__(self, *exception: object) -> None:
@@ -152,7 +158,7 @@ class Semaphore:
         return self._holders
 
     def close(self) -> None:
-        """Stop all waiting: threads that wait now, or enter later, raise `Stopped`."""
+        """Stop all waiting: threads that wait now, or enter later, raise `EpisodeStop`."""
         with self._lock:
             self._closed = True
             while self._waiters:
@@ -170,7 +176,7 @@ def _ignore(task: Task, action: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedResources:
     """The resources that all episodes of a run share."""
 
     calls: Semaphore = field(default_factory=Semaphore)
@@ -188,14 +194,14 @@ class Shared:
 
 
 def run_episode(
-    env: EpisodeEnv,
+    env: PlayableEnv,
     agent: AgentFactory,
     task: Task,
     *,
     seed: int | None = None,
     epoch: int = 0,
     name: str = "",
-    shared: Shared | None = None,
+    resources: SharedResources | None = None,
 ) -> Episode:
     """Run one attempt of an agent at a task.
 
@@ -206,7 +212,7 @@ def run_episode(
         seed: The environment's seed.
         epoch: The number of this attempt at the task, for the record.
         name: The agent's name, for the record.
-        shared: The limits on concurrency, and the observer of actions.
+        resources: The limits on concurrency, and the observer of actions.
 
     Returns:
         The ended episode. For an agent that forks, it is the chosen branch.
@@ -218,32 +224,32 @@ def run_episode(
         SandboxError: The sandbox died.
         RewardError: The reward could not judge the result.
     """
-    shared = shared or Shared()
-    call_permits = shared.calls
+    resources = resources or SharedResources()
+    call_permits = resources.calls
     if isinstance(agent, SupportsPermits):
-        agent, call_permits = agent.calling(call_permits), Semaphore()
-    with shared.sandboxes:
+        agent, call_permits = agent.bind_permits(call_permits), Semaphore()
+    with resources.sandboxes:
         observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
     episode = env.episode
     episode.agent, episode.epoch, episode.seed = name, epoch, seed
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
-    with shared.sandboxes:  # the agent may inspect the workspace from a second sandbox
-        actor = _make_agent(agent, env, task)
-    terms = AttemptContext(on_action=partial(shared.on_action, task))
-    permit = DecisionPermit(call_permits, actor)
-    terms.working = partial(_hold_permit, shared.sandboxes, actor)
+    with resources.sandboxes:  # the agent may inspect the workspace from a second sandbox
+        agent_instance = _make_agent(agent, env, task)
+    attempt_context = AttemptContext(on_action=partial(resources.on_action, task))
+    permit = DecisionPermit(call_permits, agent_instance)
+    attempt_context.working = partial(_hold_permit, resources.sandboxes, agent_instance)
     start_time = time.monotonic()
     facts: dict[str, Any] = {}
     try:
-        guarded_env = HeldEnv(env, terms, observation)
-        if isinstance(actor, EpisodeAgent):
-            terms.working = partial(permit.pause, terms.working)
+        guarded_env = GuardedEnv(env, attempt_context, observation)
+        if isinstance(agent_instance, EpisodeAgent):
+            attempt_context.working = partial(permit.pause, attempt_context.working)
             with permit, defer_scores(env):
-                chosen_env = _play_by_agent(actor, guarded_env, terms)
+                chosen_env = _play_by_agent(agent_instance, guarded_env, attempt_context)
                 facts = settle(chosen_env)
         else:
-            chosen_env = _play_by_turns(actor, guarded_env, permit)
+            chosen_env = _play_by_turns(agent_instance, guarded_env, permit)
         episode = chosen_env.full_episode
         if chosen_env is not guarded_env:
             episode.seconds = time.monotonic() - start_time  # the time of all branches
@@ -252,19 +258,19 @@ def run_episode(
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
         try:
-            if isinstance(actor, SupportsMetadata):
-                episode.metadata.update(actor.episode_metadata())
+            if isinstance(agent_instance, SupportsMetadata):
+                episode.metadata.update(agent_instance.episode_metadata())
             episode.metadata.update(facts)
         finally:
-            free_forks(terms)
+            free_forks(attempt_context)
     return episode
 
 
 @contextmanager
-def _hold_permit(sandboxes: Semaphore, actor: object) -> Iterator[None]:
+def _hold_permit(sandboxes: Semaphore, agent: object) -> Iterator[None]:
     """Hold a permit while an environment works."""
     with sandboxes as wait_seconds:
-        _leave_out(wait_seconds, actor)
+        _exclude_wait(wait_seconds, agent)
         yield
 
 
@@ -273,12 +279,12 @@ class DecisionPermit:
 
     Args:
         permits: The source of permits.
-        actor: The agent, whose time limit excludes the waiting time.
+        agent: The agent, whose time limit excludes the waiting time.
     """
 
-    def __init__(self, permits: AbstractContextManager[float], actor: object) -> None:
+    def __init__(self, permits: AbstractContextManager[float], agent: object) -> None:
         self._permits = permits
-        self._actor = actor
+        self._agent = agent
         self._lock = threading.Lock()
         self._working_count = 0
         """The number of environments that work for the agent, which may have several threads."""
@@ -287,7 +293,7 @@ class DecisionPermit:
     def __enter__(self) -> None:
         wait_seconds = self._permits.__enter__()
         self._is_held = True
-        _leave_out(wait_seconds, self._actor)
+        _exclude_wait(wait_seconds, self._agent)
 
     def __exit__(self, *exception: object) -> None:
         if self._is_held:
@@ -295,14 +301,14 @@ class DecisionPermit:
             self._permits.__exit__(None, None, None)
 
     @contextmanager
-    def pause(self, work: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    def pause(self, acquire: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
         """Release the permit while an environment works, and acquire it again afterwards."""
         with self._lock:
             self._working_count += 1
             if self._working_count == 1:
                 self.__exit__()
         try:
-            with work():
+            with acquire():
                 yield
         finally:
             with self._lock:
@@ -311,30 +317,34 @@ class DecisionPermit:
                     self.__enter__()
 
 
-def _play_by_turns(actor: Agent, guarded_env: HeldEnv, permit: DecisionPermit) -> HeldEnv:
+def _play_by_turns(agent: Agent, guarded_env: GuardedEnv, permit: DecisionPermit) -> GuardedEnv:
     """Run an episode with an agent that returns one action for each turn."""
     while guarded_env.running:
         with permit:
-            action = _act(actor, guarded_env.observation, guarded_env.episode.turns)
+            action = _act(agent, guarded_env.observation, guarded_env.episode.turns)
         guarded_env.step(action)
     return guarded_env
 
 
-def _play_by_agent(actor: EpisodeAgent, guarded_env: HeldEnv, terms: AttemptContext) -> HeldEnv:
+def _play_by_agent(
+    agent: EpisodeAgent, guarded_env: GuardedEnv, attempt_context: AttemptContext
+) -> GuardedEnv:
     """Let an agent drive its own episode; return the environment whose episode counts."""
     try:
-        returned_episode = actor.run(guarded_env)
-    except (ModelError, Stopped):
+        returned_episode = agent.run(guarded_env)
+    except (ModelError, EpisodeStop):
         raise
     except BaseException as error:
         if is_handlers(error):
             raise
-        if terms.failure is not None:
-            raise terms.failure from None
+        if attempt_context.failure is not None:
+            raise attempt_context.failure from None
         raise AgentError(f"the agent raised {describe_error(error)}") from error
-    if terms.failure is not None:
-        raise terms.failure
-    chosen_env = next((env for env in terms.held if returned_episode is env.episode), None)
+    if attempt_context.failure is not None:
+        raise attempt_context.failure
+    chosen_env = next(
+        (env for env in attempt_context.held if returned_episode is env.episode), None
+    )
     chosen_env = guarded_env if returned_episode is None else chosen_env
     if chosen_env is None:
         raise AgentError(
@@ -348,7 +358,7 @@ def _play_by_agent(actor: EpisodeAgent, guarded_env: HeldEnv, terms: AttemptCont
     return chosen_env
 
 
-def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | EpisodeAgent:
+def _make_agent(agent: AgentFactory, env: PlayableEnv, task: Task) -> Agent | EpisodeAgent:
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
@@ -359,10 +369,10 @@ def _make_agent(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | Epi
         raise AgentError(f"the agent could not be made: {describe_error(error)}") from error
 
 
-def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
+def _act(agent: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
-        action = actor.act(observation, turns)
-    except (ModelError, Stopped):
+        action = agent.act(observation, turns)
+    except (ModelError, EpisodeStop):
         raise  # an error outside the agent
     except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
         if is_handlers(error):
@@ -373,10 +383,10 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     return action
 
 
-def _leave_out(wait_seconds: float, actor: object) -> None:
+def _exclude_wait(wait_seconds: float, agent: object) -> None:
     """Exclude an agent's waiting time from its time limit."""
-    if wait_seconds and isinstance(actor, SupportsWaitExclusion):
-        actor.leave_out(wait_seconds)
+    if wait_seconds and isinstance(agent, SupportsWaitExclusion):
+        agent.leave_out(wait_seconds)
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:
@@ -395,20 +405,20 @@ def unserialisable_episode(episode: Episode) -> Episode:
     Args:
         episode: The episode; fields that cannot be written become empty.
     """
-    places = []
+    locations = []
     for index, turn in enumerate(episode.turns):
         if json_error := not_json(turn.info):
-            places.append(f"info of turn {index + 1}{json_error}")
+            locations.append(f"info of turn {index + 1}{json_error}")
             episode.turns[index] = replace(turn, info={})
     if json_error := not_json(episode.metadata):
-        places.append(f"metadata{json_error}")
+        locations.append(f"metadata{json_error}")
         episode.metadata = {}
     if json_error := not_json(episode.score):
-        places.append(f"score{json_error}")
-    if not places or (json_error := not_json(replace(episode, score=None))):
-        places.append(f"the episode{json_error}")
+        locations.append(f"score{json_error}")
+    if not locations or (json_error := not_json(replace(episode, score=None))):
+        locations.append(f"the episode{json_error}")
         episode = Episode(episode.task_id, episode.query, episode.env, epoch=episode.epoch)
-    return failed_episode(TypeError(f"not JSON, so it cannot be recorded: {places[0]}"), episode)
+    return failed_episode(TypeError(f"not JSON, so it cannot be recorded: {locations[0]}"), episode)
 
 
 def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:

@@ -1,6 +1,6 @@
 """Executors of a run's episodes: threads of this process, or other machines.
 
-`Work` holds a prepared run. An `Executor` starts its jobs and returns `Runs`, which yields the
+`PreparedRun` holds a prepared run. An `Executor` starts its jobs and returns `Runs`, which yields the
 recorded episodes. `Threads` is the default executor.
 """
 
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from intercode.evaluate.episode_loop import (
     Semaphore,
-    Shared,
+    SharedResources,
     default_sandboxes,
     episode_seed,
     run_episode,
 )
-from intercode.evaluate.worker import Job, Orders, Pool, Runs
+from intercode.evaluate.worker import Job, Orders, Runs, WorkerPool
 from intercode.registry import EXECUTORS
 from intercode_sandbox.user_code import split
 
 if TYPE_CHECKING:
-    from intercode.evaluate.agent_setup import Actors
+    from intercode.evaluate.agent_setup import PreparedAgent
     from intercode.evaluate.progress import Progress
-    from intercode.evaluate.run_setup import Plan, Setting
+    from intercode.evaluate.run_setup import EnvironmentSetting, Plan
     from intercode.models import Budget
     from intercode.spec import RunSpec
 
@@ -34,26 +34,26 @@ def _discard(*episodes: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PreparedRun:
     """A prepared run: its plan, its agent and its environment."""
 
     plan: Plan
-    agent: Actors
-    setting: Setting
+    agent: PreparedAgent
+    setting: EnvironmentSetting
     progress: Progress
     budget: Budget | None = None
     """The cost and tokens that models may use; None: the agent has its own budget."""
     record: Callable[..., None] = _discard
     """Writes episodes, and returns once they are durable."""
 
-    def orders(self, resources: Shared | None = None) -> Orders:
+    def orders(self, resources: SharedResources | None = None) -> Orders:
         """Return the instructions for workers in this process.
 
         Args:
             resources: The limits on their concurrency; default: the limits of the spec.
         """
         agent, run_options, seed = self.agent, self.plan.spec.how, self.plan.spec.seed
-        resources = resources or Shared(
+        resources = resources or SharedResources(
             calls=Semaphore(run_options.max_connections),
             sandboxes=Semaphore(run_options.max_sandboxes or default_sandboxes()),
             on_action=self.progress.action,
@@ -66,7 +66,7 @@ class Work:
                 seed=episode_seed(seed, job.epoch, job.task.task_id),
                 epoch=job.epoch,
                 name=agent.name,
-                shared=resources,
+                resources=resources,
             ),
             env_factory=self.setting.make,
             max_retries=run_options.retries,
@@ -88,7 +88,7 @@ class Executor(Protocol):
             UsageError: The executor cannot run the spec.
         """
 
-    def start(self, jobs: Sequence[Job], work: Work) -> Runs:
+    def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> Runs:
         """Return the running jobs, in the given order as far as possible.
 
         The process of the caller records each episode by `Work.record` before the returned object
@@ -102,11 +102,11 @@ class Threads:
     def check(self, spec: RunSpec) -> None:
         """Accept any spec."""
 
-    def start(self, jobs: Sequence[Job], work: Work) -> Pool:
+    def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> WorkerPool:
         """See `Executor`."""
         if jobs:
-            work.agent.start()
-        return Pool(jobs, work.orders(), work.plan.spec.how.workers)
+            prepared_run.agent.start()
+        return WorkerPool(jobs, prepared_run.orders(), prepared_run.plan.spec.how.workers)
 
 
 def resolve_executor(spec: RunSpec) -> Executor:

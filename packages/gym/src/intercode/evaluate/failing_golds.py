@@ -55,7 +55,7 @@ def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tupl
     Raises:
         TaskError, ImageError, SandboxError: The sandbox cannot be opened.
     """
-    for number, turn in enumerate(turns):
+    for turn_index, turn in enumerate(turns):
         if turn.exit_code is None or turn.info.get("timed_out"):
             continue
         lines = str(turn.info.get("output", turn.observation)).splitlines()  # without our notes
@@ -66,7 +66,7 @@ def gold_failure(task: Task, turns: Sequence[Turn], stage: SandboxStage) -> tupl
         if turn.exit_code == 0 and not any(_errors(lines)):
             continue
         stdout_lines = _stdout_lines(
-            task, [earlier_turn.action for earlier_turn in turns[: number + 1]], stage
+            task, [earlier_turn.action for earlier_turn in turns[: turn_index + 1]], stage
         )
         error_lines = [*(Counter(lines) - Counter(stdout_lines)).elements()]
         if turn.exit_code in _NOT_RUN:

@@ -56,16 +56,16 @@ class Leak:
     """Whether the leak is a defect of the task; otherwise it may be intended."""
 
 
-def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
+def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Leak]:
     """Return the locations where a task's gold can be read, except those of ``metadata.flag_in``.
 
     `fix_leaks` searches everywhere for the code of a repository's fix. A file with a write-up's
     name counts, whatever its content. The search excludes files of an image's own base, and a
-    `place` other than a sandbox.
+    `workspace` other than a sandbox.
 
     Args:
         task: The task.
-        place: The workspace of a new episode.
+        workspace: The workspace of a new episode.
         image: The name of its image.
         flags: Whether its golds are flags.
 
@@ -75,15 +75,17 @@ def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
     allowed_patterns = _names(task.metadata.get("flag_in"))
     gold_leaks = []
     remaining_bytes = LIMIT
-    for name, data in _readable_texts(task, place, image):
-        remaining_bytes -= len(data)
+    for name, content in _readable_texts(task, workspace, image):
+        remaining_bytes -= len(content)
         if remaining_bytes < 0:
             text = f"more than {LIMIT // MIB} MiB are readable: only a part was searched"
             gold_leaks.append(Leak(task.task_id, name, text))
             break
-        gold_form = find_gold_form(task.gold, data, flags=flags, short=name == "query")
+        gold_form = find_gold_form(
+            task.gold, content, flags=flags, accepts_short_lines=name == "query"
+        )
         is_file = name not in ("query", "environment", "processes")
-        has_telling_name = is_file and len(data) > 0 and _is_write_up(name, flags=flags)
+        has_telling_name = is_file and len(content) > 0 and _is_write_up(name, flags=flags)
         if (gold_form or has_telling_name) and not any(
             PurePosixPath(name).match(pattern) for pattern in allowed_patterns
         ):
@@ -96,35 +98,41 @@ def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
             gold_leaks.append(Leak(task.task_id, name, text))
     code_leaks = [
         Leak(task.task_id, name, text, is_problem=True)
-        for name, text in fix_leaks(task, place)
+        for name, text in fix_leaks(task, workspace)
         if not any(PurePosixPath(name).match(pattern) for pattern in allowed_patterns)
     ]
-    reported_places = {leak.place for leak in code_leaks}
-    return [leak for leak in gold_leaks if leak.place not in reported_places] + code_leaks
+    reported_locations = {leak.place for leak in code_leaks}
+    return [leak for leak in gold_leaks if leak.place not in reported_locations] + code_leaks
 
 
-def find_gold_form(golds: Sequence[str], data: bytes, *, flags: bool, short: bool) -> str:
+def find_gold_form(
+    golds: Sequence[str], content: bytes, *, flags: bool, accepts_short_lines: bool
+) -> str:
     """Return the form in which a text contains gold; empty: the text does not contain gold.
 
     Args:
         golds: Accepted solutions.
-        data: The text.
+        content: The text.
         flags: Whether golds are flags, which also match backwards, in base64 or in hexadecimal.
-        short: Whether short lines count. A task's query may contain all of gold except its missing
+        accepts_short_lines: Whether short lines count. A task's query may contain all of gold except its missing
             short line. In a file, the long lines suffice.
 
     Returns:
         ``as it is``, ``backwards``, ``in base64``, ``in hexadecimal``, or an empty text.
     """
     if not flags:
-        gold_lines = [lines for gold in golds if (lines := telling_lines(gold, short=short))]
-        normalised_data = _normalise_blanks(data) if gold_lines else b""
+        gold_lines = [
+            lines
+            for gold in golds
+            if (lines := telling_lines(gold, accepts_short_lines=accepts_short_lines))
+        ]
+        normalised_data = _normalise_blanks(content) if gold_lines else b""
         return (
             "as it is"
             if any(all(line in normalised_data for line in lines) for lines in gold_lines)
             else ""
         )
-    normalised_data, compact_data = _normalise_blanks(data), data.translate(None, _BLANKS)
+    normalised_data, compact_data = _normalise_blanks(content), content.translate(None, _BLANKS)
     for gold in map(str.strip, golds):
         flag = encode(gold)
         if len(flag) < _MIN_FLAG_LENGTH:
@@ -140,7 +148,7 @@ def find_gold_form(golds: Sequence[str], data: bytes, *, flags: bool, short: boo
     return ""
 
 
-def telling_lines(gold: str, *, short: bool) -> list[bytes]:
+def telling_lines(gold: str, *, accepts_short_lines: bool) -> list[bytes]:
     """Return gold's significant lines, normalised; none if gold is too short.
 
     For a patch these are its added lines.
@@ -149,23 +157,23 @@ def telling_lines(gold: str, *, short: bool) -> list[bytes]:
     if _PATCH.search(gold):
         rows = [row[1:] for row in rows if row.startswith("+") and not row.startswith("+++")]
     lines = [line for row in rows if (line := _normalise_blanks(encode(row)))]
-    if len(lines) > 1 and not short:
+    if len(lines) > 1 and not accepts_short_lines:
         lines = [line for line in lines if len(line) >= _MIN_LINE_LENGTH and line[:1] != b"#"]
     return lines if sum(map(len, lines)) >= _MIN_GOLD_LENGTH else []
 
 
-def _normalise_blanks(data: bytes) -> bytes:
+def _normalise_blanks(content: bytes) -> bytes:
     """Return a text in lower case, with each run of blanks as one space."""
-    return b" ".join(data.lower().split())
+    return b" ".join(content.lower().split())
 
 
 def _base64(flag: bytes, offset: int) -> Iterator[bytes]:
     """Yield the part of a flag's base64 form that is independent of `offset` bytes before it."""
     encoded_flag = base64.b64encode(bytes(offset) + flag)
-    begin = -(-offset * 4 // 3)
+    start = -(-offset * 4 // 3)
     end = (offset + len(flag)) * 8 // 6
-    yield encoded_flag[begin:end]
-    yield encoded_flag[begin:end].translate(bytes.maketrans(b"+/", b"-_"))
+    yield encoded_flag[start:end]
+    yield encoded_flag[start:end].translate(bytes.maketrans(b"+/", b"-_"))
 
 
 def _is_write_up(path: str, *, flags: bool) -> bool:
@@ -182,19 +190,22 @@ def _names(value: object) -> list[str]:
     return [name for name in values if isinstance(name, str) and PurePosixPath(name).parts]
 
 
-def _readable_texts(task: Task, place: object, image: str) -> Iterator[tuple[str, bytes]]:
+def _readable_texts(task: Task, workspace: object, image: str) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each text that an agent can read."""
     yield "query", encode(task.query)
-    if not isinstance(place, SandboxBackend):
+    if not isinstance(workspace, SandboxBackend):
         return
-    yield "environment", encode("\n".join(place.env.values()))
-    yield "processes", place.exec(["/bin/sh", "-c", _PROCESSES], cwd="/").stdout
-    changed_paths = [c.path for c in place.changes() if c.type == "file" and c.kind != "deleted"]
-    layer_paths = (
-        () if is_repository_task(task) else _layer_files(place, image)
-    )  # `fix_leaks` reads them
+    yield "environment", encode("\n".join(workspace.env.values()))
+    yield "processes", workspace.exec(["/bin/sh", "-c", _PROCESSES], cwd="/").stdout
+    changed_paths = [
+        change.path
+        for change in workspace.changes()
+        if change.type == "file" and change.kind != "deleted"
+    ]
+    # `fix_leaks` reads them.
+    layer_paths = () if is_repository_task(task) else _layer_files(workspace, image)
     for path in dict.fromkeys((*changed_paths, *layer_paths)):
-        yield path, _read(place, path)
+        yield path, _read(workspace, path)
 
 
 def _read(sandbox: SandboxBackend, path: str) -> bytes:

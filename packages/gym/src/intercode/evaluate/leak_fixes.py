@@ -59,7 +59,7 @@ _COMMENTS = (b"#", b"//", b'"""', b"'''")
 
 
 @dataclass(frozen=True)
-class Part:
+class AddedLines:
     """The significant lines that gold adds to one file."""
 
     path: str
@@ -70,27 +70,27 @@ class Part:
         file_name = self.path.rpartition("/")[2]
         return name.startswith(file_name) or len(self.lines) >= 3 or sum(map(len, self.lines)) >= 40
 
-    def is_in(self, data: bytes) -> bool:
+    def is_in(self, content: bytes) -> bool:
         """Return whether a text contains the lines, up to the permitted number of missing lines."""
         max_missing = int(len(self.lines) * (1 - SHARE))
         missing_count = 0
         for line in self.lines:
-            missing_count += line not in data
+            missing_count += line not in content
             if missing_count > max_missing:
                 return False
-        rows = {row.strip() for row in data.splitlines()}
+        rows = {row.strip() for row in content.splitlines()}
         return sum(line not in rows for line in self.lines) <= max_missing
 
 
 @dataclass
-class Search:
+class SandboxSearch:
     """The search of one task's sandbox."""
 
     task: Task
     sandbox: SandboxBackend
     plan: SwePlan
     scratch: Path
-    parts: list[Part] = field(default_factory=list)
+    added_lines: list[AddedLines] = field(default_factory=list)
     compiled_files: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     """Location → path and content of a compiled file."""
     remaining_bytes: int = MAX_TOTAL_SIZE
@@ -98,59 +98,69 @@ class Search:
     def run(self) -> Iterator[tuple[str, str]]:
         """Yield path and description of each location where the code of a fix can be read."""
         for gold in self.task.gold:
-            self.parts += _parts(gold)
+            self.added_lines += _added_lines(gold)
         self._drop_base_lines()
-        if not self.parts:
+        if not self.added_lines:
             return
         packs: dict[str, bytes] = {}
         for path in dict.fromkeys(
             (*self._find_by_lines(), *self._find_archives(), *self._find_by_name())
         ):
-            data = self._read(path)
+            file_content = self._read(path)
             if path.endswith(_suffixes(_STORES)):
-                packs[path] = data
-            elif (content := _read_loose_object(path, data)) is not None:
-                yield from self._report_place(
+                packs[path] = file_content
+            elif (content := _read_loose_object(path, file_content)) is not None:
+                yield from self._report_location(
                     path, self._search_content(path, content, is_object=True)
                 )
             else:
-                for place, member_content in _expand_archive(path, data):
+                for location, member_content in _expand_archive(path, file_content):
                     if not self._spend(member_content):
                         break  # a small archive can expand beyond any machine's capacity
-                    yield from self._report_place(
-                        path, self._search_content(place, member_content, path)
+                    yield from self._report_location(
+                        path, self._search_content(location, member_content, path)
                     )
-        for path, pack in packs.items():
-            yield from self._report_place(path, self._search_pack(pack))
-        for place in self._find_compiled_code():
-            yield self.compiled_files[place][0], f"compiled code of gold is in {place}"
+        for path, pack_content in packs.items():
+            yield from self._report_location(path, self._search_pack(pack_content))
+        for location in self._find_compiled_code():
+            yield self.compiled_files[location][0], f"compiled code of gold is in {location}"
         if self.remaining_bytes < 0:
             yield (
                 "/",
                 f"more than {MAX_TOTAL_SIZE // MIB} MiB are readable: only a part was searched",
             )
 
-    def _report_place(self, path: str, place: str) -> Iterator[tuple[str, str]]:
-        if place:
-            yield path, f"the lines that gold adds are in {place}"
+    def _report_location(self, path: str, location: str) -> Iterator[tuple[str, str]]:
+        if location:
+            yield path, f"the lines that gold adds are in {location}"
 
     def _drop_base_lines(self) -> None:
         """Remove the lines that tracked files already contain."""
-        gold_lines = b"\n".join(line for part in self.parts for line in part.lines)
+        gold_lines = b"\n".join(
+            line for file_lines in self.added_lines for line in file_lines.lines
+        )
         grep = ["git", "-c", "safe.directory=*", "grep", "-haF", "-f", "-", "--", "."]
         result = self.sandbox.exec(
             grep, stdin=gold_lines, cwd=self.plan.directory, timeout=_SECONDS, output_limit=_OUTPUT
         )
         base_lines = {row.strip() for row in result.stdout.splitlines()} if gold_lines else set()
-        remaining_parts = [
-            Part(p.path, tuple(n for n in p.lines if n not in base_lines)) for p in self.parts
+        remaining_lines = [
+            AddedLines(
+                entry.path,
+                tuple(added_line for added_line in entry.lines if added_line not in base_lines),
+            )
+            for entry in self.added_lines
         ]
-        remaining_parts = [Part(p.path, _select_lines(p.lines)) for p in remaining_parts]
-        self.parts = [part for part in dict.fromkeys(remaining_parts) if part.lines]
+        remaining_lines = [
+            AddedLines(entry.path, _select_lines(entry.lines)) for entry in remaining_lines
+        ]
+        self.added_lines = [
+            file_lines for file_lines in dict.fromkeys(remaining_lines) if file_lines.lines
+        ]
 
     def _find_by_lines(self) -> list[str]:
         """Return the image's files that contain an anchor line of gold."""
-        lines = [line for part in self.parts for line in part.lines[:_ANCHORS]]
+        lines = [line for file_lines in self.added_lines for line in file_lines.lines[:_ANCHORS]]
         anchors = [argument for line in lines for argument in (b"-e", line)]
         find = f"find / -xdev -path /proc -prune -o -type f -size -{MAX_FILE_SIZE // 1024}k -print0"
         grep = f'{find} | xargs -0 -r grep -laF "$@" -- | tr "\\n" "\\0"'
@@ -175,8 +185,10 @@ class Search:
 
     def _find(self, options: Sequence[str], tests: Sequence[tuple[str, str]]) -> list[str]:
         name_tests = [word for test in tests for word in ("-o", *test)][1:]
-        skip = [word for name in ("/proc", "/sys", "/dev") for word in ("-o", "-path", name)][1:]
-        return self._paths(["find", "/", *options, "(", *skip, ")", "-prune", "-o", "-type", "f",
+        prune_options = [
+            word for name in ("/proc", "/sys", "/dev") for word in ("-o", "-path", name)
+        ][1:]
+        return self._paths(["find", "/", *options, "(", *prune_options, ")", "-prune", "-o", "-type", "f",
                             "(", *name_tests, ")", "-print0"])  # fmt: skip
 
     def _paths(self, argv: Sequence[str | bytes]) -> list[str]:
@@ -185,34 +197,34 @@ class Search:
 
     def _read(self, path: str) -> bytes:
         try:
-            data = self.sandbox.read_file(path, limit=MAX_FILE_SIZE)
+            content = self.sandbox.read_file(path, limit=MAX_FILE_SIZE)
         except (OSError, OutputLimitError):
             return b""
-        return data if self._spend(data) else b""
+        return content if self._spend(content) else b""
 
-    def _spend(self, data: bytes) -> bool:
-        self.remaining_bytes -= len(data)
+    def _spend(self, content: bytes) -> bool:
+        self.remaining_bytes -= len(content)
         return self.remaining_bytes >= 0
 
     def _search_content(
-        self, place: str, data: bytes, path: str = "", *, is_object: bool = False
+        self, location: str, content: bytes, path: str = "", *, is_object: bool = False
     ) -> str:
         """Return the location if its content has the lines; keep a compiled file for later."""
-        if place.endswith(".pyc"):
-            self.compiled_files[place] = path, data
+        if location.endswith(".pyc"):
+            self.compiled_files[location] = path, content
             return ""
-        name = place.rpartition("/")[2].rpartition(" ")[2]
-        for part in self.parts:
-            if (is_object or part.may_be_in(name)) and part.is_in(data):
-                return place
+        name = location.rpartition("/")[2].rpartition(" ")[2]
+        for file_lines in self.added_lines:
+            if (is_object or file_lines.may_be_in(name)) and file_lines.is_in(content):
+                return location
         return ""
 
-    def _search_pack(self, data: bytes) -> str:
+    def _search_pack(self, pack_content: bytes) -> str:
         """Search the objects of a pack, or of a bundle, which is a pack after some header lines."""
         path = Path(tempfile.mkdtemp(dir=self.scratch))
         git = Git(path)
-        start = data.find(b"PACK")
-        (path / "pack").write_bytes(data[max(start, 0) :])
+        start = pack_content.find(b"PACK")
+        (path / "pack").write_bytes(pack_content[max(start, 0) :])
         git("init", "--quiet", "--bare", "--template=", path / "x")
         try:
             with (path / "pack").open("rb") as file:
@@ -235,29 +247,31 @@ class Search:
             sources += self._read_sources(gold)
         if not sources:
             return []
-        data = {
-            place: base64.b64encode(data).decode()
-            for place, (_, data) in self.compiled_files.items()
+        encoded_files = {
+            location: base64.b64encode(encoded_files).decode()
+            for location, (_, encoded_files) in self.compiled_files.items()
         }
         pairs = [pair for _, *pair in sources]
         result = self.sandbox.exec(
             [self.plan.python, "-I", "-c", _COMPARE],
-            stdin=json.dumps({"sources": pairs, "compiled": data}).encode(),
+            stdin=json.dumps({"sources": pairs, "compiled": encoded_files}).encode(),
             cwd="/",
             timeout=_SECONDS,
             output_limit=_OUTPUT,
         )
-        matching_places = set(json.loads(result.stdout)) if result.ok else set()
+        matching_locations = set(json.loads(result.stdout)) if result.ok else set()
         return [
-            place for place in data if place in matching_places or self._has_words(place, sources)
+            location
+            for location in encoded_files
+            if location in matching_locations or self._has_words(location, sources)
         ]
 
-    def _has_words(self, place: str, sources: Sequence[tuple[str, str, str]]) -> bool:
+    def _has_words(self, location: str, sources: Sequence[tuple[str, str, str]]) -> bool:
         """Return whether a compiled file has the names and words that gold adds to its source."""
-        stem = PurePosixPath(place).name.partition(".")[0]
+        stem = PurePosixPath(location).name.partition(".")[0]
         for path, base_source, gold_source in sources:
             words = set(_WORD.findall(_code(gold_source))) - set(_WORD.findall(base_source))
-            match_count = sum(encode(word) in self.compiled_files[place][1] for word in words)
+            match_count = sum(encode(word) in self.compiled_files[location][1] for word in words)
             is_own = stem == PurePosixPath(path).stem
             if (
                 is_own
@@ -274,19 +288,19 @@ class Search:
         git("init", "--quiet", "--template=", tree)
         base_texts: dict[str, str] = {}
         for path in patch_paths(gold):
-            data = self._read(str(PurePosixPath(self.plan.directory, path)))
+            base_content = self._read(str(PurePosixPath(self.plan.directory, path)))
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
-            if data:
-                (tree / path).write_bytes(data)
-            base_texts[path] = data.decode("utf-8", "replace")
+            if base_content:
+                (tree / path).write_bytes(base_content)
+            base_texts[path] = base_content.decode("utf-8", "replace")
         (folder / "patch").write_bytes(encode(gold.rstrip("\n") + "\n"))
         try:
             git("-C", tree, "apply", "--whitespace=nowarn", folder / "patch")
         except ImageError:  # gold does not apply: its trial reports the error
             return
-        for path, text in base_texts.items():
+        for path, base_text in base_texts.items():
             if path.endswith(".py") and (tree / path).is_file():
-                yield path, text, (tree / path).read_bytes().decode("utf-8", "replace")
+                yield path, base_text, (tree / path).read_bytes().decode("utf-8", "replace")
 
 
 def is_repository_task(task: Task) -> bool:
@@ -294,27 +308,27 @@ def is_repository_task(task: Task) -> bool:
     return bool(task.gold) and "FAIL_TO_PASS" in task.metadata
 
 
-def fix_leaks(task: Task, place: object) -> Iterator[tuple[str, str]]:
+def fix_leaks(task: Task, workspace: object) -> Iterator[tuple[str, str]]:
     """Yield path and description of each location where the code of a task's fix can be read.
 
     Args:
         task: The task; other tasks than repository tasks with gold give no leaks.
-        place: The workspace of a new episode; only a sandbox is searched.
+        workspace: The workspace of a new episode; only a sandbox is searched.
 
     Raises:
         SandboxError: The sandbox died.
     """
-    if not isinstance(place, SandboxBackend) or not is_repository_task(task):
+    if not isinstance(workspace, SandboxBackend) or not is_repository_task(task):
         return
     try:
         plan = make_plan(task)
     except TaskError:  # its trials report the error
         return
     with tempfile.TemporaryDirectory(prefix="intercode-leaks-") as folder:
-        yield from Search(task, place, plan, Path(folder)).run()
+        yield from SandboxSearch(task, workspace, plan, Path(folder)).run()
 
 
-def _parts(patch: str) -> Iterator[Part]:
+def _added_lines(patch: str) -> Iterator[AddedLines]:
     """Yield the lines that a patch adds, file by file."""
     lines: dict[str, list[bytes]] = {}
     path = ""
@@ -324,7 +338,7 @@ def _parts(patch: str) -> Iterator[Part]:
         elif row.startswith("+"):
             lines.setdefault(path, []).append(encode(row[1:]).strip())
     for path, added_lines in lines.items():
-        yield Part(path, tuple(dict.fromkeys(line for line in added_lines if line)))
+        yield AddedLines(path, tuple(dict.fromkeys(line for line in added_lines if line)))
 
 
 def _select_lines(lines: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -344,47 +358,49 @@ def _suffixes(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.removeprefix("*") for name in names)
 
 
-def _read_loose_object(path: str, data: bytes) -> bytes | None:
+def _read_loose_object(path: str, content: bytes) -> bytes | None:
     """Return the content of a loose git object; None for any other file."""
     if len(PurePosixPath(path).name) < 38 or len(PurePosixPath(path).parent.name) != 2:
         return None
     try:
-        return zlib.decompressobj().decompress(data, MAX_FILE_SIZE).partition(b"\0")[2]
+        return zlib.decompressobj().decompress(content, MAX_FILE_SIZE).partition(b"\0")[2]
     except zlib.error:
         return None
 
 
-def _expand_archive(place: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, bytes]]:
+def _expand_archive(
+    location: str, archive_content: bytes, depth: int = 0
+) -> Iterator[tuple[str, bytes]]:
     """Yield a file, or all members if the file is an archive; expand nested archives as well."""
     is_archive = False
     try:
-        for name, content in _members(data) if depth < _MAX_DEPTH else ():
+        for name, content in _members(archive_content) if depth < _MAX_DEPTH else ():
             is_archive = True
-            member_place = f"{place}: {name}" if depth == 0 else f"{place}/{name}"
-            yield from _expand_archive(member_place, content, depth + 1)
+            member_location = f"{location}: {name}" if depth == 0 else f"{location}/{name}"
+            yield from _expand_archive(member_location, content, depth + 1)
     except (*DAMAGE, zipfile.BadZipFile, NotImplementedError, RuntimeError):
         pass  # the archive is damaged for an agent as well, or encrypted
     if not is_archive:
-        yield place, data
+        yield location, archive_content
 
 
-def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
+def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the members of an archive; none for other files."""
-    if data[:4] == b"PK\3\4":
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    if content[:4] == b"PK\3\4":
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for entry in archive.infolist():
                 if not entry.is_dir() and entry.file_size <= MAX_FILE_SIZE:
                     yield entry.filename, archive.read(entry)
         return
     for magic, opener in _OPENERS.items():
-        if data.startswith(magic):
-            with opener(io.BytesIO(data)) as file:
-                data = file.read(MAX_FILE_SIZE)
-            if data[257:262] != b"ustar":
-                yield "", data
+        if content.startswith(magic):
+            with opener(io.BytesIO(content)) as file:
+                content = file.read(MAX_FILE_SIZE)
+            if content[257:262] != b"ustar":
+                yield "", content
                 return
-    if data[257:262] == b"ustar":
-        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+    if content[257:262] == b"ustar":
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             for member in tar:
                 if member.isfile() and (file_ := tar.extractfile(member)) is not None:
                     yield member.name, file_.read(MAX_FILE_SIZE)

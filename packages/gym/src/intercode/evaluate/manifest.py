@@ -115,10 +115,10 @@ def finish(session: dict[str, Any], *, episodes: int, seconds: float, interrupte
     )
 
 
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested objects into one object with dotted keys."""
     entries: dict[str, Any] = {}
-    for key, value in data.items():
+    for key, value in document.items():
         if isinstance(value, Mapping):
             entries.update(flatten(value, f"{prefix}{key}."))
         else:
@@ -163,9 +163,9 @@ def _code() -> str:
         name = path.relative_to(package.parent)
         # Another process that imports InterCode creates temporary names in a __pycache__.
         if path.suffix != ".pyc" and "__pycache__" not in name.parts and path.is_file():
-            data = path.read_bytes()
-            hasher.update(f"{name}\0{len(data)}\0".encode())
-            hasher.update(data)
+            source = path.read_bytes()
+            hasher.update(f"{name}\0{len(source)}\0".encode())
+            hasher.update(source)
     return hasher.hexdigest()
 
 

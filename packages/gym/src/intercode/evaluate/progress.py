@@ -46,11 +46,11 @@ class Progress:
         """
         log.info(change)
 
-    def waiting(self, text: str) -> None:
+    def report_wait(self, text: str) -> None:
         """Handle a long delay of a model's server."""
         log.warning(text)
 
-    def stopping(self, running_count: int) -> None:
+    def report_interrupt(self, running_count: int) -> None:
         """Handle an interrupt; the run stops after the episodes in flight."""
 
     def end(self) -> None:
@@ -60,8 +60,8 @@ class Progress:
         """Handle a warning, before the run starts."""
         log.warning(text)
 
-    def say(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Handle the start of long work (building, starting), before the run."""
 
-    def built(self) -> None:
-        """Handle the end of the work that `say` announced."""
+    def end_preparation(self) -> None:
+        """Handle the end of the work that `announce` announced."""

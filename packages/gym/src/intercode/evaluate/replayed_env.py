@@ -10,7 +10,13 @@ from intercode.agents.builtin import ScriptedAgent
 from intercode.envs.snapshots import difference
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
-from intercode.evaluate.episode_loop import EpisodeEnv, Shared, Step, WrappedEnv, run_episode
+from intercode.evaluate.episode_loop import (
+    PlayableEnv,
+    SharedResources,
+    Step,
+    WrappedEnv,
+    run_episode,
+)
 from intercode.records import ending_action, turn_action
 from intercode.rewards.base import Reward
 from intercode_sandbox.units import format_count
@@ -67,11 +73,11 @@ def score_record(
     for name in ("image", "tags"):
         if name in recorded_episode.metadata:
             episode.metadata[name] = recorded_episode.metadata[name]
-    accesses: list[bool] = []
+    access_log: list[bool] = []
 
     def score() -> Score:
-        new_score = reward(task, episode, _NoSandbox(lambda: accesses.append(True)))
-        if accesses:  # the reward has caught the exception
+        new_score = reward(task, episode, _NoSandbox(lambda: access_log.append(True)))
+        if access_log:  # the reward has caught the exception
             raise NeedsSandboxError("the reward reads the sandbox, which is not recorded")
         return new_score
 
@@ -90,7 +96,10 @@ def score_record(
 
 
 def replay(
-    open_env: Callable[[], EpisodeEnv], task: Task, recorded_episode: Episode, resources: Shared
+    open_env: Callable[[], PlayableEnv],
+    task: Task,
+    recorded_episode: Episode,
+    resources: SharedResources,
 ) -> Episode:
     """Replay the recorded actions in a fresh environment while its turns equal the record.
 
@@ -105,13 +114,14 @@ def replay(
             the record has no action of an external agent.
         InterCodeError: As for `run_episode`.
     """
-    if (
-        "outside" in recorded_episode.metadata and not recorded_episode.turns
-    ):  # the external agent may have edited files itself
+    # The external agent may have edited files itself.
+    if "outside" in recorded_episode.metadata and not recorded_episode.turns:
         raise NotReproducibleError("not reproducible: none of its agent's actions is recorded")
-    for number, turn in enumerate(recorded_episode.turns, 1):
+    for turn_number, turn in enumerate(recorded_episode.turns, 1):
         if turn.info.get("timed_out"):  # the action may get further now, or less far
-            raise NotReproducibleError(f"not reproducible: turn {number} ran into the time limit")
+            raise NotReproducibleError(
+                f"not reproducible: turn {turn_number} ran into the time limit"
+            )
     actions = [*map(turn_action, recorded_episode.turns), ending_action(recorded_episode)]
     return run_episode(
         ReplayedEnv(open_env(), recorded_episode),
@@ -120,7 +130,7 @@ def replay(
         seed=recorded_episode.seed,
         epoch=recorded_episode.epoch,
         name=recorded_episode.agent,
-        shared=resources,
+        resources=resources,
     )
 
 
@@ -132,7 +142,7 @@ class ReplayedEnv(WrappedEnv):
         recorded_episode: The episode to replay.
     """
 
-    def __init__(self, env: EpisodeEnv, recorded_episode: Episode) -> None:
+    def __init__(self, env: PlayableEnv, recorded_episode: Episode) -> None:
         super().__init__(env)
         self._recorded_episode = recorded_episode
 
@@ -148,20 +158,20 @@ class ReplayedEnv(WrappedEnv):
             self.episode.turns,
             result[2] or result[3],
         )
-        number, count = len(turns), len(reference.turns)
-        if 0 < number <= count and (
-            difference_text := difference(reference.turns[number - 1], turns[-1])
+        turn_number, count = len(turns), len(reference.turns)
+        if 0 < turn_number <= count and (
+            difference_text := difference(reference.turns[turn_number - 1], turns[-1])
         ):
             raise NotReproducibleError(
-                f"not reproducible: turn {number} differs: {difference_text}"
+                f"not reproducible: turn {turn_number} differs: {difference_text}"
             )
-        if is_over and (number != count or self.episode.status != reference.status):
+        if is_over and (turn_number != count or self.episode.status != reference.status):
             raise NotReproducibleError(
-                f"not reproducible: the episode ended after {format_count(number, 'turn')}, "
+                f"not reproducible: the episode ended after {format_count(turn_number, 'turn')}, "
                 f"{self.episode.status}; recorded: after {count}, {reference.status}"
             )
         if not is_over and (
-            number > count or (number == count and reference.status == "truncated")
+            turn_number > count or (turn_number == count and reference.status == "truncated")
         ):
             raise NotReproducibleError(
                 f"not reproducible: the episode continued after turn {count}; recorded: "

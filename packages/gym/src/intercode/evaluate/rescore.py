@@ -19,7 +19,12 @@ from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
 from intercode.evaluate import manifest, run_differences, versions
-from intercode.evaluate.episode_loop import EpisodeEnv, Semaphore, Shared, default_sandboxes
+from intercode.evaluate.episode_loop import (
+    PlayableEnv,
+    Semaphore,
+    SharedResources,
+    default_sandboxes,
+)
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.replayed_env import (
     NeedsSandboxError,
@@ -28,7 +33,7 @@ from intercode.evaluate.replayed_env import (
     score_record,
 )
 from intercode.evaluate.runner import RunResult
-from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
+from intercode.evaluate.worker import Interrupts, Job, Orders, WorkerPool
 from intercode.records import (
     MANIFEST,
     Key,
@@ -70,7 +75,7 @@ Way = Literal["record", "again", "not reproducible", "no result", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RescoredEpisode:
     """One rescored episode."""
 
     before: Outcome
@@ -87,7 +92,7 @@ class Result:
 class RescoreResult(RunResult):
     """The result of `rescore`; outcomes are in the order of the recorded run."""
 
-    results: list[Result] = field(default_factory=list)
+    results: list[RescoredEpisode] = field(default_factory=list)
     """One for each outcome, with the recorded outcome."""
 
     @property
@@ -101,22 +106,28 @@ class RescoreResult(RunResult):
         return dict(Counter(result.way for result in self.results))
 
     @property
-    def changes(self) -> list[Result]:
+    def changes(self) -> list[RescoredEpisode]:
         """The episodes with a changed reward."""
-        scored_results = (r for r in self.results if not (r.before.failed or r.after.failed))
+        scored_results = (
+            scored_result
+            for scored_result in self.results
+            if not (scored_result.before.failed or scored_result.after.failed)
+        )
         return [result for result in scored_results if result.before.reward != result.after.reward]
 
     @property
-    def lost(self) -> list[Result]:
+    def lost(self) -> list[RescoredEpisode]:
         """The episodes with a recorded result, but without a result under the new reward."""
-        return [r for r in self.results if r.after.failed and not r.before.failed]
+        return [
+            result for result in self.results if result.after.failed and not result.before.failed
+        ]
 
 
 def rescore(
     run: str | Path,
     dataset: Dataset,
     reward: str | Function | Judge | None = None,
-    env_factory: Callable[[], EpisodeEnv] | None = None,
+    env_factory: Callable[[], PlayableEnv] | None = None,
     *,
     out: str | Path | None = None,
     workers: int = 1,
@@ -175,18 +186,20 @@ def rescore(
     check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
     setting = _Setting(record, env_factory, settings, context, accept)
     setting.compare("dataset", manifest.dataset_facts(dataset))
-    work = _RescoreWork(record, dataset, reward, every_turn, setting, progress or Progress())
-    rescored_manifest = work.resume(target)
-    if work.needs_sandbox():
+    rescore_work = _RescoreWork(
+        record, dataset, reward, every_turn, setting, progress or Progress()
+    )
+    rescored_manifest = rescore_work.resume(target)
+    if rescore_work.needs_sandbox():
         setting.factory()  # refuse bad environments before the first write
     session = _session(record, workers, max_retries) | setting.facts()
     if target is None:
-        return work.run(workers, max_retries)
+        return rescore_work.run(workers, max_retries)
     with RecordWriter(target) as log:
-        work.write = log.append
+        rescore_work.write = log.append
         rescored_manifest["sessions"].append(session)
         log.write_manifest(rescored_manifest)
-        result = work.run(workers, max_retries)
+        result = rescore_work.run(workers, max_retries)
         result.folder = target
         session |= setting.facts()
         manifest.finish(
@@ -223,11 +236,11 @@ class _RescoreWork:
         self._setting = setting
         self._progress = progress
         self._tasks = {key: dataset.by_id(key[1]) for key in record.outcomes}
-        self._resources = Shared(
+        self._resources = SharedResources(
             sandboxes=Semaphore(default_sandboxes()), on_action=progress.action
         )
         self._retained_episodes: list[Episode] = []
-        self.results: dict[Key, Result] = {}
+        self.results: dict[Key, RescoredEpisode] = {}
         self.write: Callable[[Episode], None] = self._retained_episodes.append
         """Writes an episode; any thread may call it."""
 
@@ -260,7 +273,7 @@ class _RescoreWork:
         rescored_manifest = read_manifest(folder)
         run_differences.refuse_other_run(rescored_manifest, current_manifest, folder)
         earlier_results = read_latest(
-            folder, lambda episode: (Outcome.of(episode), _read_way(episode))
+            folder, lambda episode: (Outcome.from_episode(episode), _read_way(episode))
         )
         if unknown_keys := earlier_results.keys() - recorded_outcomes.keys():
             raise RecordError(
@@ -268,7 +281,8 @@ class _RescoreWork:
                 f"{unknown_keys}"
             )
         results = {
-            key: Result(recorded_outcomes[key], *entry) for key, entry in earlier_results.items()
+            key: RescoredEpisode(recorded_outcomes[key], *entry)
+            for key, entry in earlier_results.items()
         }
         self.results = {key: result for key, result in results.items() if result.final}
         return rescored_manifest
@@ -302,7 +316,7 @@ class _RescoreWork:
             record=self._keep,
             resources=self._resources,
         )
-        pool = Pool(self._jobs(), orders, workers)
+        pool = WorkerPool(self._jobs(), orders, workers)
         progress.begin(
             len(self._tasks), [earlier_result.after for earlier_result in self.results.values()]
         )
@@ -340,7 +354,7 @@ class _RescoreWork:
             if key not in self.results and not outcome.failed
         ]
 
-    def _attempt(self, job: Job, open_env: Callable[[], EpisodeEnv]) -> Episode:
+    def _attempt(self, job: Job, open_env: Callable[[], PlayableEnv]) -> Episode:
         recorded_episode = self._record.read(job.key)
         if self._reward is not None:
             with suppress(NeedsSandboxError):
@@ -360,7 +374,9 @@ class _RescoreWork:
     def _note(self, episode: Episode) -> None:
         key = episode_key(episode)
         recorded_outcome = self._record.outcomes[key]
-        self.results[key] = Result(recorded_outcome, Outcome.of(episode), _read_way(episode))
+        self.results[key] = RescoredEpisode(
+            recorded_outcome, Outcome.from_episode(episode), _read_way(episode)
+        )
         self._progress.episode(episode)
 
 
@@ -370,7 +386,7 @@ class _Setting:
     def __init__(
         self,
         record: Record,
-        make: Callable[[], EpisodeEnv] | None,
+        env_factory: Callable[[], PlayableEnv] | None,
         settings: Callable[[], Mapping[str, Any]] | None,
         context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
@@ -385,12 +401,12 @@ class _Setting:
             name: last_session[name] for name in ("sandbox", "tools") if name in last_session
         }
         self._context = context
-        self._make = make
+        self._env_factory = env_factory
         self._settings = settings
         self._differing_facts: dict[str, Any] = {}
         self._lock = Lock()
 
-    def factory(self) -> Callable[[], EpisodeEnv]:
+    def factory(self) -> Callable[[], PlayableEnv]:
         """Return the factory of environments; the first call compares them with the record.
 
         Raises:
@@ -405,7 +421,7 @@ class _Setting:
                 "single one cannot be repeated: only a reward that is computed from the record "
                 "can score it"
             )
-        if self._make is None:
+        if self._env_factory is None:
             raise UsageError("this reward reads the sandbox, so it needs env_factory")
         with self._lock:
             settings, self._settings = self._settings, None
@@ -414,7 +430,7 @@ class _Setting:
             context, self._context = self._context, None
             if context is not None:
                 self._facts = dict(context())
-        return self._make
+        return self._env_factory
 
     def compare(self, name: str, now: Mapping[str, Any]) -> None:
         """Compare a part of the record with the current facts.
@@ -432,8 +448,8 @@ class _Setting:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for the session's record."""
-        differs = {"differs": self._differing_facts} if self._differing_facts else {}
-        return {**self._facts, "locked": self._lock_facts, **differs}
+        difference_facts = {"differs": self._differing_facts} if self._differing_facts else {}
+        return {**self._facts, "locked": self._lock_facts, **difference_facts}
 
 
 def _record_reward(
@@ -444,8 +460,10 @@ def _record_reward(
     Raises:
         UsageError: The reward does not exist, or does not take a reward's arguments.
     """
-    make = find_traits(env, protocol).pure_reward
-    default_reward: Reward[Any] | None = None if make is None else CustomReward(make())
+    reward_factory = find_traits(env, protocol).pure_reward
+    default_reward: Reward[Any] | None = (
+        None if reward_factory is None else CustomReward(reward_factory())
+    )
     if reward is None or isinstance(reward, Judge):
         return None if reward else default_reward
     if isinstance(reward, str) and not is_reference(reward):

@@ -155,9 +155,8 @@ def differences(
         # Facts of another provider's sandboxes only repeat that the provider differs.
         is_same_backend = recorded_facts.get(_BACKEND) == current_facts.get(_BACKEND)
         may_differ = accept if is_same_backend else (*accept, "sandbox")
-        if recorded_facts.get("env.reward") != current_facts.get(
-            "env.reward"
-        ):  # another reward has other rules
+        # Another reward has other rules.
+        if recorded_facts.get("env.reward") != current_facts.get("env.reward"):
             may_differ = (*may_differ, "env.rules")
         digests, versions = (
             [facts.get(f"dataset.{name}") for facts in (recorded_facts, current_facts)]

@@ -1,6 +1,6 @@
-"""The setup of a run: its tasks (`plan`) and its environment (`setting`), from a spec.
+"""The setup of a run: its tasks (`plan`) and its environment (`resolve_setting`), from a spec.
 
-`plan` loads and selects the tasks without starting anything. `setting` resolves the provider or the
+`plan` loads and selects the tasks without starting anything. `resolve_setting` resolves the provider or the
 database engine, builds the images, and returns a factory of environments. `check` refuses agents
 that cannot try the tasks.
 """
@@ -28,7 +28,7 @@ from intercode.envs.options import LimitOptions, list_constructor_options
 from intercode.envs.traits import find_traits
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.agent_setup import agent_provider
-from intercode.evaluate.episode_loop import EpisodeEnv
+from intercode.evaluate.episode_loop import PlayableEnv
 from intercode.evaluate.model_rewards import ModelReward, model_reward
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.task_selection import (
@@ -97,16 +97,16 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
     environment(spec)
     with preserve_working_directory():
         spec, full_dataset = load(spec)
-    exclude: Mapping[str, str] = (locked_manifest or {}).get("excluded", {})
+    excluded_tasks: Mapping[str, str] = (locked_manifest or {}).get("excluded", {})
     if spec.exclude is not None:
         exclusion = read_exclusion(Path(spec.exclude))
         if warning := exclusion.check(full_dataset):
             progress.warn(f"warning: {warning}")
-        exclude = exclusion.tasks or exclude
-    exclude = {**ungradable_tasks(full_dataset), **exclude}
+        excluded_tasks = exclusion.tasks or excluded_tasks
+    excluded_tasks = {**ungradable_tasks(full_dataset), **excluded_tasks}
     dataset = narrow_dataset(spec, full_dataset, progress)
-    tasks = select_tasks(dataset, spec.tasks, spec.limit, exclude)
-    return Plan(spec, dataset, tasks, exclude, locked_manifest)
+    tasks = select_tasks(dataset, spec.tasks, spec.limit, excluded_tasks)
+    return Plan(spec, dataset, tasks, excluded_tasks, locked_manifest)
 
 
 def run_folder(run: str | Path) -> Path:
@@ -150,20 +150,20 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
         UsageError: The spec requests reviewed golds that do not exist; or the environment has no
             tasks and the spec names none.
     """
-    data = spec.env.data or spec.env.name
-    if spec.env.data is None and data in ENVS and data not in DATASETS:
+    dataset_name = spec.env.data or spec.env.name
+    if spec.env.data is None and dataset_name in ENVS and dataset_name not in DATASETS:
         raise UsageError(
-            f"environment {data!r} has no bundled tasks: name a file or dataset by --data"
+            f"environment {dataset_name!r} has no bundled tasks: name a file or dataset by --data"
         )
     if spec.env.reviewed:
-        if not datasets.accepts_option(data, "reviewed"):
-            raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
-        return spec, datasets.load(data, spec.env.split, reviewed=True)
-    if datasets.accepts_option(data, "secret") and spec.env.secret is None:
+        if not datasets.accepts_option(dataset_name, "reviewed"):
+            raise UsageError(f"--reviewed: there is no review of the golds of {dataset_name!r}")
+        return spec, datasets.load(dataset_name, spec.env.split, reviewed=True)
+    if datasets.accepts_option(dataset_name, "secret") and spec.env.secret is None:
         # A locked run without a secret predates secrets.
         secret = "" if spec.how.locked else find_secret(spec.how.out, spec.agent.recording)
         spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
-    return spec, datasets.load_seeded(data, spec.seed, spec.env.secret, spec.env.split)
+    return spec, datasets.load_seeded(dataset_name, spec.seed, spec.env.secret, spec.env.split)
 
 
 def find_secret(*runs: str | Path | None) -> str | None:
@@ -195,20 +195,20 @@ def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Datas
     if len(odd_tasks) > _MAX_NAMES:
         progress.warn(f"left out: {len(odd_tasks) - _MAX_NAMES} more tasks with such test names")
     kind = find_environment(spec.env.name)
-    if not hasattr(kind, "narrowed"):
+    if not hasattr(kind, "filter_tasks"):
         return dataset
-    narrower: Dataset
-    narrower, warning = kind.narrowed(dataset, spec.env.options)
+    narrowed_dataset: Dataset
+    narrowed_dataset, warning = kind.filter_tasks(dataset, spec.env.options)
     if warning:
         progress.warn(warning)
-    return narrower
+    return narrowed_dataset
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EnvironmentSetting:
     """A checked environment, with a factory for as many instances as the run has workers."""
 
-    make: Callable[[], EpisodeEnv]
+    make: Callable[[], PlayableEnv]
     facts: dict[str, Any]
     """The facts that identify the environment, for the run's record."""
     provider: Provider | None = None
@@ -230,13 +230,13 @@ class Setting:
         return {"sandbox": facts(), "tools": tools}
 
 
-def setting(
+def resolve_setting(
     plan: Plan,
     progress: Progress,
     *,
     required_options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
-) -> Setting:
+) -> EnvironmentSetting:
     """Resolve or build the environment of a plan's tasks, and return it with its facts.
 
     Args:
@@ -254,7 +254,7 @@ def setting(
     """
     spec, env = plan.spec, plan.spec.env
     option_parameters = list_constructor_options(find_environment(env.name, env.protocol))
-    limits = _LIMITS if "limits" in option_parameters else ()
+    limits = _LIMIT_OPTIONS if "limits" in option_parameters else ()
     env_options = {name: value for name, value in env.options.items() if name not in limits}
     _check_options(spec, env_options, option_parameters)
     reward = model_reward(spec, budget)
@@ -264,24 +264,24 @@ def setting(
     # Workers make environments after the agent, which may change the working directory.
     options: dict[str, Any] = {"data": plan.dataset, **resolve_paths(env_options), **agent_options}
     name, protocol = absolute(env.name), absolute(env.protocol)
-    facts = _facts(spec, agent_limits)
+    facts = _environment_facts(spec, agent_limits)
     if layers := [*agent_layers, *agent_provider(spec.agent.name).layers(spec)]:
         options["layers"] = layers
     provider = None
     if "engine" in option_parameters:
-        engine = shared_engine(env_options.get("engine", "sqlite"), progress.say, sandbox)
+        engine = shared_engine(env_options.get("engine", "sqlite"), progress.announce, sandbox)
         options["engine"] = engine
         facts["engine"] = {"name": engine.name, **engine.facts()}
         if is_reference(code := engine_name(env_options.get("engine", "sqlite"))):
             facts["engine"]["code"] = code
         facts |= {"sandbox": absolute(sandbox)} if "sandbox" in env_options else {}
     elif not find_traits(env.name).is_remote:
-        provider = find_provider(env.name, sandbox, progress.say)
+        provider = find_provider(env.name, sandbox, progress.announce)
         facts["sandbox"] = absolute(sandbox)
     if "history" in option_parameters:
         facts["history"] = env_options.get("history", option_parameters["history"].default)
     if "limits" in option_parameters:
-        options["limits"] = _limits(spec, agent_limits)
+        options["limits"] = _resolve_limits(spec, agent_limits)
     if "cache_gold" in option_parameters:
         options.setdefault("cache_gold", GoldCache())  # one for all workers
     if reward is not None:
@@ -292,13 +292,13 @@ def setting(
         return cast("InterCodeEnv[Any]", create(name, protocol=protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    return Setting(make, {**facts, **agent_options}, provider, reward)
+    return EnvironmentSetting(make, {**facts, **agent_options}, provider, reward)
 
 
-def _facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
+def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
     """Return the environment's facts that follow from its spec and its agent's needs."""
     env_options, reward = spec.env.options, spec.reward
-    limits = _limits(spec, agent_limits).to_dict()
+    limits = _resolve_limits(spec, agent_limits).to_dict()
     engine = str(env_options.get("engine", ""))
     sources = {
         "engine": "" if "://" in engine else engine,
@@ -321,13 +321,15 @@ def _facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _limits(spec: RunSpec, agent_limits: Mapping[str, Any]) -> Limits:
+def _resolve_limits(spec: RunSpec, agent_limits: Mapping[str, Any]) -> Limits:
     """Return the limits of a spec: its explicit limits, then those that its agent needs."""
-    env_options = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
-    return replace(Limits.of({**agent_limits, **env_options}), overrides=frozenset(env_options))
+    env_options = {
+        name: value for name, value in spec.env.options.items() if name in _LIMIT_OPTIONS
+    }
+    return replace(Limits.merge({**agent_limits, **env_options}), overrides=frozenset(env_options))
 
 
-_LIMITS = LimitOptions.__struct_fields__
+_LIMIT_OPTIONS = LimitOptions.__struct_fields__
 
 
 def _check_options(
@@ -343,7 +345,11 @@ def _check_options(
         flag = "--" + unknown_options[0].replace("_", "-")
         raise UsageError(f"environment {name!r}, protocol {spec.env.protocol!r}, takes no {flag}")
     if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
-        rewards = [n.partition(":")[2] for n in REWARDS.names() if n.startswith(f"{name}:")]
+        rewards = [
+            reward_name.partition(":")[2]
+            for reward_name in REWARDS.names()
+            if reward_name.startswith(f"{name}:")
+        ]
         raise UsageError(
             f"environment {name!r} has no reward {reward!r} by name{hint_text(reward, rewards)} "
             "(or your own, as path/to/file.py:function)"
@@ -351,7 +357,7 @@ def _check_options(
 
 
 def _digests(
-    make: Callable[[], InterCodeEnv[Any]], tasks: Sequence[Task], progress: Progress
+    env_factory: Callable[[], InterCodeEnv[Any]], tasks: Sequence[Task], progress: Progress
 ) -> dict[str, str]:
     """Resolve or build the images of the tasks.
 
@@ -361,7 +367,7 @@ def _digests(
     Raises:
         UsageError: A task's image does not exist.
     """
-    with closing(make()) as env:  # it refuses bad options once, before the workers start
+    with closing(env_factory()) as env:  # it refuses bad options once, before the workers start
         task_by_image = {env.image(task): task for task in reversed(tasks)}
         try:
             for task in tasks:  # check all tasks before the first build
@@ -371,17 +377,17 @@ def _digests(
         digests = {}
         for image in sorted(task_by_image):
             digests[image] = env.digest(task_by_image[image])
-            progress.built()
+            progress.end_preparation()
     return digests
 
 
 def find_provider(
-    env: str, sandbox: str = "native", say: Callable[[str], None] = lambda text: None
+    env: str, sandbox: str = "native", report_line: Callable[[str], None] = lambda text: None
 ) -> Provider:
-    """Return an environment's provider of sandboxes, which reports its builds through `say`."""
+    """Return an environment's provider of sandboxes, which reports its builds through `report_line`."""
     provider = find_traits(env).provider(sandbox)
     if hasattr(provider, "progress"):
-        provider.progress = say
+        provider.progress = report_line
     return provider
 
 

@@ -18,9 +18,9 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, SupportsFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate.agent_setup import Actors, actors
-from intercode.evaluate.episode_loop import EpisodeEnv
-from intercode.evaluate.executor import Executor, Threads, Work, resolve_executor
+from intercode.evaluate.agent_setup import PreparedAgent, actors
+from intercode.evaluate.episode_loop import PlayableEnv
+from intercode.evaluate.executor import Executor, PreparedRun, Threads, resolve_executor
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_differences import (
@@ -32,7 +32,14 @@ from intercode.evaluate.run_differences import (
     session_differences,
     warning,
 )
-from intercode.evaluate.run_setup import Plan, Setting, check, check_tasks, plan, setting
+from intercode.evaluate.run_setup import (
+    EnvironmentSetting,
+    Plan,
+    check,
+    check_tasks,
+    plan,
+    resolve_setting,
+)
 from intercode.evaluate.spending import make_budget
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
@@ -105,7 +112,7 @@ class RunResult:
         return len(self.outcomes) == self.planned and not self.statistics.errors
 
 
-class Options(TypedDict, total=False):
+class EvaluationOptions(TypedDict, total=False):
     """The options of `evaluate` for a dataset.
 
     Attributes:
@@ -151,11 +158,11 @@ class Options(TypedDict, total=False):
 def evaluate(
     dataset: Dataset | RunSpec,
     agent: str | AgentFactory = "oracle",
-    env_factory: Callable[[], EpisodeEnv] | None = None,
+    env_factory: Callable[[], PlayableEnv] | None = None,
     *,
     progress: Progress | None = None,
     executor: Executor | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[EvaluationOptions],
 ) -> RunResult:
     """Run an agent over a dataset.
 
@@ -171,7 +178,7 @@ def evaluate(
         progress: Observes the run.
         executor: Runs the episodes of a `RunSpec`; ``intercode_integrations.ray.Ray()`` uses a
             cluster. None: the spec's executor, or else threads.
-        options: See `Options`.
+        options: See `EvaluationOptions`.
 
     Returns:
         The outcomes of this and of earlier sessions.
@@ -184,8 +191,8 @@ def evaluate(
         RunLockedError: Another process is writing to `out`.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    if unknown_options := options.keys() - Options.__annotations__.keys():
-        option_names = ", ".join(sorted(Options.__annotations__))
+    if unknown_options := options.keys() - EvaluationOptions.__annotations__.keys():
+        option_names = ", ".join(sorted(EvaluationOptions.__annotations__))
         raise TypeError(
             f"evaluate() takes no {', '.join(sorted(unknown_options))}; it takes {option_names}"
         )
@@ -203,19 +210,21 @@ def evaluate(
         raise UsageError("evaluate() needs an env_factory, or a RunSpec instead of a dataset")
     names = ("workers", "max_connections", "max_sandboxes", "out", "limit", "tasks", "epochs")
     run_options = {name: options.get(name) for name in (*names, "seed", "accept")}
-    spec = RunSpec.of(run_options, {"retries": options.get("max_retries")})
-    exclude = {**ungradable_tasks(dataset), **(options.get("exclude") or {})}
-    tasks = select_tasks(dataset, spec.tasks, spec.limit, exclude)
+    spec = RunSpec.from_layers(run_options, {"retries": options.get("max_retries")})
+    excluded_tasks = {**ungradable_tasks(dataset), **(options.get("exclude") or {})}
+    tasks = select_tasks(dataset, spec.tasks, spec.limit, excluded_tasks)
     agent_options = dict(options.get("agent_options") or {})
     factory = registry.get(agent, **agent_options) if isinstance(agent, str) else agent
     name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
     if isinstance(factory, SupportsFacts):
         name = factory.name
-    run_plan = Plan(spec, dataset, tasks, exclude, options.get("locked"))
+    run_plan = Plan(spec, dataset, tasks, excluded_tasks, options.get("locked"))
     check_tasks(run_plan.tasks, factory)
-    env_setting = Setting(env_factory, dict(options.get("settings") or {}))
-    work = Work(run_plan, Actors(factory, name, agent_options), env_setting, progress)
-    return _run(work, options.get("context"), Threads())
+    env_setting = EnvironmentSetting(env_factory, dict(options.get("settings") or {}))
+    prepared_run = PreparedRun(
+        run_plan, PreparedAgent(factory, name, agent_options), env_setting, progress
+    )
+    return _run(prepared_run, options.get("context"), Threads())
 
 
 def _check_arguments(dataset: object, agent: object, env_factory: object, progress: object) -> None:
@@ -276,13 +285,13 @@ def run(
     with ExitStack() as stack:
         stack.callback(agent.close)
         check(run_plan, agent.factory, progress)
-        env_setting = setting(
+        env_setting = resolve_setting(
             run_plan, progress, required_options=agent.required_options, budget=budget
         )
         stack.callback(env_setting.close)
         context = {**run_plan.context(), **env_setting.context()}
-        work = Work(run_plan, agent, env_setting, progress, budget)
-        return _run(work, context, executor)
+        prepared_run = PreparedRun(run_plan, agent, env_setting, progress, budget)
+        return _run(prepared_run, context, executor)
 
 
 def fetch_models(spec: RunSpec, progress: Progress) -> None:
@@ -297,30 +306,36 @@ def fetch_models(spec: RunSpec, progress: Progress) -> None:
         from intercode.models.local.store import ensure  # lazy: it loads the download code
 
         for name in names:
-            ensure(name, progress.say)
-        progress.built()
+            ensure(name, progress.announce)
+        progress.end_preparation()
 
 
-def _run(work: Work, context: Mapping[str, Any] | None, executor: Executor) -> RunResult:
+def _run(
+    prepared_run: PreparedRun, context: Mapping[str, Any] | None, executor: Executor
+) -> RunResult:
     """Run the episodes that have no result yet, and write the record."""
-    plan = work.plan
+    plan = prepared_run.plan
     folder = plan.spec.how.out
-    current_manifest = _describe_run(plan, work.agent, work.setting.facts)
+    current_manifest = _describe_run(plan, prepared_run.agent, prepared_run.setting.facts)
     session = _session(plan.spec, context)
-    machine_changes = _check_lock(plan, {**current_manifest, "sessions": [session]}, work.progress)
+    machine_changes = _check_lock(
+        plan, {**current_manifest, "sessions": [session]}, prepared_run.progress
+    )
     with ExitStack() as stack:
         hide(folder)
         if folder is None:
             retained_episodes: list[Episode] = []
-            work = replace(work, record=lambda *episodes: retained_episodes.extend(episodes))
-            return replace(_work(work, executor, {}), kept=retained_episodes)
+            prepared_run = replace(
+                prepared_run, record=lambda *episodes: retained_episodes.extend(episodes)
+            )
+            return replace(_play_jobs(prepared_run, executor, {}), kept=retained_episodes)
         log = stack.enter_context(RecordWriter(Path(folder)))
         record, finished_outcomes = _resume_run(log.folder, current_manifest, plan.locked)
         if plan.locked is not None and plan.locked == record:
             session |= session_differences(plan.locked, current_manifest, machine_changes)
         record["sessions"].append(session)
         log.write_manifest(record)
-        result = _work(replace(work, record=log.append), executor, finished_outcomes)
+        result = _play_jobs(replace(prepared_run, record=log.append), executor, finished_outcomes)
         result.folder = log.folder
         finish(session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short)
         log.write_manifest(record)
@@ -352,12 +367,14 @@ def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progr
     return machine_changes
 
 
-def _work(work: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcome]) -> RunResult:
+def _play_jobs(
+    prepared_run: PreparedRun, executor: Executor, finished_outcomes: Mapping[Key, Outcome]
+) -> RunResult:
     """Run the unfinished episodes."""
-    plan, progress = work.plan, work.progress
+    plan, progress = prepared_run.plan, prepared_run.progress
     jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
     outcomes = {job.key: finished_outcomes[job.key] for job in jobs if job.key in finished_outcomes}
-    pool = executor.start([job for job in jobs if job.key not in outcomes], work)
+    pool = executor.start([job for job in jobs if job.key not in outcomes], prepared_run)
     progress.begin(len(jobs), list(outcomes.values()))
     with ExitStack() as stack:
         stack.callback(progress.end)
@@ -366,7 +383,7 @@ def _work(work: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcom
         with closing(pool.run(interrupts, progress)) as episodes:
             for episode in episodes:
                 episode_count += 1
-                outcomes[episode_key(episode)] = Outcome.of(episode)
+                outcomes[episode_key(episode)] = Outcome.from_episode(episode)
                 progress.episode(episode)
         return RunResult(
             outcomes=[outcomes[job.key] for job in jobs if job.key in outcomes],
@@ -378,7 +395,7 @@ def _work(work: Work, executor: Executor, finished_outcomes: Mapping[Key, Outcom
         )
 
 
-def _describe_run(plan: Plan, agent: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_run(plan: Plan, agent: PreparedAgent, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a new run."""
     model: dict[str, Any] = {}
     if isinstance(agent.factory, SupportsFacts):
@@ -390,7 +407,11 @@ def _describe_run(plan: Plan, agent: Actors, facts: Mapping[str, Any]) -> dict[s
             "name": agent.name,
             "options": {key: str(value) for key, value in agent.options.items()},
             "digest": registry.digest(agent.name),
-            **({"skills": {s.name: s.digest for s in agent.skills}} if agent.skills else {}),
+            **(
+                {"skills": {skill.name: skill.digest for skill in agent.skills}}
+                if agent.skills
+                else {}
+            ),
             **model,
         },
         needs_gold=sees_gold(agent.factory),
@@ -430,7 +451,7 @@ def _resume_run(
     recorded_manifest = read_manifest(folder)
     if recorded_manifest != locked_manifest:  # `_check_lock` has compared it
         refuse_other_run(recorded_manifest, current_manifest, folder)
-    outcomes = read_latest(folder, Outcome.of)
+    outcomes = read_latest(folder, Outcome.from_episode)
     return recorded_manifest, {
         key: outcome for key, outcome in outcomes.items() if not outcome.failed
     }

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.dialogues import Call, Talk, all_agent_talks, judge_talks
+from intercode.dialogues import Call, RecordedDialogue, all_agent_talks, judge_talks
 from intercode.models.base import Message, Request, Usage
-from intercode.models.limits import Budget, Retry, Spending
+from intercode.models.limits import Budget, Retry, SpendingAmounts
 from intercode.models.prices import Price, Prices
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes
@@ -25,7 +25,7 @@ def read_spending(
     *,
     judge_price: Price | None = None,
     judge_only: bool = False,
-) -> Spending:
+) -> SpendingAmounts:
     """Return the spending of a run's sessions, for the `Budget` of the session that resumes it.
 
     Every recorded attempt counts, including retried attempts that ended in an error. A reply
@@ -46,7 +46,7 @@ def read_spending(
     Raises:
         RecordError: The run cannot be read.
     """
-    total_spending = Spending()
+    total_spending = SpendingAmounts()
     if not (folder / EPISODES).exists():
         return total_spending
     for episode in read_episodes(folder / EPISODES):
@@ -58,7 +58,7 @@ def read_spending(
                 usage = _usage(talk, call, limit)
                 cost = call.get("cost")
                 if cost is None:
-                    cost = reply_price.of(usage) if reply_price else 0.0
+                    cost = reply_price.compute_cost(usage) if reply_price else 0.0
                 total_spending.add(cost, usage.total)
     return total_spending
 
@@ -70,7 +70,7 @@ def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
         spec: The spec with the limits.
         runs: The specs of the runs that share the budget; default: `spec` alone.
     """
-    previous_spending = Spending()
+    previous_spending = SpendingAmounts()
     limits = spec.model.max_cost, spec.model.max_tokens
     for run in runs or (spec,):
         names = run.model.name, run.env.judge_model
@@ -86,7 +86,7 @@ def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
             judge_only=run.model.name is None,
         )
         previous_spending.add(run_spending.cost, run_spending.tokens)
-    return Budget(*limits, before=previous_spending)
+    return Budget(*limits, previous_spending=previous_spending)
 
 
 def retry_policy(spec: RunSpec) -> Retry:
@@ -95,7 +95,7 @@ def retry_policy(spec: RunSpec) -> Retry:
     return Retry() if seconds is None else Retry(timeout=seconds)
 
 
-def _calls(talks: Iterable[Talk]) -> Iterator[tuple[Talk, Call]]:
+def _calls(talks: Iterable[RecordedDialogue]) -> Iterator[tuple[RecordedDialogue, Call]]:
     """Yield each talk and call with a reply from a model, not from a cache."""
     for talk in talks:
         for call in talk.get("calls", ()):
@@ -103,12 +103,12 @@ def _calls(talks: Iterable[Talk]) -> Iterator[tuple[Talk, Call]]:
                 yield talk, call
 
 
-def _usage(talk: Talk, call: Call, reply_tokens: int | None) -> Usage:
+def _usage(talk: RecordedDialogue, call: Call, reply_tokens: int | None) -> Usage:
     """Return the tokens of a call, or its reserved tokens."""
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0), call.get("cached_tokens", 0)
     usage = Usage(*counts)
     if usage.total:
         return usage
-    messages = [talk["messages"][number] for number in call.get("sent", ())]
+    messages = [talk["messages"][message_index] for message_index in call.get("sent", ())]
     sent_messages = tuple(Message(message["role"], message["content"]) for message in messages)
     return Usage(Request(sent_messages).most_input_tokens(), reply_tokens or ASSUMED_OUTPUT)

@@ -54,13 +54,13 @@ def wilson(successes: float, total: float, z: float = Z_SCORE_95) -> tuple[float
         return 0.0, 1.0
     proportion = successes / total
     scale = 1 + z * z / total
-    centre = (proportion + z * z / (2 * total)) / scale
-    half = (
+    adjusted_proportion = (proportion + z * z / (2 * total)) / scale
+    half_width = (
         z / scale * math.sqrt(proportion * (1 - proportion) / total + z * z / (4 * total * total))
     )
     # At p = 0 and p = 1 the ends are exact; rounding must not move them beyond.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == total else min(1.0, centre + half)
+    low = 0.0 if successes == 0 else max(0.0, adjusted_proportion - half_width)
+    high = 1.0 if successes == total else min(1.0, adjusted_proportion + half_width)
     return low, high
 
 
@@ -103,15 +103,14 @@ def rate(
         raise ValueError("rate of an empty sequence")
     if weights is not None and clusters is None:
         raise ValueError("weights need clusters")
-    proportion = _centre([float(x) for x in successes], weights)
+    proportion = _centre([float(success) for success in successes], weights)
     if clusters is None:
         return Estimate(proportion, *wilson(sum(successes), n))
     cluster_count = len(set(clusters))
     if cluster_count < 2:
-        return Estimate(
-            proportion, 0.0, 1.0, cluster_count
-        )  # one cluster contains no information on others
-    error = clustered_error([float(x) for x in successes], clusters, weights)
+        # One cluster contains no information on others.
+        return Estimate(proportion, 0.0, 1.0, cluster_count)
+    error = clustered_error([float(success) for success in successes], clusters, weights)
     totals = _totals(clusters, weights or [1.0] * len(successes))
     kish_size = _kish(totals)
     if weights is not None:
@@ -160,14 +159,14 @@ def mean(
     n = len(values)
     if n == 0:
         raise ValueError("mean of an empty sequence")
-    centre = _centre(values, weights)
+    mean_value = _centre(values, weights)
     cluster_count = None if clusters is None else len(set(clusters))
     independent = n if cluster_count is None else cluster_count
     if independent < 2:
-        return Estimate(centre, -math.inf, math.inf, cluster_count)
+        return Estimate(mean_value, -math.inf, math.inf, cluster_count)
     error = clustered_error(values, range(n) if clusters is None else clusters, weights)
-    half = t_quantile(0.975, independent - 1) * error
-    return Estimate(centre, centre - half, centre + half, cluster_count)
+    half_width = t_quantile(0.975, independent - 1) * error
+    return Estimate(mean_value, mean_value - half_width, mean_value + half_width, cluster_count)
 
 
 def _centre(values: Sequence[float], weights: Sequence[float] | None) -> float:
@@ -193,11 +192,11 @@ def clustered_error(
         clusters: The cluster of each value; at least two different clusters.
         weights: The weight of each value; None: equal weights.
     """
-    centre = _centre(values, weights)
+    mean_value = _centre(values, weights)
     weights = weights or [1.0] * len(values)
     sums: dict[Hashable, float] = {}
     for value, cluster, weight in zip(values, clusters, weights, strict=True):
-        sums[cluster] = sums.get(cluster, 0.0) + weight * (value - centre)
+        sums[cluster] = sums.get(cluster, 0.0) + weight * (value - mean_value)
     cluster_count = len(sums)
     squares = math.fsum(residual * residual for residual in sums.values())
     return math.sqrt(squares * cluster_count / (cluster_count - 1)) / math.fsum(weights)
@@ -219,12 +218,12 @@ def pass_of_attempts(rates: Sequence[float], k: int) -> tuple[float, float]:
     """
     _check(len(rates), 0, k)
 
-    def all_of_k(chances: Sequence[float]) -> float:
+    def all_of_k(success_rates: Sequence[float]) -> float:
         sums = [1.0] + [0.0] * k  # elementary symmetric polynomials
-        for chance in chances:
+        for success_rate in success_rates:
             for size in range(k, 0, -1):
-                sums[size] += sums[size - 1] * chance
-        return min(1.0, sums[k] / math.comb(len(chances), k))
+                sums[size] += sums[size - 1] * success_rate
+        return min(1.0, sums[k] / math.comb(len(success_rates), k))
 
     return 1 - all_of_k([1 - rate for rate in rates]), all_of_k(rates)
 

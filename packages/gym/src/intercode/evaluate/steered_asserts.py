@@ -34,7 +34,7 @@ def find_steered_assert(source: str) -> str | None:
                     return ast.unparse(node)
             elif isinstance(node, ast.Assign):
                 reader.bind(node)
-            reader.hand_over(node)
+            reader.record_passed_names(node)
     return None
 
 
@@ -53,23 +53,23 @@ class _Reader:
 
     def bind(self, node: ast.Assign) -> None:
         """Record the names that an assignment rebinds."""
-        names = {part.id for target in node.targets for part in _names(target)}
+        names = {name_node.id for target in node.targets for name_node in _names(target)}
         self._passed_names -= names
-        for name_set, is_so in (
+        for name_set, matches_kind in (
             (self._constants, isinstance(node.value, _CONSTANTS)),
             (self._results, any(self._calls(node.value))),
         ):
             name_set -= names
-            name_set |= names if is_so else set()
+            name_set |= names if matches_kind else set()
 
-    def hand_over(self, node: ast.AST) -> None:
+    def record_passed_names(self, node: ast.AST) -> None:
         """Record the names that a call of the submission may change."""
         self._passed_names |= {
-            part.id
+            name_node.id
             for call in self._calls(node)
-            for argument in (*call.args, *(word.value for word in call.keywords))
-            for part in ([argument] if isinstance(argument, ast.Name) else [])
-            if part.id not in self._constants | self._defined_names
+            for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+            for name_node in ([argument] if isinstance(argument, ast.Name) else [])
+            if name_node.id not in self._constants | self._defined_names
         }
 
     def is_steered(self, test: ast.Compare) -> bool:
@@ -77,27 +77,29 @@ class _Reader:
 
         The submission may have changed a passed value, and with it the expected value.
         """
-        expected = judged = False
-        for side in (test.left, *test.comparators):
+        has_steered_side = has_judged_side = False
+        for operand in (test.left, *test.comparators):
             # A single name, such as a list to sort in place, is the judged value.
-            has_passed_name = not isinstance(side, ast.Name) and any(
-                part.id in self._passed_names for part in _names(side)
+            has_passed_name = not isinstance(operand, ast.Name) and any(
+                name_node.id in self._passed_names for name_node in _names(operand)
             )
-            calls = any(self._calls(side)) or any(part.id in self._results for part in _names(side))
-            expected |= has_passed_name and not calls
-            judged |= calls or isinstance(side, ast.Name)
-            self.hand_over(side)
-        return expected and judged
+            has_call = any(self._calls(operand)) or any(
+                name_node.id in self._results for name_node in _names(operand)
+            )
+            has_steered_side |= has_passed_name and not has_call
+            has_judged_side |= has_call or isinstance(operand, ast.Name)
+            self.record_passed_names(operand)
+        return has_steered_side and has_judged_side
 
     def _calls(self, node: ast.AST) -> Iterator[ast.Call]:
-        calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+        calls = (child for child in ast.walk(node) if isinstance(child, ast.Call))
         for call in calls:
             if isinstance(call.func, ast.Name) and call.func.id not in self._defined_names:
                 yield call
 
 
 def _names(node: ast.AST) -> list[ast.Name]:
-    return [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return [child for child in ast.walk(node) if isinstance(child, ast.Name)]
 
 
 def _find_defined_names(tree: ast.Module) -> set[str]:

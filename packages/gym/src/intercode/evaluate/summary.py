@@ -123,12 +123,12 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
 
 def _intervals(scored_outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Estimate the success rate, also with images or databases as clusters, and the mean reward."""
-    places, attempts = _places(scored_outcomes), _attempts(scored_outcomes)
+    clusters, attempts = _clusters(scored_outcomes), _attempts(scored_outcomes)
     weights = _weights(scored_outcomes)
-    success, low, high = _parts(_rate(scored_outcomes, attempts, weights))
-    clustered_rate = _rate(scored_outcomes, places, weights) if places else None
+    success, low, high = _value_and_bounds(_rate(scored_outcomes, attempts, weights))
+    clustered_rate = _rate(scored_outcomes, clusters, weights) if clusters else None
     rewards = [outcome.reward or 0.0 for outcome in scored_outcomes]
-    reward, reward_low, reward_high = _parts(
+    reward, reward_low, reward_high = _value_and_bounds(
         mean(rewards, attempts, weights) if scored_outcomes else None
     )
     if reward_low == reward_high:  # equal rewards: t would be certain without reason
@@ -139,12 +139,12 @@ def _intervals(scored_outcomes: Sequence[Outcome]) -> dict[str, Any]:
         and 0 <= min(rewards) <= max(rewards) <= 1
     ):
         reward_low, reward_high = max(0.0, reward_low), min(1.0, reward_high)
-    _, clustered_low, clustered_high = _parts(clustered_rate)
+    _, clustered_low, clustered_high = _value_and_bounds(clustered_rate)
     return {
         "success_rate": success,
         "success_low": low,
         "success_high": high,
-        "clusters": len(set(places)) if places else None,
+        "clusters": len(set(clusters)) if clusters else None,
         "clustered_low": clustered_low,
         "clustered_high": clustered_high,
         "few_clusters": clustered_rate is not None and clustered_rate.has_few_clusters,
@@ -167,7 +167,7 @@ def by_level(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
     return {level: statistics_by_level[level] for level in LEVELS if level in statistics_by_level}
 
 
-def by_place(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
+def by_image_or_database(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
     """Map each image or database to the statistics of its episodes."""
     return _summarize_groups(outcomes, lambda outcome: [outcome.place] if outcome.place else [])
 
@@ -203,7 +203,10 @@ def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estim
     last_turn = turns or max(outcome.turns for outcome in scored_outcomes)
     return [
         rate(
-            [o.solved_at is not None and o.solved_at <= turn for o in scored_outcomes],
+            [
+                scored_outcome.solved_at is not None and scored_outcome.solved_at <= turn
+                for scored_outcome in scored_outcomes
+            ],
             clusters,
             weights,
         )
@@ -227,9 +230,11 @@ def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
     forks: dict[str, dict[int, list[bool]]] = {}
     scored_outcomes = [outcome for outcome in outcomes if not outcome.failed]
     has_forks = _weights(scored_outcomes) is not None
-    for number, outcome in enumerate(scored_outcomes):
+    for attempt_index, outcome in enumerate(scored_outcomes):
         attempts = forks.setdefault(outcome.task_id, {})
-        attempts.setdefault(outcome.epoch if has_forks else number, []).append(outcome.success)
+        attempts.setdefault(outcome.epoch if has_forks else attempt_index, []).append(
+            outcome.success
+        )
     rates = [
         [sum(successes) / len(successes) for successes in task.values()] for task in forks.values()
     ]
@@ -261,7 +266,7 @@ def _weights(outcomes: Sequence[Outcome]) -> list[float] | None:
     return [1 / attempts[outcome.task_id, outcome.epoch] for outcome in outcomes]
 
 
-def _parts(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+def _value_and_bounds(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
     if estimate is None:
         return None, None, None
     return estimate.value, _finite_value(estimate.low), _finite_value(estimate.high)
@@ -278,19 +283,21 @@ def _attempts(outcomes: Sequence[Outcome]) -> Sequence[Hashable] | None:
     return None if len(set(tasks)) in (1, len(tasks)) else tasks
 
 
-def _places(outcomes: Sequence[Outcome]) -> list[str] | None:
-    places = [outcome.place for outcome in outcomes]
-    return None if len(set(places)) in (0, 1, len(places)) else places
+def _clusters(outcomes: Sequence[Outcome]) -> list[str] | None:
+    clusters = [outcome.place for outcome in outcomes]
+    return None if len(set(clusters)) in (0, 1, len(clusters)) else clusters
 
 
 def _summarize_groups(
-    outcomes: Iterable[Outcome], names: Callable[[Outcome], Iterable[str]]
+    outcomes: Iterable[Outcome], group_names: Callable[[Outcome], Iterable[str]]
 ) -> dict[str, Statistics]:
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        for name in names(outcome):
+        for name in group_names(outcome):
             groups.setdefault(name, []).append(outcome)
-    sorted_groups = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    sorted_groups = sorted(
+        groups.items(), key=lambda group_entry: (-len(group_entry[1]), group_entry[0])
+    )
     tasks = len({outcome.task_id for group in groups.values() for outcome in group})
     return {name: _summarize_group(group, tasks) for name, group in sorted_groups}
 

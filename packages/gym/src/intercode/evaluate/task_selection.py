@@ -40,7 +40,7 @@ class Exclusion:
     format: int = field(default=FORMAT)
 
     @classmethod
-    def of(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
+    def from_tasks(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
         """Make a list with the current time."""
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return cls(dict(tasks), dataset.name, dataset.digest, __version__, date)
@@ -144,15 +144,17 @@ def select_tasks(
 
 def _from_json(path: Path, text: str) -> Exclusion:
     try:
-        data: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
-    if data.get("format", FORMAT) != FORMAT:
-        raise UsageError(f"{path}: format {data['format']!r}, which this version does not support")
-    tasks = data.get("tasks")
+    if document.get("format", FORMAT) != FORMAT:
+        raise UsageError(
+            f"{path}: format {document['format']!r}, which this version does not support"
+        )
+    tasks = document.get("tasks")
     if not isinstance(tasks, dict) or not all(isinstance(reason, str) for reason in tasks.values()):
         raise UsageError(f"{path}: field 'tasks' must be an object, task id → reason")
-    facts = {name: data.get(name, "") for name in ("dataset", "digest", "intercode", "date")}
+    facts = {name: document.get(name, "") for name in ("dataset", "digest", "intercode", "date")}
     if malformed_fields := [name for name, value in facts.items() if not isinstance(value, str)]:
         raise UsageError(f"{path}: field {malformed_fields[0]!r} must be text")
     return Exclusion(tasks, **facts)
@@ -160,11 +162,11 @@ def _from_json(path: Path, text: str) -> Exclusion:
 
 def _from_lines(path: Path, text: str) -> Exclusion:
     tasks: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        parts = line.strip().split(maxsplit=1)
-        if not parts or parts[0].startswith("#"):
+    for line_number, line in enumerate(text.split("\n"), 1):
+        words = line.strip().split(maxsplit=1)
+        if not words or words[0].startswith("#"):
             continue
-        if parts[0] in tasks:
-            raise UsageError(f"{path}: line {number}: {parts[0]!r} is listed twice")
-        tasks[parts[0]] = parts[1] if len(parts) > 1 else _NO_REASON
+        if words[0] in tasks:
+            raise UsageError(f"{path}: line {line_number}: {words[0]!r} is listed twice")
+        tasks[words[0]] = words[1] if len(words) > 1 else _NO_REASON
     return Exclusion(tasks)

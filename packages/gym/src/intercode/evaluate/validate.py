@@ -28,24 +28,24 @@ from intercode.evaluate.checks import (
     NOOP,
     WAIT_FIELD,
     Check,
+    GoldUsage,
     Kind,
     Problem,
     SlowTask,
     Trial,
     Trials,
-    Usage,
     compare_backends,
     find_slow_tasks,
     guesses,
     usage,
 )
-from intercode.evaluate.episode_loop import EpisodeEnv, Step, WrappedEnv
+from intercode.evaluate.episode_loop import PlayableEnv, Step, WrappedEnv
 from intercode.evaluate.failing_golds import gold_failure, setup_failure
 from intercode.evaluate.gold_leaks import Leak, leaks
 from intercode.evaluate.runner import RunResult, evaluate
 from intercode.evaluate.summary import summarize
 from intercode.evaluate.task_selection import select_tasks, ungradable_tasks
-from intercode_sandbox.base import CountsMemory
+from intercode_sandbox.base import SupportsMemoryPeak
 
 if TYPE_CHECKING:
     from intercode.agents.base import Agent, AgentFactory
@@ -72,7 +72,7 @@ class Validation:
     """Warnings, like `slow_tasks` and `leaks`: the task's author may intend these findings."""
     slow_tasks: list[SlowTask]
     leaks: list[Leak]
-    usage: list[Usage]
+    usage: list[GoldUsage]
     """One for each task."""
     seconds: float
     complete: bool
@@ -93,13 +93,13 @@ class Validation:
 
 def validate(
     dataset: Dataset,
-    env_factory: Callable[[], EpisodeEnv],
+    env_factory: Callable[[], PlayableEnv],
     *,
     timeout: float,
     tasks: Sequence[str] | None = None,
     workers: int = 1,
     progress: Progress | None = None,
-    backends: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
+    backends: Mapping[str, Callable[[], PlayableEnv]] | None = None,
 ) -> Validation:
     """Try every task with gold and all guesses, and check the trials.
 
@@ -131,14 +131,14 @@ def validate(
         dataset, _Prober(guesses_by_trial), probed_factory, guesses_by_trial, options
     )
     runs, problems = [first_result], _findings(CHECKS, selected_tasks, trials)
-    for place, make in (backends or {}).items():
+    for backend_name, backend_factory in (backends or {}).items():
         if runs[-1].interrupted:
             break
-        backend_result, backend_trials = _attempt(dataset, Oracle(), make, {}, options)
+        backend_result, backend_trials = _attempt(dataset, Oracle(), backend_factory, {}, options)
         runs.append(backend_result)
         for task in selected_tasks:
             problems += compare_backends(
-                task, trials[task.task_id], backend_trials[task.task_id], place
+                task, trials[task.task_id], backend_trials[task.task_id], backend_name
             )
     task_leaks = [
         leak for task in selected_tasks for leak in probe_findings.leaks.get(task.task_id, ())
@@ -154,7 +154,7 @@ def validate(
         for finding in probe_findings.failures.get(task.task_id, ())
     ]
     problems += [finding for finding in failures if finding.kind == "command"]
-    complete = len(runs) == 1 + len(backends or {})
+    is_complete = len(runs) == 1 + len(backends or {})
     usages = [
         usage(task, trials[task.task_id], probe_findings.memory.get(task.task_id))
         for task in selected_tasks
@@ -173,14 +173,14 @@ def validate(
         leaks=task_leaks,
         usage=usages,
         seconds=sum(run.seconds for run in runs),
-        complete=complete and all(len(run.outcomes) == run.planned for run in runs),
+        complete=is_complete and all(len(run.outcomes) == run.planned for run in runs),
     )
 
 
 def _attempt(
     dataset: Dataset,
     agent: AgentFactory,
-    make: Callable[[], EpisodeEnv],
+    env_factory: Callable[[], PlayableEnv],
     guesses_by_trial: Mapping[int, Guess],
     options: Mapping[str, Any],
 ) -> tuple[RunResult, Mapping[str, Trials]]:
@@ -189,9 +189,9 @@ def _attempt(
     # Keep the run on disk: its observations may be large and many.
     with TemporaryDirectory(prefix="intercode-validate-") as folder:
         epochs = max(guesses_by_trial, default=GOLD) + 1
-        result = evaluate(dataset, agent, make, out=folder, epochs=epochs, **options)
+        result = evaluate(dataset, agent, env_factory, out=folder, epochs=epochs, **options)
         for episode in result.episodes():
-            trials[episode.task_id][episode.epoch] = Trial.of(episode, guesses_by_trial)
+            trials[episode.task_id][episode.epoch] = Trial.from_episode(episode, guesses_by_trial)
     return result, trials
 
 
@@ -245,11 +245,13 @@ class _Prober:
         """Return gold's agent, for a caller without an environment."""
         return Oracle()(task)
 
-    def within(self, env: Any, task: Task) -> Agent:
+    def make_agent(self, env: Any, task: Task) -> Agent:
         """Return the agent of the trial that the environment's episode belongs to."""
         guess = self._guesses_by_trial.get(env.episode.epoch)
         if guess is None or (guess.role == "clock" and guess.actions(task)):
-            return _PrefixedAgent(guess.actions(task) if guess else (), Oracle().within(env, task))
+            return _PrefixedAgent(
+                guess.actions(task) if guess else (), Oracle().make_agent(env, task)
+            )
         return ScriptedAgent(guess.actions(task))
 
 
@@ -328,15 +330,15 @@ class ProbeFindings:
         self.memory: dict[str, int] = {}
         """Task → the peak memory of the sandboxes in which gold ran, in bytes."""
 
-    def wrap_factory(self, make: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
+    def wrap_factory(self, env_factory: Callable[[], PlayableEnv]) -> Callable[[], PlayableEnv]:
         """Return a factory of probed environments, from a factory of environments."""
-        return lambda: ProbedEnv(make(), self)
+        return lambda: ProbedEnv(env_factory(), self)
 
 
 class ProbedEnv(WrappedEnv):
     """An environment with probes: a leak search, a memory measurement, and the delay of `Clock`."""
 
-    def __init__(self, env: EpisodeEnv, probe_findings: ProbeFindings) -> None:
+    def __init__(self, env: PlayableEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)
         self._probe_findings = probe_findings
 
@@ -348,21 +350,23 @@ class ProbedEnv(WrappedEnv):
 
         The sandbox is then in the state in which an agent finds it.
         """
-        episode, place = self.episode, getattr(self._env, "place", None)
+        episode, workspace = self.episode, getattr(self._env, "workspace", None)
         task_id, is_gold = episode.task_id, episode.epoch in (GOLD, GOLD_REPEAT)
         if episode.epoch == NOOP and not episode.turns:
             flags = resolve_traits(self._env).secret_gold
             image = episode.metadata.get("image", "")
             task = self._probe_findings.dataset.by_id(task_id)
-            self._probe_findings.leaks[task_id] = leaks(task, place, image, flags=flags)
+            self._probe_findings.leaks[task_id] = leaks(task, workspace, image, flags=flags)
         if is_gold and not episode.turns:
             episode.metadata[WAIT_FIELD] = self._probe_findings.clock.wait(task_id, episode.epoch)
         result = self._env.step(action)
         is_last = result[2] or result[3]
         if episode.epoch == GOLD and is_last:
             self._probe_findings.failures[task_id] = self._failures(task_id)
-        if is_gold and is_last and isinstance(place, CountsMemory):
-            peak_memory = max(place.memory_peak() or 0, self._probe_findings.memory.get(task_id, 0))
+        if is_gold and is_last and isinstance(workspace, SupportsMemoryPeak):
+            peak_memory = max(
+                workspace.memory_peak() or 0, self._probe_findings.memory.get(task_id, 0)
+            )
             if peak_memory:
                 self._probe_findings.memory[task_id] = peak_memory
         return result

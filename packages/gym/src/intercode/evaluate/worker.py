@@ -1,6 +1,6 @@
 """The worker threads of a run, from its jobs to its recorded episodes.
 
-A `Pool` starts threads. Each thread has one `Worker`, which takes jobs in order and puts the
+A `WorkerPool` starts threads. Each thread has one `Worker`, which takes jobs in order and puts the
 recorded episodes into a queue. The main thread yields the episodes. `Interrupts` stops the pool on
 SIGINT and SIGTERM.
 """
@@ -30,9 +30,9 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.evaluate.episode_loop import (
-    EpisodeEnv,
-    Shared,
-    Stopped,
+    EpisodeStop,
+    PlayableEnv,
+    SharedResources,
     failed_episode,
     unserialisable_episode,
 )
@@ -74,22 +74,24 @@ class Interrupts:
         self.count = 0
         self._previous_handlers: dict[int, Any] = {}
 
-    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, signal_number: int, frame: FrameType | None) -> None:
         # SIGTERM counts as two interrupts: its sender sends SIGKILL next.
-        self.count += 2 if number == signal.SIGTERM else 1
+        self.count += 2 if signal_number == signal.SIGTERM else 1
         self.messages.put(None)
         if self.count > 2:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous_handlers[number] = signal.signal(number, self._handle_signal)
+            for signal_number in (signal.SIGINT, signal.SIGTERM):
+                self._previous_handlers[signal_number] = signal.signal(
+                    signal_number, self._handle_signal
+                )
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in self._previous_handlers.items():
+            signal.signal(signal_number, handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +113,15 @@ class Job:
 class Orders:
     """The instructions that all workers of a run share."""
 
-    attempt: Callable[[Job, Callable[[], EpisodeEnv]], Episode]
+    attempt: Callable[[Job, Callable[[], PlayableEnv]], Episode]
     """Runs one episode, in the environment that the callable returns on demand."""
-    env_factory: Callable[[], EpisodeEnv]
+    env_factory: Callable[[], PlayableEnv]
     max_retries: int
     agent_name: str
     env_name: str
     record: Callable[..., None]
     """Writes an episode, and returns once the episode is durable."""
-    resources: Shared = field(default_factory=Shared)
+    resources: SharedResources = field(default_factory=SharedResources)
     delay: Callable[[], tuple[float, str] | None] = lambda: None
     """Returns the seconds since the model's last answer, and a text about them; None: no delay."""
 
@@ -129,8 +131,8 @@ class Worker:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._env: EpisodeEnv | None = None
-        self._making = False
+        self._env: PlayableEnv | None = None
+        self._is_making_env = False
         self._stopped = False
 
     def run(self, job: Job) -> Episode:
@@ -146,15 +148,15 @@ class Worker:
             try:
                 episode = self._orders.attempt(job, self._open)
                 break
-            except (Stopped, *_FATAL_ERRORS):
+            except (EpisodeStop, *_FATAL_ERRORS):
                 raise
             except BaseException as error:  # a callback, or an environment, may call sys.exit()
                 if is_handlers(error):
                     raise
                 if self._stopped:
-                    raise Stopped from error
+                    raise EpisodeStop from error
                 should_retry = isinstance(error, SandboxError)
-                if self._making and not should_retry:  # the task is not at fault
+                if self._is_making_env and not should_retry:  # the task is not at fault
                     if isinstance(error, Exception):
                         raise
                     raise UsageError(
@@ -177,13 +179,13 @@ class Worker:
             self._orders.record(episode)
         return episode
 
-    def _open(self) -> EpisodeEnv:
+    def _open(self) -> PlayableEnv:
         if self._env is None:
-            self._making = True
+            self._is_making_env = True
             self._env = self._orders.env_factory()
-            self._making = False
+            self._is_making_env = False
         if self._stopped:  # check after creation: `stop` may have run before it
-            raise Stopped
+            raise EpisodeStop
         return self._env
 
     def _partial_episode(self, job: Job) -> Episode:
@@ -208,11 +210,11 @@ class Worker:
 
     def close(self) -> None:
         """Close the environment; log an error of the close, which ends no run. Idempotent."""
-        env, self._env, self._making = self._env, None, False
+        env, self._env, self._is_making_env = self._env, None, False
         _close(env)
 
 
-def _close(env: EpisodeEnv | None) -> None:
+def _close(env: PlayableEnv | None) -> None:
     try:
         if env is not None:
             env.close()
@@ -247,7 +249,7 @@ class Runs(Protocol):
         """
 
 
-class Pool:
+class WorkerPool:
     """A pool of threads that runs jobs; each thread has its own environment."""
 
     def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
@@ -289,7 +291,7 @@ class Pool:
                     message = self._messages.get(timeout=TICK)
                 except queue.Empty:
                     progress.tick()
-                    self._tell_delay(progress)
+                    self._report_delay(progress)
                     continue
                 if isinstance(message, Episode):
                     yield message
@@ -302,7 +304,7 @@ class Pool:
                 else:
                     self._draining = True
                     drain.interrupt()
-                    progress.stopping(alive_count)
+                    progress.report_interrupt(alive_count)
         except BaseException:
             drain.interrupt()
             self._stop()
@@ -310,12 +312,12 @@ class Pool:
         if failure is not None:
             raise failure
 
-    def _tell_delay(self, progress: Progress) -> None:
+    def _report_delay(self, progress: Progress) -> None:
         """Report a model that does not answer: at first, and each time the delay has doubled."""
         delay = self._delay()
         if delay is not None and delay[0] >= self._shown_delay:
             self._shown_delay = 2 * delay[0]
-            progress.waiting(delay[1])
+            progress.report_wait(delay[1])
 
     def _stop(self) -> None:
         """Close the sandboxes of all workers concurrently, and wait a little for them.
@@ -347,7 +349,7 @@ class Pool:
                     self._messages.put(episode)
             finally:
                 worker.close()
-        except Stopped:
+        except EpisodeStop:
             pass  # the main thread has stopped this worker
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, raised there
             self._draining = True

@@ -76,8 +76,8 @@ def tricks(language: str) -> Sequence[Guess]:
         return ()
     is_shell = language == "bash"
 
-    def guess(name: str, make: str) -> Guess:
-        return Guess(name, lambda task: _actions(task, make, language), role="trick")
+    def guess(name: str, command_template: str) -> Guess:
+        return Guess(name, lambda task: _actions(task, command_template, language), role="trick")
 
     links = [
         guess(f"links to {target} at its names", _LINK.format(target=target)) for target in _LINKS
@@ -106,12 +106,12 @@ def alternatives(tasks: Sequence[Task]) -> Sequence[Guess]:
     """Return a guess for each position: all first alternative solutions, all second ones, …"""
     max_solutions = max((len(_solutions(task)) for task in tasks), default=0)
 
-    def guess(number: int) -> Guess:
+    def guess(index: int) -> Guess:
         def actions(task: Task) -> tuple[str, ...]:
             solutions = _solutions(task)
-            return solutions[number] if number < len(solutions) else ()
+            return solutions[index] if index < len(solutions) else ()
 
-        return Guess(f"alternative solution {number + 1}", actions, role="alternative")
+        return Guess(f"alternative solution {index + 1}", actions, role="alternative")
 
     return [guess(number) for number in range(max_solutions)]
 
@@ -137,17 +137,19 @@ def _words(verification: str) -> list[str]:
     return [*dict.fromkeys(word for word in matches if word[0] != "-" and not word.isdecimal())]
 
 
-def _actions(task: Task, make: str, language: str) -> tuple[str, ...]:
+def _actions(task: Task, command_template: str, language: str) -> tuple[str, ...]:
     if task.verification is None:
         return ()
     words = _words(task.verification)
     temporary = next(filter(_TEMPORARY.match, words), None)
-    if "{temporary}" in make:
+    if "{temporary}" in command_template:
         if temporary is None:
             return ()
-        make = make.format(temporary=shlex.quote(temporary))
-    names = [word for word in words if word != temporary or make == _PROGRAM][:_MAX_NAMES]
-    script = _SCRIPT.format(names=" ".join(map(shlex.quote, names)), make=make)
+        command_template = command_template.format(temporary=shlex.quote(temporary))
+    names = [word for word in words if word != temporary or command_template == _PROGRAM][
+        :_MAX_NAMES
+    ]
+    script = _SCRIPT.format(names=" ".join(map(shlex.quote, names)), make=command_template)
     if language == "bash":
         return (script,)
     return (f"import subprocess\nsubprocess.run(['bash', '-c', {script!r}])",)

@@ -1,1 +1,1 @@
-"""Interpreters: how an action becomes an observation."""
+"""Interpreters, which turn an action into an observation: Bash, Python and SQL."""

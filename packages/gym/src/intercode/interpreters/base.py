@@ -1,6 +1,8 @@
-"""The contract of an interpreter: how an action becomes an observation.
+"""Interpreter interface, with cancellation and saved states: an action becomes an observation.
 
-Between two actions `DRAIN` reads the output of background jobs, for all interpreters.
+An `Interpreter` runs an action and returns an `Execution`, which holds the observation. A
+`Cancellation` stops a running action from another thread. Between two actions `DRAIN` reads the
+output of background jobs, for all interpreters.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from intercode.errors import ActionError, CausedInsideError, UsageError
 from intercode_sandbox.base import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
-"""An action that prints this many times the output limit is stopped: the rest would not be read."""
+"""Multiple of the output limit at which an action is stopped: further output would not be read."""
 IS_INTERACTIVE: ContextVar[bool] = ContextVar("INTERACTIVE", default=False)
 """Whether Ctrl-C stops the running action rather than the program: a person types the actions."""
 BY_CALLER = "caller"
-"""The reason of an action that Ctrl-C, or a cancellation, has stopped."""
+"""Stop reason of an action that Ctrl-C or a cancellation has stopped."""
 LAST_COMMAND = "the next command ends the episode"
-"""The end of the note on an interpreter that cannot be started again; see `execute`."""
+"""End of the note on an interpreter that cannot be restarted; see `execute`."""
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
 _CHUNK = 1 << 18
 
@@ -37,21 +39,21 @@ class Execution:
     """The result of one action."""
 
     output: bytes
-    """The bytes that it printed, exactly (head and tail, if cut)."""
+    """Exact bytes that the action printed (head and tail, if cut)."""
     ok: bool
-    """Whether it ran without an error."""
+    """Whether the action ran without an error."""
     exit_code: int | None = None
     notes: tuple[str, ...] = ()
-    """Facts that the agent must be told, for instance that the time limit was hit."""
+    """Facts for the agent, for instance that the time limit was hit."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts for the record: ``timed_out``, ``restarted``, ``truncated``, ``cwd``; ``gone``, if no
-    further action can run, and ``executed`` false, if this one did not."""
+    further action can run; ``executed`` false, if this action did not run."""
     seconds: float = 0.0
-    """Wall time."""
+    """Wall-clock time."""
 
     @property
     def observation(self) -> str:
-        """The text that the agent sees: the output, then each note in brackets on its own line."""
+        """The agent's text: the output, then each note in brackets on its own line."""
         text = self.output.decode("utf-8", "surrogateescape")
         if not self.notes:
             return text
@@ -64,53 +66,54 @@ class StoppableAction(Protocol):
     """A running action that can be stopped."""
 
     stop_reason: str
-    """The reason why it was stopped; empty: it was not."""
+    """Reason for the stop; empty: the action was not stopped."""
 
 
 class Cancellation:
-    """A request to stop one action, which another thread may make before, during and after it.
+    """A request to stop one action, from another thread, before, during or after the action.
 
-    A request that comes just before a statement may miss it: repeat it until the call returns.
+    A request immediately before a statement may miss it: repeat the request until the call returns.
     Scoring, which may follow an action in the same call, is not stopped.
 
     Attributes:
-        requested: Whether there was a request.
+        requested: Whether a stop was requested.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wake: Callable[[], object] | None = None
+        self._wake_up: Callable[[], object] | None = None
         self.requested = False
 
     def request(self) -> None:
         """Stop the action, if it runs."""
         with self._lock:
             self.requested = True
-            if self._wake is not None:
-                self._wake()
+            if self._wake_up is not None:
+                self._wake_up()
 
     @contextmanager
-    def waking(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Call `wake`, on the thread of a request, at one during the block or before it.
+    def waking(self, wake_up: Callable[[], object]) -> Iterator[None]:
+        """Call `wake_up` at a request during the block, or at once after an earlier request.
 
         Args:
-            wake: Returns at once.
+            wake_up: Runs on the requesting thread, or after an earlier request on this thread. Must
+                return at once.
         """
         with self._lock:
-            self._wake = wake
+            self._wake_up = wake_up
             if self.requested:
-                wake()
+                wake_up()
         try:
             yield
         finally:
             with self._lock:
-                self._wake = None
+                self._wake_up = None
 
 
 CANCELLATION: ContextVar[Cancellation | None] = ContextVar("CANCELLATION", default=None)
-"""The cancellation of the call under way, from its caller."""
+"""The cancellation of the current call, set by the caller."""
 _CANCELLATION: ContextVar[Cancellation | None] = ContextVar("_CANCELLATION", default=None)
-"""The cancellation that the running action obeys: that of the call, while no score is made."""
+"""The cancellation that the running action obeys: the call's, except while a score is computed."""
 
 
 @contextmanager
@@ -124,19 +127,19 @@ def allow_cancellation() -> Iterator[None]:
 
 
 @contextmanager
-def wake_on_cancellation(wake: Callable[[], object]) -> Iterator[None]:
-    """Call `wake`, from another thread, at a cancellation of the running action."""
+def wake_on_cancellation(wake_up: Callable[[], object]) -> Iterator[None]:
+    """Call `wake_up`, from another thread, at a cancellation of the running action."""
     cancellation = _CANCELLATION.get()
     if cancellation is None:
         yield
         return
-    with cancellation.waking(wake):
+    with cancellation.waking(wake_up):
         yield
 
 
 @contextmanager
 def cancellation_fd() -> Iterator[int | None]:
-    """Provide a descriptor that a cancellation makes readable; None: the action has none."""
+    """Yield a descriptor that a cancellation makes readable, or None without a cancellation."""
     if _CANCELLATION.get() is None:
         yield None
         return
@@ -149,14 +152,14 @@ def cancellation_fd() -> Iterator[int | None]:
 
 
 def is_cancelled() -> bool:
-    """Tell whether the running action is to be stopped."""
+    """Return whether the running action should stop."""
     cancellation = _CANCELLATION.get()
     return cancellation is not None and cancellation.requested
 
 
 @contextmanager
 def mark_interrupt(run: StoppableAction) -> Iterator[None]:
-    """Mark an action as stopped if Ctrl-C comes during the block, if `IS_INTERACTIVE`."""
+    """Mark an action as stopped if Ctrl-C comes during the block and `IS_INTERACTIVE` is set."""
     try:
         yield
     except KeyboardInterrupt:
@@ -166,22 +169,23 @@ def mark_interrupt(run: StoppableAction) -> Iterator[None]:
 
 
 class Interpreter(Protocol):
-    """Runs actions. Its state lives from turn to turn of one episode and not beyond."""
+    """The executor of an episode's actions. Its state lasts from turn to turn of one episode."""
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action.
 
-        After an exception of the caller's own (Ctrl-C), the action may still run, and no other may
-        be run here: an environment ends the attempt. From another thread, the sandbox can be closed
-        meanwhile, but not the interpreter.
+        After an exception in the caller (Ctrl-C), the action may still run. No further action may
+        run
+        then: an environment ends the attempt. While an action runs, another thread may close the
+        sandbox, but not the interpreter.
 
         Args:
             action: Code in the interpreter's language.
-            timeout: Seconds; default: the sandbox's limit.
+            timeout: Seconds; None: the sandbox's limit.
 
         Raises:
-            ActionError: The action cannot be run at all (it holds a NUL).
-            UsageError: There is no such time limit; see `Limits.seconds`.
+            ActionError: The action cannot run at all (it contains a NUL).
+            UsageError: The time limit is invalid; see `Limits.seconds`.
             SandboxError: The sandbox died.
         """
 
@@ -190,22 +194,22 @@ class Interpreter(Protocol):
 
 
 def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
-    """Run an action, and record it; see `Interpreter.execute`."""
+    """Run an action and return its record; see `Interpreter.execute`."""
     return record_turn(action, execute(interpreter, action, timeout))
 
 
 def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
-    """Run an action. The agent is told of its mistakes; the end of its sandbox may be one.
+    """Run an action; report the agent's mistakes, including the end of its sandbox, in a note.
 
     Raises:
-        SandboxError: The sandbox died, and not by what ran in it.
-        UsageError: The interpreter is a user's, and returns something else.
+        SandboxError: The sandbox died, and no process in it was the cause.
+        UsageError: A user's interpreter returned another type than `Execution`.
     """
     if isinstance(action, NoAction):
         info = {"executed": False, "invalid": True}
         return Execution(b"", ok=False, notes=(action.note,), info=info)
     try:
-        encode(action)  # half a surrogate pair has no bytes that could be executed
+        encode(action)  # an unpaired surrogate has no bytes to execute
         execution = interpreter.execute(action, timeout)
     except (ActionError, UnicodeEncodeError) as error:
         note = f"not executed: {error}"
@@ -218,16 +222,16 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
             f"bytes), not {execution!r}"
         )
     if execution.info.get("gone") and execution.info.get("executed") is False:
-        # The turn that lost the interpreter has said so, and left one for `submit`.
+        # The turn that lost the interpreter announced this end, and left one turn for `submit`.
         return replace(execution, info={**execution.info, ENDED: True})
     return execution
 
 
 def record_turn(action: str, execution: Execution) -> Turn:
-    """Record an action and what came of it."""
+    """Return the record of an action and its execution."""
     info = dict(execution.info)
     if execution.notes:
-        info["output"] = decode(execution.output)  # what a reward compares
+        info["output"] = decode(execution.output)  # rewards compare the output without notes
     return Turn(
         str(action),
         execution.observation,
@@ -238,59 +242,58 @@ def record_turn(action: str, execution: Execution) -> Turn:
     )
 
 
-class Place(Protocol):
-    """The place where one episode happens: a sandbox, or a session with a database."""
+class Workspace(Protocol):
+    """The workspace of one episode: a sandbox, or a session with a database."""
 
     def kill(self) -> object:
-        """End everything that runs in it."""
+        """Stop everything that runs in the workspace."""
 
     def close(self) -> None:
-        """Free the workplace. Idempotent, safe from any thread."""
+        """Free the workspace. Idempotent, safe from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The saved state of an interpreter and of its place. Nothing runs for it."""
+    """The saved state of an interpreter and its workspace. No process runs for it."""
 
-    open: Callable[[], tuple[Place, Interpreter]]
-    """Start both again, as they were; any number of times, from any thread, also once the source
-    has been closed."""
+    open: Callable[[], tuple[Workspace, Interpreter]]
+    """Start both again in the saved state; any number of times, from any thread, even after the
+    source has been closed."""
     close: Callable[[], None]
-    """Free what is kept for it, once the places that were started from it are closed. Idempotent,
+    """Free the saved data, once the workspaces that were started from it are closed. Idempotent,
     safe from any thread."""
     carried: tuple[str, ...] = ()
-    """Names of what is saved, for people: ``files``, ``variables``, …"""
+    """Names of the saved parts, for people: ``files``, ``variables``, …"""
     lost: tuple[str, ...] = ()
-    """The parts of the state that were left out, in words. Only with ``lossy``."""
+    """Descriptions of the parts of the state that were left out. Only with ``lossy``."""
 
 
 @runtime_checkable
 class SupportsSave(Protocol):
-    """An ability that an interpreter may have in addition.
+    """An interpreter's optional ability to save its state.
 
-    Without it, or where it refuses, a running episode is forked by repeating its actions.
+    Without this ability, or after its `ForkError`, a fork repeats the actions of a running episode.
     """
 
     def save(self, lossy: bool = False) -> SavedState:
-        """Save the state of the interpreter and of its place, between two actions.
+        """Save the state of the interpreter and its workspace, between two actions.
 
-        Both go on, and answer as if nothing had been saved. They may start again when they are
-        next used.
+        Both continue, and respond as if nothing had been saved. Either may restart at its next use.
 
         Args:
-            lossy: Leave out the parts of the state that cannot be carried, and list them in `lost`.
+            lossy: Leave out the parts of the state that cannot be saved, and list them in `lost`.
 
         Raises:
-            ForkError: Parts of it cannot be carried; the message lists them.
-            SandboxError: The place failed.
+            ForkError: Parts of the state cannot be saved; the message lists them.
+            SandboxError: The workspace failed.
         """
 
 
 class OutputDrain:
-    """Reads the pipes of idle interpreters, each into the buffer of its next action.
+    """Reader of the pipes of idle interpreters, each into the buffer of its next action.
 
-    A pipe holds at most 1 MiB: without a reader a job that prints more would stand still. One
-    thread serves all interpreters; it sleeps while nothing is printed.
+    A pipe holds at most 1 MiB: without a reader, a job that prints more would block. One thread
+    serves all interpreters; it sleeps while nothing is printed.
     """
 
     def __init__(self) -> None:
@@ -298,22 +301,23 @@ class OutputDrain:
 
     def _forget(self) -> None:
         self._owner = os.getpid()
-        # Reentrant, as a process can be garbage-collected at any line, also below.
+        # Reentrant: garbage collection of a process may call `_lose` at any line, even under this
+        # lock.
         self._lock = threading.RLock()
         self._pipes: dict[int, _Pipe] = {}
         self._epoll: select.epoll | None = None
 
     def watch(self, owner: object, fd: int, buffer: OutputBuffer, limit: int) -> None:
-        """Read `fd`, which does not block, into `buffer`, until that has taken `limit` bytes.
+        """Read the non-blocking `fd` into `buffer`, until `buffer` has taken `limit` bytes.
 
         Args:
-            owner: The object that closes `fd` at its own end, and so ends the watch, too.
+            owner: The object that closes `fd`. Its end also ends the watch.
             fd: A pipe.
-            buffer: For what comes.
+            buffer: Buffer for the output.
             limit: Bytes.
         """
         if self._owner != os.getpid():
-            self._forget()  # a fork has no thread
+            self._forget()  # a forked process has no such thread
         with self._lock:
             if self._epoll is None:
                 self._epoll = select.epoll()
@@ -324,18 +328,18 @@ class OutputDrain:
             self._epoll.register(fd, select.EPOLLIN)
 
     def release(self, fd: int) -> None:
-        """Leave `fd` alone from now on. Idempotent."""
+        """Stop reading `fd`. Idempotent."""
         if self._owner == os.getpid():
             with self._lock:
                 self._drop(fd)
 
     def _drop(self, fd: int) -> None:
         if self._pipes.pop(fd, None) is not None and self._epoll is not None:
-            with suppress(OSError):  # the owner has gone, and closed it first
+            with suppress(OSError):  # the owner is gone, and closed `fd` first
                 self._epoll.unregister(fd)
 
     def _lose(self, fd: int, owner: weakref.ref[object]) -> None:
-        """Leave a pipe alone whose owner was garbage-collected; its number may be another's now."""
+        """Drop the pipe of a garbage-collected owner, unless another pipe has its number now."""
         with self._lock:
             if (pipe := self._pipes.get(fd)) is not None and pipe.owner is owner:
                 self._drop(fd)
@@ -358,18 +362,18 @@ class _Pipe:
     owner: weakref.ref[object]
 
     def take(self, fd: int) -> bool:
-        """Read once; return whether to go on."""
-        owner = self.owner()  # held meanwhile, so that `fd` stays its own
+        """Read once; return whether to continue."""
+        owner = self.owner()  # a reference, which keeps `fd` the owner's
         if owner is None:
             return False
         try:
-            data = os.read(fd, _CHUNK)
+            chunk = os.read(fd, _CHUNK)
         except BlockingIOError:
             return True
         except OSError:
             return False
-        self.buffer.add(data)
-        return bool(data) and self.buffer.total < self.limit
+        self.buffer.add(chunk)
+        return bool(chunk) and self.buffer.total < self.limit
 
 
 DRAIN = OutputDrain()

@@ -1,17 +1,17 @@
-"""One persistent bash per episode: what a person at a terminal expects, with no terminal.
+"""Persistent bash of an episode: the behaviour of a terminal session, without a terminal.
 
 Bash reads its control lines as a script from a pipe that its children do not inherit. A control
-line sources the action from a memory file, so that nothing in it — an unterminated quote, a
-here-document, `return` — can swallow the next line, and then sources the *epilogue*, which reports
-the exit code, the directory and the shell's state on a channel of its own. Nothing is written to
-the action's output, and nothing in its output is looked for, but for the name that bash gives the
-memory file in syntax errors: `bash -c` has none there.
+line sources the action from a memory file. So nothing in an action can swallow the next line,
+whether an unterminated quote, a here-document or ``return``. The control line then sources the
+*epilogue*, which reports the exit code, the directory and the shell's state on a separate channel.
+InterCode writes nothing to the action's output. The only search in the output is for the name that
+bash gives the memory file in syntax errors: ``bash -c`` has no such name.
 
-The agent could forge that report: it changes at most its own exit code, never a grade, because
-rewards look at the file system.
+The agent could forge this report. A forgery changes at most the agent's own exit code, never a
+grade, because rewards look at the file system.
 
-``-i`` with a script makes a shell that is interactive in the ways that matter (an unset variable
-or a syntax error does not end it; aliases work; messages say ``bash: …``) and in no other.
+``-i`` with a script makes a shell that is interactive only in the ways that matter. An unset
+variable or a syntax error does not end it, aliases work, and messages say ``bash: …``.
 """
 
 from __future__ import annotations
@@ -36,60 +36,60 @@ from intercode.interpreters.base import (
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
     ActionRun,
-    Frame,
     Shell,
     ShellLateError,
     ShellStartError,
+    StateReport,
     format_as_script,
 )
 from intercode.interpreters.shell_state import (
     CARRIED,
     QUESTION,
     UnreportedState,
-    find_missing_part,
+    find_missing_state,
     obstacles,
     script,
 )
-from intercode_sandbox.base import Freezes, OutputBuffer, SandboxBackend
+from intercode_sandbox.base import OutputBuffer, SandboxBackend, SupportsFork
 
 _GRACE_SECONDS = 2.0
-"""The time that an interrupted shell gets to report its state: most take a millisecond."""
+"""Seconds for an interrupted shell to report its state: most need a millisecond."""
 _AGAIN_SECONDS = 0.1
-"""The time after which processes that it may have started meanwhile are killed, too."""
+"""Seconds after which processes that the action started meanwhile are killed, too."""
 _ANSWER_SECONDS = 10.0
-"""The time in which a shell must tell its state: it takes a millisecond."""
+"""Seconds for a shell to report its whole state: usually a millisecond."""
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _INTERRUPTED_CODE = 128 + signal.SIGINT
 _WINDOWS = "lines of this action end with a carriage return, which bash takes for a character"
 _PROCESS_LIMIT_SHARE = 0.9
-"""The share of the process limit above which hardly a command could run any more."""
+"""Share of the process limit above which hardly any command could run."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendedShell:
-    """A shell that does not run, and can run again as it was."""
+    """A stopped shell that can continue in the same state."""
 
-    state: Frame
-    """State of the shell, with the script that restores all of it."""
+    state: StateReport
+    """The shell's report, with the script that restores its whole state."""
     initial_variables: bytes
-    """The variables that a fresh shell has."""
+    """Variables of a fresh shell."""
     pending_output: OutputBuffer
-    """The output that belongs to its next action."""
-    lost_parts: tuple[str, ...]
-    """The parts of its state that are left out."""
+    """Output that belongs to the next action."""
+    omissions: tuple[str, ...]
+    """Parts of the state that are left out."""
 
 
 class BashInterpreter:
     """An `Interpreter` whose actions are any bash source.
 
     Args:
-        sandbox: The place.
+        sandbox: The sandbox in which bash runs.
         user: The user that the shell runs as; None: the image's.
-        suspended_shell: The shell that it continues; None: a fresh one.
+        suspended_shell: The shell to continue; None: a fresh shell.
 
     Raises:
-        ForkError: A part of the resting shell's state does not come about.
+        ForkError: A part of the suspended shell's state cannot be restored.
         ImageError: The image has no bash, or its working directory cannot be entered.
         SandboxError: Bash does not start.
     """
@@ -103,7 +103,7 @@ class BashInterpreter:
         self.sandbox = sandbox
         self.user = user
         self._suspended_shell: SuspendedShell | None = None  # until the next action
-        state = Frame() if suspended_shell is None else suspended_shell.state
+        state = StateReport() if suspended_shell is None else suspended_shell.state
         try:
             self._shell: Shell | None = Shell(sandbox, user, state)
         except ShellStartError as error:
@@ -121,13 +121,23 @@ class BashInterpreter:
         else:
             self._pending_output = copy.deepcopy(suspended_shell.pending_output)
             self._initial_variables = suspended_shell.initial_variables
-            if lacks := find_missing_part(state, self._state):
+            if missing_part := find_missing_state(state, self._state):
                 self.close()
-                raise ForkError(f"the shell's state cannot be restored: it lacks {lacks}")
+                raise ForkError(f"the shell's state cannot be restored: it lacks {missing_part}")
         self._shell.rest(self._pending_output)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action; the module's docstring says what ends it and what survives."""
+        """Run one action. Its time limit, its output limit or a cancellation kills its processes.
+
+        Background jobs of earlier actions survive, unless they fill the process limit. After a kill
+        or
+        an exit the shell restarts, with its state if possible. `info` has ``cwd``; ``timed_out``,
+        ``restarted``, ``gone``, ``truncated``, ``executed`` as in `Execution.info`.
+
+        Raises:
+            ActionError: The action holds a NUL.
+            SandboxError: The sandbox failed.
+        """
         if "\0" in action:
             raise ActionError("a command cannot hold a NUL")
         if not action.strip():
@@ -146,7 +156,7 @@ class BashInterpreter:
         )
         self._pending_output = OutputBuffer(self.sandbox.limits.output)
         if not self._shell.send(action):
-            # The shell died between two actions, for instance at the hands of its own children.
+            # The shell died between two actions, for instance killed by its own children.
             self._restart()
             if self._shell is None or not self._shell.send(action):
                 return self._gone_execution()
@@ -159,25 +169,26 @@ class BashInterpreter:
         return execution
 
     def save(self, lossy: bool = False) -> SavedState:
-        """See `SupportsSave`: the files, and the shell's state. The shell starts again when needed.
+        """Save the files and the shell's state; see `SupportsSave`. The shell restarts when needed.
 
         Raises:
-            ForkError: A process runs beside the shell, or the shell has a descriptor of its own, or
-                another part of its state cannot be carried, and `lossy` is false.
+            ForkError: The sandbox cannot save its files. Or `lossy` is false, and a part of the
+                state
+                cannot be saved, for instance a process beside the shell or an additional
+                descriptor.
             SandboxError: The sandbox failed.
         """
         sandbox, user = self.sandbox, self.user
-        if not isinstance(sandbox, Freezes):
+        if not isinstance(sandbox, SupportsFork):
             raise ForkError(f"{type(sandbox).__name__} cannot save its files")
-        if (
-            self._suspended_shell is not None and sandbox.processes()
-        ):  # others were started meanwhile
+        # Other processes were started meanwhile.
+        if self._suspended_shell is not None and sandbox.processes():
             self._restart()
         suspended_shell, start = (
             self._suspended_shell or self._read_state(sandbox, lossy),
             sandbox.start_sibling,
         )
-        if suspended_shell.lost_parts:  # it continues as it is, with what runs
+        if suspended_shell.omissions:  # the shell and its processes continue
             snapshot = sandbox.save_copy()
         else:
             shell, self._shell = self._shell, None
@@ -185,21 +196,21 @@ class BashInterpreter:
             try:
                 snapshot = sandbox.freeze()
             finally:
-                if shell is not None:  # freezing has ended it, which it need not be asked for
+                if shell is not None:  # freezing has ended the shell: no request is necessary
                     shell.close()
 
         def reopen() -> tuple[SandboxBackend, BashInterpreter]:
-            place = start(snapshot)
+            sandbox_copy = start(snapshot)
             try:
-                return place, BashInterpreter(place, user, suspended_shell)
+                return sandbox_copy, BashInterpreter(sandbox_copy, user, suspended_shell)
             except BaseException:
-                place.close()
+                sandbox_copy.close()
                 raise
 
-        return SavedState(reopen, snapshot.delete, CARRIED, suspended_shell.lost_parts)
+        return SavedState(reopen, snapshot.delete, CARRIED, suspended_shell.omissions)
 
-    def _read_state(self, sandbox: Freezes, lossy: bool) -> SuspendedShell:
-        """Return the state of the shell, which runs on."""
+    def _read_state(self, sandbox: SupportsFork, lossy: bool) -> SuspendedShell:
+        """Return the state of the shell, which keeps running."""
         shell = self._shell
         if shell is None:
             raise ForkError("the sandbox has no bash any more")
@@ -209,7 +220,7 @@ class BashInterpreter:
         while answers and not shell.read(run, run.deadline):
             answers = time.monotonic() < run.deadline
         frame = run.frame if run.exit_code is None and shell.settle(run.deadline) else None
-        unreported_state = None if frame is None else UnreportedState.of(frame.rest)
+        unreported_state = None if frame is None else UnreportedState.parse(frame.rest)
         if frame is None or unreported_state is None:
             self._restart()
             if self._shell is not None:
@@ -217,10 +228,10 @@ class BashInterpreter:
             raise ForkError("the shell does not report its state")
         pending_output = copy.deepcopy(self._pending_output)
         shell.rest(self._pending_output)
-        lost_parts = obstacles(sandbox.programs(), shell.pid, unreported_state)
-        if lost_parts and not lossy:
+        omissions = obstacles(sandbox.programs(), shell.pid, unreported_state)
+        if omissions and not lossy:
             raise ForkError(
-                f"the episode's state has parts that cannot be saved: {'; '.join(lost_parts)}"
+                f"the episode's state has parts that cannot be saved: {'; '.join(omissions)}"
             )
         previous_state = self._state
         state = replace(
@@ -231,17 +242,17 @@ class BashInterpreter:
             rest=(),
         )
         state = replace(state, script=script(state, unreported_state, self._initial_variables))
-        return SuspendedShell(state, self._initial_variables, pending_output, tuple(lost_parts))
+        return SuspendedShell(state, self._initial_variables, pending_output, tuple(omissions))
 
     def _survivors(self, shell: Shell) -> tuple[int, ...]:
         """Return the processes that a timeout of the next action must not kill."""
         if not set(self._state.pids) - {shell.pid}:
             return ()
-        # Asked again: a daemon has other pids than it had at the report.
+        # A new list: a daemon's process ids differ from those at the report.
         return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
 
     def _follow(self, run: ActionRun, shell: Shell) -> None:
-        """Read until the action has ended by itself, or is stopped."""
+        """Read until the action ends or is stopped."""
         hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
         with shell.waking():
             while not run.stop_reason:
@@ -260,13 +271,13 @@ class BashInterpreter:
             self._await_exit(run, shell)
 
     def _stop(self, run: ActionRun, shell: Shell) -> None:
-        """Kill the processes of the action; the shell reports its state as its last deed.
+        """Kill the processes of the action; the shell reports its state and exits.
 
-        The signal's trap is pending when the command that the shell waits for is killed, so that
-        the rest of the action never runs.
+        The signal's trap is pending when the awaited command is killed, so the rest of the action
+        never runs.
         """
-        shell.take_output(run)  # the last look may be long ago
-        # What bash has to say about its killed children is our doing, not the action's.
+        shell.take_output(run)  # the last read may be long ago
+        # Bash's messages about its killed children are InterCode's doing, not the action's.
         action_output, run.output = run.output, OutputBuffer(0)
         shell.signal(TIMEOUT_SIGNAL)
         if shell.pid is not None:
@@ -277,7 +288,7 @@ class BashInterpreter:
             grace = time.monotonic() + _GRACE_SECONDS
             while not shell.read(run, min(next_kill_time, grace)) and time.monotonic() < grace:
                 if time.monotonic() >= next_kill_time:
-                    # It may have been about to start a command when the signal came.
+                    # The shell may have been about to start a command when the signal came.
                     self.sandbox.kill([*run.survivors, shell.pid])
                     next_kill_time = time.monotonic() + _AGAIN_SECONDS
         self.sandbox.kill(run.survivors)
@@ -332,7 +343,7 @@ class BashInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def _remember(self, frame: Frame | None, code: int) -> None:
+    def _remember(self, frame: StateReport | None, code: int) -> None:
         frame = self._state if frame is None else frame
         hooks = frame.hooks if frame.kind == "A" else self._state.hooks
         self._state = replace(frame, status=code, hooks=hooks)
@@ -340,11 +351,11 @@ class BashInterpreter:
             self._shell.state = self._state
 
     def _restart(self, as_before: bool = False) -> str:
-        """Start a shell with the last known state; say in words what became of it."""
+        """Start a shell with the last known state; return a note on the result for the agent."""
         state = self._state
         self.close()
         self._suspended_shell = None
-        attempts = [state, state, Frame(status=state.status)]
+        attempts = [state, state, StateReport(status=state.status)]
         while attempts:
             attempt = attempts.pop(0)
             try:
@@ -356,7 +367,7 @@ class BashInterpreter:
                     break  # the sandbox no longer has a bash
                 if isinstance(error, ShellLateError):
                     del attempts[:-1]
-                self.sandbox.kill()  # a fork bomb, for instance, stands in its way
+                self.sandbox.kill()  # for instance, a fork bomb prevents the start
                 continue
             self._state = self._shell.state
             state_note = "kept" if attempt is state else "lost"
@@ -378,7 +389,7 @@ class BashInterpreter:
 
 
 def image_start_error(sandbox: SandboxBackend, error: OSError) -> ImageError:
-    """Return the error for an image in which the first shell is not executed."""
+    """Return the error for an image in which the first shell cannot be executed."""
     return ImageError(
         f"bash does not start in {sandbox.cwd!r}, the image's working directory: {error}. The "
         "image needs bash and this folder, and its user needs permission to execute and to enter "
@@ -387,7 +398,7 @@ def image_start_error(sandbox: SandboxBackend, error: OSError) -> ImageError:
 
 
 def open_shell(sandbox: SandboxBackend, directory: str) -> BashInterpreter:
-    """Return a shell that begins in a directory, with no other to go back to."""
+    """Return a shell that starts in a directory, without a previous one (``OLDPWD``)."""
     shell = BashInterpreter(sandbox)
     shell.execute(f"cd -- {shlex.quote(directory)}; unset OLDPWD")
     return shell

@@ -1,9 +1,9 @@
-"""One persistent Python per episode, as at a prompt of Python's own.
+"""Persistent Python of an episode, which behaves as at Python's own prompt.
 
-The worker (`inside.session`) runs the actions; this module feeds it, collects its output and keeps
-the time. Output comes on a pipe of its own, and the end of an action on a channel of its own, so
-that nothing is looked for in an action's output. An action can break that channel, or forge its
-messages: that costs it its names, or gives it a wrong observation, and never a grade.
+The worker (`inside.session`) runs the actions; this module sends them, collects the output and
+enforces the time limit. Output arrives on one pipe and the end of an action on a separate channel,
+so no marker is searched for in an action's output. An action can break this channel, or forge its
+messages. The cost is its names or a wrong observation, never a grade.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from intercode.interpreters.python_start import SESSION, start
 from intercode_sandbox.base import OutputBuffer, SandboxBackend
 
 _GRACE_SECONDS = 3.0
-"""The time that an action has to heed a `KeyboardInterrupt`, before it is killed."""
+"""Seconds for an action to react to a `KeyboardInterrupt`, before it is killed."""
 _AGAIN_SECONDS = 0.1
 _PRELUDE_SECONDS = 60.0
 _CHUNK = 1 << 18
 _MAX_READ = 1 << 20
 _LONGEST_CODE = 200
-"""Bytes of the argument of `exit` that are quoted."""
+"""Maximum bytes of the argument of ``exit`` that a note quotes."""
 _GONE = "it cannot be started any more: its program is gone"
 
 
@@ -49,14 +49,14 @@ class _ActionRun:
     output: OutputBuffer
     deadline: float
     status: int = 0
-    """The worker's word for its end; 0: it has not ended."""
+    """The worker's status of the action's end; 0: the action has not ended."""
     code: str = ""
     lost: bool = False
-    """The process has ended, or does not answer."""
+    """Whether the process has ended or does not respond."""
     closed_fds: set[int] = field(default_factory=set)
-    """The descriptors from which nothing more will come."""
+    """Descriptors that deliver nothing more."""
     stop_reason: str = ""
-    """The reason why the interpreter ended it, if it did."""
+    """Reason for which the interpreter stopped the action; empty: not stopped."""
 
     @property
     def is_over(self) -> bool:
@@ -67,9 +67,9 @@ class PythonInterpreter:
     """An `Interpreter` whose actions are any Python source.
 
     Args:
-        sandbox: The sandbox in which it runs.
-        python: A program of the image's, from Python 3.8; None: the Python of InterCode itself.
-        prelude: Source that is run first, and again after a restart.
+        sandbox: The sandbox in which the worker runs.
+        python: A Python program of the image, 3.8 or later; None: InterCode's own Python.
+        prelude: Source that runs first, and again after a restart.
 
     Raises:
         ImageError: The image has no such program.
@@ -86,7 +86,7 @@ class PythonInterpreter:
         self._python = python
         self._prelude = prelude
         self._prelude_seconds = 0.0
-        self._number = 0
+        self._action_number = 0
         self._pending_output = OutputBuffer(sandbox.limits.output)
         self._is_gone = False
         self._has_run = False
@@ -98,9 +98,14 @@ class PythonInterpreter:
         self._collect_idle_output()
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action. At its time limit it is interrupted, and if that does not end it, killed.
+        """Run one action: interrupt it at its time limit, then kill it if it does not end.
 
-        `info` has ``timed_out``; ``interrupted`` or ``restarted``; ``truncated``.
+        `info` has ``timed_out``; ``interrupted`` or ``restarted``; ``truncated``; ``gone`` if the
+        worker cannot be restarted, and ``executed`` false after that.
+
+        Raises:
+            ActionError: The action holds a NUL.
+            SandboxError: The sandbox failed, or the worker ended before any action ran in it.
         """
         if "\0" in action:
             raise ActionError("source code cannot hold a NUL")
@@ -109,11 +114,11 @@ class PythonInterpreter:
         start_time = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
         DRAIN.release(self._process.output_fd)
-        self._number += 1
-        run = _ActionRun(self._number, self._pending_output, start_time + seconds)
+        self._action_number += 1
+        run = _ActionRun(self._action_number, self._pending_output, start_time + seconds)
         self._pending_output = OutputBuffer(self.sandbox.limits.output)
-        with cancellation_fd() as wakes:
-            self._run(run, action, wakes)
+        with cancellation_fd() as wake_fd:
+            self._run(run, action, wake_fd)
         notes = self._finish(run, seconds)
         self._collect_idle_output()
         info: dict[str, object] = {}
@@ -139,7 +144,7 @@ class PythonInterpreter:
         self._process.close()
 
     def _run_prelude(self, seconds: float = _PRELUDE_SECONDS) -> str:
-        """Run the prelude; return what went wrong."""
+        """Run the prelude; return an error message, or an empty text."""
         if not self._prelude:
             return ""
         start_time = time.monotonic()
@@ -153,46 +158,46 @@ class PythonInterpreter:
         return run.output.getvalue().decode(errors="replace").strip() or "it does not end"
 
     def _collect_idle_output(self) -> None:
-        """Collect the output of threads between two actions: it belongs to the next one."""
+        """Collect the output of threads between two actions for the next action."""
         if self._is_gone:
             return
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
         DRAIN.watch(self._process, self._process.output_fd, self._pending_output, limit)
 
-    def _run(self, run: _ActionRun, source: str, wakes: int | None = None) -> None:
-        """Have the worker run source, until that has ended by itself, or is stopped.
+    def _run(self, run: _ActionRun, source: str, wake_fd: int | None = None) -> None:
+        """Run source in the worker, until the source ends or is stopped.
 
         Args:
-            run: What comes of it.
+            run: Receives the result.
             source: The source.
-            wakes: A descriptor that a cancellation makes readable; None: there is none.
+            wake_fd: A descriptor that a cancellation makes readable; None: no cancellation.
         """
-        data = source.encode("utf-8", "surrogatepass")
-        if not self._process.send(0, run.number, data, run.deadline - time.monotonic()):
+        source_bytes = source.encode("utf-8", "surrogatepass")
+        if not self._process.send(0, run.number, source_bytes, run.deadline - time.monotonic()):
             run.closed_fds.add(self._process.control)
         max_output = run.output.limit * HARD_OUTPUT_FACTOR
         while not run.is_over:
             with mark_interrupt(run):
-                self._read(run, run.deadline, wakes)
+                self._read(run, run.deadline, wake_fd)
             if run.is_over:
                 break
             if run.output.total > max_output:
                 run.stop_reason = "output"
             elif time.monotonic() >= run.deadline:
                 run.stop_reason = "time"
-            elif wakes is not None and is_cancelled():
+            elif wake_fd is not None and is_cancelled():
                 run.stop_reason = BY_CALLER
             if run.stop_reason:
                 self._stop(run)
         self._take_output(run)
 
     def _stop(self, run: _ActionRun) -> None:
-        """Interrupt the action, and if it does not heed that, give the worker up."""
+        """Interrupt the action; give the worker up if the action does not end."""
         grace = time.monotonic() + _GRACE_SECONDS
         while not run.is_over and time.monotonic() < grace:
             if self._process.pid is not None:
-                # The programs that it waits for, or has left running; again, for it may have been
-                # about to start one.
+                # Kill the programs that the action waits for or has left running. Repeat this,
+                # because the action may have been about to start a program.
                 self.sandbox.kill([self._process.pid])
             if self._process.started:
                 self._process.process.signal(signal.SIGINT)
@@ -201,13 +206,13 @@ class PythonInterpreter:
                 self._read(run, next_signal_time)
         run.lost = run.status == 0
 
-    def _read(self, run: _ActionRun, deadline: float, wakes: int | None = None) -> None:
-        """Wait until something happens, or `wakes` is readable, and take it."""
+    def _read(self, run: _ActionRun, deadline: float, wake_fd: int | None = None) -> None:
+        """Wait until a descriptor, or `wake_fd`, is readable, and process its data."""
         poll, process = select.poll(), self._process
         for fd in {process.output_fd, process.control, process.exit_fd} - run.closed_fds:
             poll.register(fd, select.POLLIN)
-        if wakes is not None:
-            poll.register(wakes, select.POLLIN)
+        if wake_fd is not None:
+            poll.register(wake_fd, select.POLLIN)
         remaining_seconds = max(deadline - time.monotonic(), 0)
         ready_fds = {fd for fd, _ in poll.poll(remaining_seconds * 1000 + 1)}
         if process.output_fd in ready_fds:
@@ -221,13 +226,13 @@ class PythonInterpreter:
         max_total = run.output.total + _MAX_READ
         while run.output.total < max_total:
             try:
-                data = os.read(self._process.output_fd, _CHUNK)
+                chunk = os.read(self._process.output_fd, _CHUNK)
             except BlockingIOError:
                 return
-            if not data:
+            if not chunk:
                 run.closed_fds.add(self._process.output_fd)
                 return
-            run.output.add(data)
+            run.output.add(chunk)
 
     def _take_answer(self, run: _ActionRun) -> None:
         try:
@@ -236,12 +241,12 @@ class PythonInterpreter:
             run.stop_reason, run.lost, frames = "forged", True, []
         if frames is None:
             run.closed_fds.add(self._process.control)
-        for status, number, code in frames or ():
-            if number == run.number:
+        for status, action_number, code in frames or ():
+            if action_number == run.number:
                 run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
     def _finish(self, run: _ActionRun, seconds: float) -> list[str]:
-        """Restart the worker if need be; return what the agent is to be told."""
+        """Restart the worker if necessary; return the notes for the agent."""
         notes = []
         if run.stop_reason == "time":
             notes.append(f"timed out after {seconds:g} s")
@@ -270,9 +275,9 @@ class PythonInterpreter:
         """Check that an action can have caused the end of the worker.
 
         Raises:
-            SandboxError: Whatever caused it, no action did.
+            SandboxError: No action can have been the cause.
         """
-        self.sandbox.processes()  # if it has ended, or was closed, that is the error
+        self.sandbox.processes()  # raises if the sandbox has ended or was closed
         self._process.check_end(self.sandbox)
         if self._python is None and not (self._process.started or self._has_run):
             end_reason = self._process.obituary()
@@ -287,7 +292,8 @@ class PythonInterpreter:
         except ImageError:
             self._is_gone = True
             return
-        # It has run before: if it fails now, then by what the agent has done to its files.
+        # The prelude has succeeded before: a failure now comes from the agent's changes to its
+        # files.
         self._run_prelude(min(2 * self._prelude_seconds + seconds, _PRELUDE_SECONDS))
 
 

@@ -1,9 +1,9 @@
-"""The start of a Python worker in a sandbox, in one of two ways.
+"""Start of a Python worker in a sandbox, by a fork or as a program of the image.
 
-By default it is a fork of the sandbox's process 1: the Python that InterCode itself runs on, with
-its standard library and nothing else, in any image and within a few milliseconds. Or it is a
-Python of the image's own, from 3.8, with whatever packages the image has; the worker's source is
-then sent to it.
+By default a worker is a fork of the sandbox's process 1. Such a worker has InterCode's own Python,
+with its standard library and nothing else, in any image and within a few milliseconds. The
+alternative is a Python of the image, 3.8 or later, with the image's packages; the worker's source
+is then sent to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.interpreters.inside.session import DONE
 from intercode.interpreters.inside.wire import STARTED, Frames, frame
 from intercode_sandbox import Process, Provider, SandboxBackend, get_provider
-from intercode_sandbox.base import Freezes, cause_of_death
+from intercode_sandbox.base import SupportsFork, cause_of_death
 from intercode_sandbox.native.pipes import close_all
 from intercode_sandbox.ownership import disown_in_forks, register_release
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = "intercode.interpreters.inside"
 SESSION, SUBMISSION, GRADER, PROGRAM = "session", "submission", "grader", "program"
-"""The workers: modules of `interpreters.inside`."""
+"""The workers, which are modules of `interpreters.inside`."""
 LONGEST_ANSWER = 64 << 20
 _WORKER_MODULES = {
     SESSION: ("wire", "session"),
@@ -43,15 +43,15 @@ _WORKER_MODULES = {
     GRADER: ("wire", "object_proxy", "grader"),
     PROGRAM: ("wire", "program"),
 }
-"""By worker, the modules whose source a Python of the image's is sent."""
+"""Worker → modules whose source is sent to a Python of the image."""
 PRELOAD = tuple(f"{_PACKAGE}.{name}" for name in ("bootstrap", *_WORKER_MODULES))
-"""The modules that a provider must load to fork a worker."""
+"""Modules that a provider must preload to fork a worker."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
 _END_SECONDS = 5.0
 _CHECK_SECONDS = 60.0
 _SIGNALS = 128
-"""The exit code of a process that signal N ended is as many more than N."""
+"""Exit code of a process that a signal has ended, minus the number of the signal."""
 _KILL_EXIT_CODE = _SIGNALS + signal.SIGKILL
 _CHUNK = 1 << 18
 _BOOTSTRAP = """
@@ -81,10 +81,10 @@ module.serve(wire.Channel(230, 231), 1, start["limit"])
 
 
 def provider(name: str = "native") -> Provider:
-    """Return the process-wide provider of that name whose sandboxes can fork Python workers.
+    """Return the process-wide provider of that name, with sandboxes that can fork Python workers.
 
     Raises:
-        UsageError: There is no such provider.
+        UsageError: No such provider exists.
     """
     return get_provider(name, PRELOAD)
 
@@ -94,11 +94,11 @@ class PythonProcess:
 
     Args:
         process: The process.
-        read: The descriptor on which its answers come.
-        write: The descriptor for messages to it.
-        output_fd: The descriptor on which its output comes; -1: none.
-        errors: Reads its error output, if it is a fork of InterCode's own Python; None: it is a
-            program of the image's.
+        read: Descriptor of its responses.
+        write: Descriptor for messages to it.
+        output_fd: Descriptor of its output; -1: none.
+        errors: Returns its error output, if it is a fork of InterCode's own Python; None: it is a
+            program of the image.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class PythonProcess:
         self.exit_fd = process.exit_fd
         self.output_fd = output_fd
         self.pid: int | None = getattr(process, "pid", None)
-        """As seen inside."""
+        """Process id inside the sandbox."""
         self.started = False
-        """Whether its own start is over, and what it does next is its code's doing."""
+        """Whether its own start is over; from then on its code is responsible."""
         self._errors = errors
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
@@ -129,12 +129,12 @@ class PythonProcess:
     def send(
         self, kind: int, number: int = 0, payload: bytes = b"", seconds: float = _SECONDS
     ) -> bool:
-        """Send it a message; return whether it took it."""
+        """Send the worker a message; return whether the worker accepted it in time."""
         return self.send_raw(frame(kind, number, payload), seconds)
 
-    def send_raw(self, data: bytes, seconds: float = _SECONDS) -> bool:
-        """Send it bytes that are not a message; return whether it took them."""
-        view, deadline = memoryview(data), time.monotonic() + seconds
+    def send_raw(self, content: bytes, seconds: float = _SECONDS) -> bool:
+        """Send the worker bytes that are not a message; return whether it accepted them in time."""
+        view, deadline = memoryview(content), time.monotonic() + seconds
         while view:
             try:
                 view = view[os.write(self._write, view) :]
@@ -146,20 +146,20 @@ class PythonProcess:
         return True
 
     def receive(self) -> list[Frame] | None:
-        """Return the messages that have come; None: there will be no more.
+        """Return the messages that have arrived; None: no more will arrive.
 
         Raises:
-            ValueError: It sent bytes that no worker sends.
+            ValueError: The worker sent bytes that no worker sends.
         """
         try:
-            data = os.read(self.control, _CHUNK)
+            chunk = os.read(self.control, _CHUNK)
         except BlockingIOError:
             return []
         except ConnectionResetError:
             return None
-        if not data:
+        if not chunk:
             return None
-        frames = self._frames.feed(data)
+        frames = self._frames.feed(chunk)
         self.started = self.started or any(kind == STARTED for kind, _, _ in frames)
         return [message for message in frames if message[0] != STARTED]
 
@@ -169,17 +169,18 @@ class PythonProcess:
         return self.process.poll()
 
     def check_end(self, sandbox: SandboxBackend) -> None:
-        """Check that the code in this worker caused its end, and not the Python that runs it.
+        """Check that the code in this worker caused its end, and not the Python that runs the code.
 
         A worker that had started, and then exited or was killed, ended by its code. Every other end
-        may be a crash of InterCode's own Python. Then a worker that runs ``pass`` in a new sandbox,
-        which no agent can reach, decides: if it ends as well, no code was the cause.
+        may be a crash of InterCode's own Python. In that case a second worker runs ``pass`` in a
+        new
+        sandbox, which no agent can reach. If the second worker ends as well, no code was the cause.
 
         Args:
-            sandbox: The sandbox in which it ran.
+            sandbox: The sandbox in which the worker ran.
 
         Raises:
-            SandboxError: The Python is the cause. The message has the line that says why it ended.
+            SandboxError: The Python is the cause. The message contains the line with the reason.
         """
         code = self.exit_code()
         if self._errors is None or code is None:
@@ -188,7 +189,7 @@ class PythonProcess:
             check_worker(sandbox)
 
     def obituary(self) -> str:
-        """Say in words how the worker ended. Its error output can be read only once."""
+        """Return how the worker ended, in words. Its error output can be read only once."""
         code = self.exit_code()
         if code is None:
             return "did not answer any more"
@@ -200,13 +201,16 @@ class PythonProcess:
         return f"{end}: {cause}" if cause else end
 
     def close(self) -> None:
-        """Kill it, if it runs. Idempotent."""
+        """Kill the worker, if it runs. Idempotent."""
         self._owned_fds, self.output_fd = set(), -1
         self._release()
         self.process.close()
 
     def disown(self) -> None:
-        """See `ownership.Owned`. The numbers stay valid, with nothing behind them."""
+        """Replace the owned descriptors with an empty file; see `ownership.SupportsDisown`.
+
+        The numbers stay valid.
+        """
         null_fd = os.memfd_create("nothing", os.MFD_CLOEXEC)
         for fd in self._owned_fds:
             os.dup2(null_fd, fd, inheritable=False)
@@ -214,14 +218,14 @@ class PythonProcess:
 
 
 def writable(fd: int, seconds: float) -> bool:
-    """Wait until a descriptor can be written to; return whether it could in that time."""
+    """Wait until a descriptor is writable; return whether this happened in time."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(max(seconds, 0) * 1000))
 
 
 def readable(fd: int, seconds: float) -> bool:
-    """Wait until a descriptor can be read from; return whether it could in that time."""
+    """Wait until a descriptor is readable; return whether this happened in time."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(seconds, 0) * 1000))
@@ -231,12 +235,12 @@ def start(sandbox: SandboxBackend, worker: str, python: str | None = None) -> Py
     """Start a worker.
 
     Args:
-        sandbox: The sandbox to start it in.
+        sandbox: The sandbox in which to start the worker.
         worker: `SESSION`, `SUBMISSION`, `GRADER` or `PROGRAM`.
-        python: A program of the image's to run it; None: a fork of process 1.
+        python: A Python program of the image; None: a fork of process 1.
 
     Raises:
-        ImageError: There is no such program.
+        ImageError: The image has no such program.
         UsageError: The sandbox's provider cannot fork the worker.
         SandboxError: The sandbox failed.
     """
@@ -247,12 +251,14 @@ def check_worker(sandbox: SandboxBackend) -> None:
     """Check that a Python worker can run ``pass`` in a new sandbox of the same provider.
 
     Args:
-        sandbox: A sandbox that the provider has started.
+        sandbox: A sandbox of that provider.
 
     Raises:
-        SandboxError: The worker ends, or does not answer.
+        SandboxError: The worker ends, or does not respond.
     """
-    if not isinstance(sandbox, Freezes):  # a provider from outside, which starts no other one
+    if not isinstance(
+        sandbox, SupportsFork
+    ):  # a third-party provider cannot start a second sandbox
         return
     with (
         closing(sandbox.start_sibling("scratch")) as pristine_sandbox,
@@ -266,7 +272,7 @@ def check_worker(sandbox: SandboxBackend) -> None:
             messages = worker.receive()
             if messages is None:
                 break
-            if any((status, number) == (DONE, 1) for status, number, _ in messages):
+            if any((status, request_number) == (DONE, 1) for status, request_number, _ in messages):
                 return
         raise SandboxError(f"InterCode's own Python cannot run a worker: it {worker.obituary()}")
 
@@ -292,14 +298,14 @@ def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
         if name in (SESSION, PROGRAM):
             output_fd, output = os.pipe2(os.O_CLOEXEC)
             on_failure.callback(os.close, output_fd)
-            os.fchmod(output, 0o666)  # a program opens /dev/stdout by its name
+            os.fchmod(output, 0o666)  # programs open /dev/stdout by name
         else:
             output = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         worker_ends.callback(os.close, output)
-        with suppress(BrokenPipeError, ConnectionResetError):  # the next question will tell
+        with suppress(BrokenPipeError, ConnectionResetError):  # the next request reports it
             socket.send_fds(worker.socket, [b"\0"], [output, question, answer])
         on_failure.pop_all()
-    # An action could send descriptors by it, and take as long as it likes to close one.
+    # Through this socket an action could send descriptors, and delay the close of one for any time.
     worker.socket.close()
     start_message = {"worker": f"{_PACKAGE}.{name}", **facts}
     return _send_start(
@@ -326,7 +332,7 @@ def _execute(sandbox: SandboxBackend, worker: str, python: str) -> PythonProcess
 
 
 def _send_start(worker: PythonProcess, start_message: dict[str, Any]) -> PythonProcess:
-    """Send a worker its first message; if it is gone, the next question will tell."""
+    """Send a worker its first message; if the worker is gone, the next request reports it."""
     facts = json.dumps(start_message).encode()
     worker.send_raw(struct.pack("=I", len(facts)) + facts)
     return worker

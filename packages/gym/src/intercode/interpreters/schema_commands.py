@@ -1,9 +1,9 @@
-r"""Schema commands: what people type at a database's client to look around, on every engine.
+r"""Schema commands: the commands of database clients that show the schema, on every engine.
 
-``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``, ``DESCRIBE TABLE`` and
-``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's are answered by queries
-of the engine's own catalog, in the agent's own session: they show what a query could show, no more.
-A command that the engine knows itself is left to it.
+The commands are ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``,
+``DESCRIBE TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's.
+Queries of the engine's own catalog answer them, in the agent's session: they show no more than a
+query could show. A command that the engine itself knows goes to the engine.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from intercode.databases.base import Failure, Outcome, Result
-from intercode.syntax import quoted
+from intercode.databases.base import ActionOutcome, Failure, StatementResult
+from intercode.syntax import quote_identifier
 
-Run = Callable[[str], Outcome]
-"""Runs a statement in the agent's session."""
+Run = Callable[[str], ActionOutcome]
+"""A function that runs a statement in the agent's session."""
 
 _NAME = r"""(?P<name>"(?:[^"]|"")+"|`[^`]+`|'[^']+'|[\w.$]+)"""
 _COMMAND = re.compile(
@@ -31,7 +31,7 @@ _ENGINE_COMMANDS: dict[str, re.Pattern[str]] = {
     "duckdb": re.compile(r"SHOW\s+TABLES|DESC(?:RIBE)?\b(?!.*\bTABLE\b)", re.IGNORECASE),
     "mysql": re.compile(r"SHOW\b|DESC(?:RIBE)?\b", re.IGNORECASE),
 }
-"""Dialect → the beginnings of the commands that its engine knows itself."""
+"""Dialect → pattern of the commands that its engine itself knows."""
 
 _LISTS = {
     "sqlite": (
@@ -51,7 +51,7 @@ _LISTS = {
         "WHERE table_schema = current_schema() ORDER BY table_name"
     ),
 }
-"""Dialect → the query of the names of all tables and views."""
+"""Dialect → query for the names of all tables and views."""
 
 _COLUMNS = {
     "sqlite": (
@@ -68,7 +68,7 @@ _COLUMNS = {
         "ORDER BY ordinal_position"
     ),
 }
-"""Dialect → the query of a table's columns."""
+"""Dialect → query for a table's columns."""
 
 _POSTGRES_SCHEMA = """
 WITH relations AS (
@@ -105,25 +105,25 @@ _STATEMENTS = {
     ),
     "postgres": _POSTGRES_SCHEMA,
 }
-"""Dialect → the query of the names and CREATE statements of all tables and views."""
+"""Dialect → query for the names and CREATE statements of all tables and views."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaCommand:
-    """A command that looks at the schema."""
+    """A command that shows the schema."""
 
     kind: Literal["tables", "columns", "statements"]
-    """The names of all tables; a table's columns; or CREATE statements."""
+    """The content: names of all tables, columns of a table, or CREATE statements."""
     table: str = ""
-    """The table; empty: all of them."""
+    """The table; empty: all tables."""
 
 
 def parse_command(action: str, dialect: str) -> SchemaCommand | None:
-    """Read an action as a schema command; None if it is none, or one of the engine's own.
+    """Parse an action as a schema command; None for other actions and commands of the engine.
 
     Args:
         action: The action.
-        dialect: sqlglot's name of the engine's language.
+        dialect: sqlglot's name of the engine's dialect.
     """
     text = action.strip().rstrip(";").rstrip()
     if dialect not in _LISTS or (match := _COMMAND.fullmatch(text)) is None:
@@ -137,8 +137,13 @@ def parse_command(action: str, dialect: str) -> SchemaCommand | None:
     return SchemaCommand("statements", _unquote_name(match["name"] or ""))
 
 
-def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
-    """Carry out a command.
+def answer(command: SchemaCommand, dialect: str, run: Run) -> ActionOutcome | str:
+    """Run a schema command.
+
+    Args:
+        command: The command.
+        dialect: sqlglot's name of the engine's dialect.
+        run: Runs a query in the agent's session.
 
     Returns:
         CREATE statements as text; or a result, or the failure of the engine or of the command.
@@ -146,13 +151,13 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
     if command.kind == "tables":
         return run(_LISTS[dialect])
     if command.kind == "columns":
-        name = quoted(command.table, "'")
-        identifier = quoted(command.table, "`" if dialect == "mysql" else '"')
+        name = quote_identifier(command.table, "'")
+        identifier = quote_identifier(command.table, "`" if dialect == "mysql" else '"')
         outcome = run(_COLUMNS[dialect].format(name=name, identifier=identifier))
         return _unless_missing(outcome, command.table, dialect, run)
     if dialect == "mysql":
         return _mysql_statements(command.table, run)
-    literal = quoted(command.table, "'")
+    literal = quote_identifier(command.table, "'")
     condition = f" WHERE lower(name) = lower({literal})" if command.table else ""
     outcome = run(f"{_STATEMENTS[dialect]}{condition} ORDER BY name")
     if outcome.failure is not None:
@@ -163,7 +168,7 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
     )
 
 
-def _mysql_statements(table: str, run: Run) -> Outcome | str:
+def _mysql_statements(table: str, run: Run) -> ActionOutcome | str:
     names = [table]
     if not table:
         listing = run(_LISTS["mysql"])
@@ -172,12 +177,12 @@ def _mysql_statements(table: str, run: Run) -> Outcome | str:
         names = [str(name) for (name,) in listing.results[-1].rows]
     statements = []
     for name in names:
-        outcome = run(f"SHOW CREATE TABLE {quoted(name, '`')}")
+        outcome = run(f"SHOW CREATE TABLE {quote_identifier(name, '`')}")
         if outcome.failure is not None:
             return outcome
         if not (rows := outcome.results[-1].rows):
             reason = f"the statement of table {name!r} is longer than an output may be"
-            return Outcome(failure=Failure(reason))
+            return ActionOutcome(failure=Failure(reason))
         statements.append(str(rows[0][1]))
     return _join_statements(statements)
 
@@ -186,24 +191,24 @@ def _join_statements(statements: list[str]) -> str:
     return "\n\n".join(f"{statement.rstrip().rstrip(';')};" for statement in statements)
 
 
-def _unless_missing(outcome: Outcome, table: str, dialect: str, run: Run) -> Outcome:
-    """Return the outcome, unless it has no columns since there is no such table."""
+def _unless_missing(outcome: ActionOutcome, table: str, dialect: str, run: Run) -> ActionOutcome:
+    """Return the outcome, or the failure if a missing table is the reason for no columns."""
     if outcome.failure is None and outcome.results and not outcome.results[-1].rows:
         return _missing_table(table, dialect, run)
     return outcome
 
 
-def _missing_table(table: str, dialect: str, run: Run) -> Outcome:
-    """Return the failure that there is no such table, with the names of those that there are."""
+def _missing_table(table: str, dialect: str, run: Run) -> ActionOutcome:
+    """Return the failure for a missing table, with the names of the existing tables."""
     listing = run(_LISTS[dialect])
-    result = listing.results[-1] if listing.results else Result()
+    result = listing.results[-1] if listing.results else StatementResult()
     names = ", ".join(str(name) for (name,) in result.rows) or "none"
     reason = f"there is no table {table!r}; tables: {names}" if table else "there are no tables"
-    return Outcome(failure=Failure(reason))
+    return ActionOutcome(failure=Failure(reason))
 
 
 def _unquote_name(name: str) -> str:
-    """Return a name without its quotes, and without the schema before it."""
+    """Return a name without its quotes and without a preceding schema."""
     if name[:1] in "\"'`" and len(name) > 1:
         return name[1:-1].replace('""', '"')
     return name.rpartition(".")[2]

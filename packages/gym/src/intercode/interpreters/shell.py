@@ -1,11 +1,11 @@
-r"""One running bash that is fed actions and reports on each; time limits are its caller's matter.
+r"""Running bash process that executes actions and reports its state after each.
 
-From top to bottom: the process (`Shell`), the lines of bash that run an action and report on it,
-the report (`Frame`), and the script that gives a new shell a reported state.
+The module has four parts: the process (`Shell`), the lines of bash that run an action and report on
+it, the report (`StateReport`), and the script that restores a reported state. Time limits are the
+caller's task.
 
-Every word of ours that bash reads is quoted or said through ``\builtin``, so that no alias and no
-function of the agent's is called in its place. A control line is short: bash reads a pipe byte by
-byte.
+Every word of InterCode's lines is quoted or prefixed with ``\builtin``: bash calls no alias and no
+function of the agent in its place. A control line is short, because bash reads a pipe byte by byte.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, cancellation_
 from intercode_sandbox.base import OutputBuffer, SandboxBackend
 
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
-"""Descriptors in the shell: a spare of its output; files to source; where it reads; its report."""
+"""Descriptors in the shell: a duplicate of its output, the file of the epilogue, the pipe of
+control lines, the file of the action, the channel of reports."""
 TIMEOUT_SIGNAL = int(signal.SIGRTMAX) - 1
 _ARGV = (
     *("bash", "--norc", "--noprofile", "-i", "+m", "+H", "+o", "history"),
@@ -34,21 +35,21 @@ _ARGV = (
 )
 _START_SECONDS = 30.0
 _RESTORE_SECONDS = 10.0
-"""The time limit of a start with an agent's state, which may never end."""
+"""Time limit of a start with an agent's state, which may never finish."""
 _LOOK_SECONDS = 0.0001
-"""A pipe's end does not tell when the other one has read."""
+"""Seconds between two checks of a pipe: its writer gets no event when the reader has read."""
 _PIPE_SIZE = 1 << 20
 _CHUNK = 1 << 18
 _MOST_CHUNKS = 8
-"""Chunks of a last report that are read: more than its pipe holds."""
+"""Chunks that are read of a last report: more than its pipe holds."""
 
 
 class ShellStartError(SandboxError):
-    """Bash does not come up in this sandbox."""
+    """The error of a bash that does not start in the sandbox."""
 
 
 class ShellLateError(ShellStartError):
-    """Bash takes too long to start, for instance over the state that it is to restore."""
+    """The error of a bash that starts too slowly, for instance while it restores a state."""
 
 
 @dataclass(slots=True)
@@ -57,41 +58,46 @@ class ActionRun:
 
     output: OutputBuffer
     deadline: float
-    frame: Frame | None = None
+    frame: StateReport | None = None
     exit_code: int | None = None
-    """The exit code of the shell itself, if it ended."""
+    """Exit code of the shell itself, if it ended."""
     stop_reason: str = ""
-    """The reason why the interpreter ended the action, if it did."""
+    """Reason for which the interpreter stopped the action; empty: not stopped."""
     survivors: tuple[int, ...] = ()
-    """The processes that ran before the action, and do not belong to it."""
+    """Processes that ran before the action and do not belong to it."""
 
 
 class Shell:
-    """A bash with the state that `state` reports.
+    """A bash process in a reported state.
+
+    Args:
+        sandbox: The sandbox that bash runs in.
+        user: The user that bash runs as; None: the image's.
+        state: The report whose state is restored; an empty `StateReport` for a fresh shell.
 
     Raises:
-        OSError: It cannot be executed.
-        ShellStartError: It ends.
-        ShellLateError: It does not answer.
+        OSError: Bash cannot be executed.
+        ShellStartError: Bash ends at its start.
+        ShellLateError: Bash does not report in time.
     """
 
-    def __init__(self, sandbox: SandboxBackend, user: str | None, state: Frame) -> None:
+    def __init__(self, sandbox: SandboxBackend, user: str | None, state: StateReport) -> None:
         self._process = sandbox.popen(
             _ARGV,
             channels={EPILOGUE: "text", CONTROL: "r", ACTION: "text", STATUS: "w"},
-            # The directory of a restored shell may be gone.
+            # The working directory of a restored shell may be gone.
             cwd="/" if state.variables else None,
             user=user,
         )
         self.pid: int | None = getattr(self._process, "pid", None)
-        """As seen inside."""
+        """Process id inside the sandbox."""
         fds = self._process.fds
         self._output_fd, self._status, self._exit = fds[1], fds[STATUS], self._process.exit_fd
         self._control, self._action = fds[CONTROL], fds[ACTION]
         self._poll = select.poll()
         for fd in (self._output_fd, self._status, self._exit):
             self._poll.register(fd, select.POLLIN)
-        self._number = 0
+        self._action_number = 0
         self._frames = FrameReader()
         try:
             self.state = self._start(fds[EPILOGUE], state)
@@ -99,21 +105,21 @@ class Shell:
             self.close()
             raise
 
-    def _start(self, epilogue: int, state: Frame) -> Frame:
+    def _start(self, epilogue: int, state: StateReport) -> StateReport:
         for fd in (self._output_fd, self._status, self._control):
             os.set_blocking(fd, False)
         _enlarge(self._output_fd)
         _rewrite(epilogue, _EPILOGUE_TEXT)
         _rewrite(self._action, restore_script(state))
-        self._frames.expect(self._number)
-        os.write(self._control, _start_line(self._number, state.status))
-        # Bash grumbles at its start that it has no terminal: that output is dropped.
+        self._frames.expect(self._action_number)
+        os.write(self._control, _start_line(self._action_number, state.status))
+        # At its start bash complains that it has no terminal: this output is dropped.
         seconds = _RESTORE_SECONDS if state.variables else _START_SECONDS
         run = ActionRun(OutputBuffer(4096), time.monotonic() + seconds)
         while not self.read(run, run.deadline):
             if time.monotonic() >= run.deadline:
                 raise ShellLateError(f"bash did not start within {seconds:.0f} s")
-        # A trap that was restored may end it: its last report is one of its end.
+        # A restored trap may end bash: its last report is then of kind X.
         if run.frame is None or run.frame.kind == "X":
             message = run.output.getvalue().decode(errors="replace").strip()
             raise ShellStartError(f"bash ended at its start (exit code {run.exit_code}): {message}")
@@ -125,20 +131,20 @@ class Shell:
         return self.ask(self.state.preamble + action.encode("utf-8", "surrogateescape"))
 
     def ask(self, source: bytes) -> bool:
-        """Start lines of ours, as an action without the agent's traps; return as `send` does."""
-        self._number += 1
-        self._frames.expect(self._number)
+        """Run InterCode's lines as an action without the agent's traps; return as `send` does."""
+        self._action_number += 1
+        self._frames.expect(self._action_number)
         _rewrite(self._action, source)
         try:
-            os.write(self._control, _run_line(self._number))
-        except (BrokenPipeError, BlockingIOError):  # the agent may have filled its pipe
+            os.write(self._control, _run_line(self._action_number))
+        except (BrokenPipeError, BlockingIOError):  # the agent may have filled the pipe
             return False
         return True
 
     def settle(self, deadline: float) -> bool:
-        """Wait until the shell has undone the redirections of its last line; return whether it has.
+        """Wait until the shell has undone its last line's redirections; return whether in time.
 
-        It reads the next line, an empty one, only then.
+        The shell reads the next line, an empty one, only after that.
         """
         try:
             os.write(self._control, b"\n")
@@ -152,7 +158,7 @@ class Shell:
 
     @contextmanager
     def waking(self) -> Iterator[None]:
-        """End a wait of `read` at a cancellation of the running action."""
+        """Let a cancellation of the running action end a wait of `read`."""
         with cancellation_fd() as fd:
             if fd is not None:
                 self._poll.register(fd, select.POLLIN)
@@ -163,7 +169,7 @@ class Shell:
                     self._poll.unregister(fd)
 
     def read(self, run: ActionRun, deadline: float) -> bool:
-        """Wait for something and take it; return True when the action has ended."""
+        """Wait for an event and process it; return whether the action has ended."""
         ready_events = dict(self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1))
         if self._status in ready_events:
             self._frames.add(self._take(self._status, ready_events))
@@ -172,27 +178,27 @@ class Shell:
             run.output.add(self._take(self._output_fd, ready_events))
         if self._exit in ready_events:
             run.exit_code = self._process.poll()
-            # Bounded: what the shell left running may be writing to its channel without end.
+            # Bounded: a process that the shell left running may write to the channel without end.
             for _ in range(_MOST_CHUNKS):
                 self._frames.add(_read_some(self._status))
             run.frame = self._frames.take() or run.frame
         if run.frame is None and run.exit_code is None:
             return False
-        # All that a foreground command printed is in the pipe by now; a background job may go on.
+        # All output of a foreground command is in the pipe by now; a background job may continue.
         self.take_output(run)
         return True
 
     def take_output(self, run: ActionRun) -> None:
-        """Take the output that has been printed by now."""
+        """Take the output that the pipe holds, about 1 MiB at most."""
         max_total = run.output.total + _PIPE_SIZE
-        while run.output.total < max_total and (data := _read_some(self._output_fd)):
-            run.output.add(data)
+        while run.output.total < max_total and (chunk := _read_some(self._output_fd)):
+            run.output.add(chunk)
 
     def _take(self, fd: int, ready_events: dict[int, int]) -> bytes:
-        data = _read_some(fd)
-        if not data and ready_events[fd] & select.POLLHUP:
+        chunk = _read_some(fd)
+        if not chunk and ready_events[fd] & select.POLLHUP:
             self._poll.unregister(fd)  # the agent has closed every copy of the other end
-        return data
+        return chunk
 
     def rest(self, buffer: OutputBuffer) -> None:
         """Collect the output of background jobs in `buffer` until `wake`."""
@@ -200,12 +206,12 @@ class Shell:
         DRAIN.watch(self._process, self._output_fd, buffer, limit)
 
     def wake(self) -> None:
-        """Leave the output to `read` from now on."""
+        """Stop the collection: from now on `read` takes the output."""
         DRAIN.release(self._output_fd)
 
-    def signal(self, number: int) -> None:
+    def signal(self, signal_number: int) -> None:
         """Send the shell a signal."""
-        self._process.signal(number)
+        self._process.signal(signal_number)
 
     def close(self) -> None:
         """End the shell; its background jobs live on with the sandbox. Idempotent."""
@@ -222,7 +228,7 @@ def _rewrite(fd: int, text: bytes) -> None:
 
 
 def _has_unread_data(fd: int) -> bool:
-    """Return whether there is something in a pipe."""
+    """Return whether a pipe holds unread data."""
     count = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
     return any(count)
 
@@ -239,12 +245,12 @@ def _enlarge(fd: int) -> None:
     try:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
     except OSError:
-        return  # an ordinary user's share of pipe memory is used up: the default size will do
+        return  # the user's quota of pipe memory is used up: the default size suffices
 
 
 # -- the lines of bash -----------------------------------------------------------------------------
 
-# `exec` without `builtin`, with which its redirections would not last.
+# ``exec`` without ``builtin``: with it, the redirections would not last.
 _EPILOGUE_TEXT = rb"""BASH_ARGV0=bash
 { \builtin : 200>&0; } 2>/dev/null || \exec </dev/null
 { \builtin : 200>&1; } 2>/dev/null || \exec >&195
@@ -260,17 +266,18 @@ case "${3#* }" in *f*) \builtin set -f ;; esac
 case "${3#* }" in *e*) \builtin set -e; \builtin return 0 ;; esac
 \builtin return "${3%% *}"
 """
-"""The file that is sourced with a report's kind and number and ``$? $-`` as arguments.
+"""The script that reports the shell's state. Its arguments are the report's kind and number, and
+``$? $-``.
 
-A stream that an action closed is open again in the next; a redirection stays. A shell that can read
-no further action ends. Bash writes line by line and each line wakes the reader: hence no
-`shopt -p`.
+The script reopens a stream that an action has closed; a redirection stays. A shell that can read no
+further action exits. Bash writes line by line and each line wakes the reader: hence no
+``shopt -p``.
 """
 
-# Traps that would fire for our own lines are reported and taken away until the next action; DEBUG
-# is last, as it would fire for the lines that set the others again. Of a
-# `$(` without its end, bash 5.2's parser remembers that it waits for a `)`, and would read, and
-# write, outside its buffer.
+# Traps that would fire for InterCode's own lines are reported and removed until the next action.
+# DEBUG is last, because it would fire for the lines that set the other traps again. After a ``$(``
+# without its end, bash 5.2's parser still waits for a ``)``, and would read and write outside its
+# buffer; ``eval ')'`` prevents this.
 _COLLECT = (
     rf"\builtin trap -p RETURN ERR DEBUG>&{STATUS};\builtin trap - DEBUG ERR RETURN;"
     r"\builtin set +exv;\builtin eval ')';}>/dev/null 2>&1;"
@@ -286,30 +293,30 @@ _COMPLAINTS = {
     1: re.compile(_NO_END, re.MULTILINE),
     2: re.compile(_NO_END + b"?" + _SAME_LINE, re.MULTILINE),
 }
-"""Exit code → the lines of bash's parser about an action that it cannot parse. An array without
-its end has an exit code of its own."""
+"""Exit code → the lines in which bash's parser rejects an action. An array without its end has a
+separate exit code."""
 
 
-def _run_line(number: int) -> bytes:
-    """Return the line that runs the action and reports it under that number."""
-    return f'{_SOURCE};{{ BASH_ARGV0="$? $-";{_COLLECT}{_REPORT} A {number} "$0"\n'.encode()
+def _run_line(action_number: int) -> bytes:
+    """Return the line that runs the action and reports its end under that number."""
+    return f'{_SOURCE};{{ BASH_ARGV0="$? $-";{_COLLECT}{_REPORT} A {action_number} "$0"\n'.encode()
 
 
-def _start_line(number: int, status: int) -> bytes:
-    """Return the shell's first line: make ready, source the state to restore, report."""
+def _start_line(action_number: int, status: int) -> bytes:
+    """Return the shell's first line: set traps and descriptors, restore the state, report."""
     exit_trap, timeout_trap = (
         f'{{ {_REPORT} {kind} 0 "$? $-"; }} >/dev/null 2>&1' for kind in "XT"
     )
     setup = f"exec {OUTPUT}>&1 {CONTROL}<&-; trap '{exit_trap}' EXIT; "
     setup += f"trap '{timeout_trap}; trap - EXIT; exit 124' {TIMEOUT_SIGNAL}"
     restore = f'{{ {_SOURCE};BASH_ARGV0="{status} $-";{_COLLECT}'
-    return f'{setup}; {restore}{_REPORT} A {number} "$0"\n'.encode()
+    return f'{setup}; {restore}{_REPORT} A {action_number} "$0"\n'.encode()
 
 
 def format_as_script(output: bytes, status: int) -> bytes:
-    """Return the output of an action with its syntax error as that of a script's line.
+    """Return an action's output with its syntax error in the same form as a script's.
 
-    Bash parses no further after one: earlier lines like it are a program's.
+    Bash parses nothing after a syntax error: similar lines before it are a program's output.
 
     Args:
         output: The output.
@@ -321,118 +328,122 @@ def format_as_script(output: bytes, status: int) -> bytes:
     *_, last_complaint = [None, *complaints.finditer(output)]
     if last_complaint is None:
         return output
-    lines = _LINE.sub(
-        b"bash: line ", last_complaint[0]
-    )  # a line that is quoted is the action's own
+    lines = _LINE.sub(b"bash: line ", last_complaint[0])  # a quoted line belongs to the action
     return output[: last_complaint.start()] + lines + output[last_complaint.end() :]
 
 
 # -- the report ------------------------------------------------------------------------------------
 
-_PROCESS = re.compile(rb"/proc/(\d{1,9}|\[0-9]\*)")  # itself, where it was not expanded
+_PROCESS = re.compile(rb"/proc/(\d{1,9}|\[0-9]\*)")  # or the pattern, if bash did not expand it
 _STATUS = re.compile(rb"\d{1,3}")
-_DEFAULTS = re.compile(rb"^trap -- - .*\n", re.MULTILINE)  # listed by bash in POSIX mode
+_DEFAULTS = re.compile(rb"^trap -- - .*\n", re.MULTILINE)  # bash lists these in POSIX mode
 
 _MAX_REPORT_BYTES = 1 << 26
-"""Bytes of a report; a flood on the channel costs the agent its report, and us no memory."""
+"""Maximum bytes of a report. A flood on the channel costs the agent its report, and the host no
+memory."""
 _MOST_FIELDS = 100_000
-"""Fields of a report, which has one for each process. More are a flood, each of them an object."""
+"""Maximum fields of a report, which has one for each process. Each field of a flood would be an
+object."""
 _LONGEST_OPTIONS = 1 << 12
-"""Bytes of the names of all options. Each name would be an object."""
+"""Maximum bytes of the names of all options: each name would be an object."""
 _LONGEST_PATH = 1 << 14
-"""Bytes of a directory's name. Bash can be in one that is longer than any call takes."""
+"""Maximum bytes of a directory's path. Bash can be in a directory whose path is too long for any
+system call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """One report. Bytes other than flags and directory are commands that recreate a state."""
+class StateReport:
+    """A report of the shell.
+
+    All byte fields except flags and directory contain commands that recreate a state.
+    """
 
     kind: str = "A"
-    """``A``: the action ended; ``X``: the shell is exiting; ``T``: it was told to."""
+    """``A``: the action ended; ``X``: the shell is exiting; ``T``: it exits on `TIMEOUT_SIGNAL`."""
     status: int = 0
     flags: bytes = b""
     """``$-``."""
     directory: bytes = b""
     pids: tuple[int, ...] = ()
-    """The processes of the sandbox but for process 1: the shell, background jobs, daemons."""
+    """Process ids in the sandbox, except process 1: the shell, background jobs, daemons."""
     shell_options: tuple[bytes, ...] = ()
     """The options of ``shopt`` that are on."""
     set_options: tuple[bytes, ...] = ()
     """The options of ``set -o`` that are on."""
     variables: bytes = b""
-    """Variables, the umask and traps."""
+    """Commands that set variables, the umask and traps."""
     functions: bytes = b""
-    """Functions, and aliases before them."""
+    """Commands that define aliases, then functions."""
     hooks: bytes = b""
-    """Traps on DEBUG, ERR and RETURN: they are set during actions only."""
+    """Traps on DEBUG, ERR and RETURN, which are set during actions only."""
     rest: tuple[bytes, ...] = ()
-    """Fields before the report: the answer of a shell that was asked."""
+    """Fields before the report: the shell's response to a question of `Shell.ask`."""
     script: bytes = b""
-    """Source that restores more of the state than there is here, if that was asked for."""
+    """Source that restores more of the state than the other fields have, on request."""
 
     @property
     def cwd(self) -> str:
-        """The shell's directory."""
+        """The shell's working directory."""
         return self.directory.decode("utf-8", "surrogateescape")
 
     @property
     def preamble(self) -> bytes:
-        """The hooks, and ``set -x`` and ``set -v`` if on: they go before the next action."""
+        """The hooks, and ``set -x`` and ``set -v`` if on, which precede the next action."""
         tracing = bytes(flag for flag in self.flags if flag in b"xv")
         return self.hooks + (b"\\builtin set -%s\n" % tracing if tracing else b"")
 
 
 class FrameReader:
-    """Finds the report with the expected number in the bytes of the status channel.
+    """Parser of the status channel, which finds the report with the expected number.
 
-    Anything else on the channel is the agent's doing and is skipped.
+    All other bytes on the channel come from the agent and are skipped.
     """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._numbers: tuple[bytes, ...] = ()
+        self._expected_numbers: tuple[bytes, ...] = ()
 
-    def expect(self, number: int) -> None:
-        """Wait for the action of that number, or for an exit, which has number 0."""
+    def expect(self, action_number: int) -> None:
+        """Expect the report of the action with that number, or of an exit, which has number 0."""
         self._buffer.clear()
-        self._numbers = (b"%d" % number, b"0")
+        self._expected_numbers = (b"%d" % action_number, b"0")
 
-    def add(self, data: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         """Append bytes of the channel."""
-        self._buffer += data
+        self._buffer += chunk
         if len(self._buffer) > _MAX_REPORT_BYTES:
             del self._buffer[: -_MAX_REPORT_BYTES // 2]
 
-    def take(self) -> Frame | None:
+    def take(self) -> StateReport | None:
         """Return the report, if it is complete."""
-        for number in self._numbers if self._buffer.endswith(b"\0") else ():
-            end = b"\0end\0" + number + b"\0"
+        for expected_number in self._expected_numbers if self._buffer.endswith(b"\0") else ():
+            end = b"\0end\0" + expected_number + b"\0"
             if self._buffer.endswith(end):
-                return self._parse(bytes(self._buffer[: -len(end)]), number)
+                return self._parse(bytes(self._buffer[: -len(end)]), expected_number)
         return None
 
     @staticmethod
-    def _parse(data: bytes, number: bytes) -> Frame | None:
-        if data.count(b"\0") > _MOST_FIELDS:
+    def _parse(content: bytes, expected_number: bytes) -> StateReport | None:
+        if content.count(b"\0") > _MOST_FIELDS:
             return None
-        *fields, variables, functions = data.split(b"\0")
+        *fields, variables, functions = content.split(b"\0")
         pids = []
         while fields and (match := _PROCESS.fullmatch(fields[-1])):
             pids.append(match[1])
             fields.pop()
-        if len(fields) < 8 or fields[-7] != number or not _STATUS.fullmatch(fields[-5]):
+        if len(fields) < 8 or fields[-7] != expected_number or not _STATUS.fullmatch(fields[-5]):
             return None
         hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
         if max(map(len, (flags, shell_options, set_options))) > _LONGEST_OPTIONS:
             return None
-        return Frame(
+        return StateReport(
             kind.decode(errors="replace"),
             int(status),
             flags,
             directory[:_LONGEST_PATH],
             tuple(int(pid) for pid in pids if pid.isdigit() and pid != b"1"),
             tuple(shell_options.split(b":")),
-            # Switched off while the processes were listed.
+            # The epilogue switches noglob off while it lists the processes.
             tuple(set_options.split(b":")) + ((b"noglob",) if b"f" in flags else ()),
             variables,
             functions,
@@ -443,7 +454,7 @@ class FrameReader:
 
 # -- the state of a new shell ----------------------------------------------------------------------
 
-# Options that make a shell useless or tell it apart from a new one: not carried over.
+# Options that make a shell useless or distinguish it from a new one are not restored.
 _UNRESTORED_OPTIONS = frozenset(
     b"errexit noexec xtrace verbose onecmd restricted monitor history histexpand".split()
 )
@@ -455,21 +466,23 @@ for option in ${SHELLOPTS//:/ }; do set +o $option; done; unset option"""
 
 
 def quote_word(text: bytes) -> bytes:
-    """Return a word of bash source that stands for a text."""
+    """Return a text as one quoted word of bash source."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
-def restore_script(frame: Frame) -> bytes:
-    """Return bash source that gives a new shell the reported state. Its errors are to be ignored.
+def restore_script(frame: StateReport) -> bytes:
+    """Return bash source that restores the reported state in a new shell; ignore its errors.
 
-    Commands that can call a function or an alias of the agent's come before these are there.
+    Commands that could call the agent's functions or aliases precede the definitions of these.
     """
     if frame.script:
         return frame.script
     if not frame.variables:
-        return b"SECONDS=0\n"  # it may have been started ahead, and waited
+        return b"SECONDS=0\n"  # the shell may have been started ahead, and waited
     aliases_on = b"expand_aliases" in frame.shell_options
-    shell_options = [o for o in frame.shell_options if o != b"expand_aliases"]
+    shell_options = [
+        shell_option for shell_option in frame.shell_options if shell_option != b"expand_aliases"
+    ]
     return b"\n".join(
         [
             b"cd -- " + quote_word(frame.directory),

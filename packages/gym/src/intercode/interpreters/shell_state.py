@@ -1,7 +1,7 @@
-"""The whole state of a shell, for a fork: what its reports do not have, and what is not carried.
+"""Complete state of a shell, for a fork: the parts that its reports lack, and the obstacles.
 
-From top to bottom: the question that a shell is asked, its answer (`UnreportedState`), the script
-that gives a fresh shell this state, its comparison with the one that came about, and the obstacles.
+The module has five parts: the question to a shell, its response (`UnreportedState`), the script
+that restores the state, the comparison of the restored state with the original, and the obstacles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from intercode.interpreters.shell import (
     OUTPUT,
     RESET_OPTIONS,
     STATUS,
-    Frame,
+    StateReport,
     quote_word,
 )
 from intercode_sandbox.base import Program
@@ -34,7 +34,7 @@ CARRIED = (
     "ulimits",
 )
 
-# Builtins only, and no name of the agent's is assigned to: the shell may go on after it.
+# Only builtins, and no assignment to a name of the agent: the shell may continue afterwards.
 QUESTION = rb"""{ \builtin printf '\0rest\0%s\0' "${!-}"
 \builtin test . -ef "${DIRSTACK-}" -a -x . || \builtin printf gone; \builtin printf '\0'
 \builtin ulimit -S -a; \builtin printf '\0'; \builtin ulimit -H -a; \builtin printf '\0'
@@ -46,26 +46,26 @@ QUESTION = rb"""{ \builtin printf '\0rest\0%s\0' "${!-}"
 
 @dataclass(frozen=True, slots=True)
 class UnreportedState:
-    """The answer: the parts of a shell's state that are in no report."""
+    """The response: the parts of a shell's state that are in no report."""
 
     last_job: bytes
-    """``$!``: the process id of the last background job, if there was one."""
+    """``$!``: the process id of the last background job; empty without one."""
     gone: bool
-    """Whether its directory cannot be entered again."""
+    """Whether its working directory cannot be entered again."""
     limits: bytes
-    """Commands that set its limits."""
+    """Commands that set its resource limits."""
     attributes: bytes
-    """Commands that export functions, or make them readonly."""
+    """Commands that export functions or make them read-only."""
     builtins: bytes
-    """Commands that switch builtins off, and that fill its tables."""
+    """Commands that disable builtins and fill the tables of ``hash`` and ``complete``."""
     directories: tuple[bytes, ...]
-    """The stack of directories."""
+    """The directory stack."""
     parameters: tuple[bytes, ...]
     """``$1``, ``$2``, …"""
 
     @classmethod
-    def of(cls, fields: Sequence[bytes]) -> UnreportedState | None:
-        """Read the fields that a shell has answered with; None: they are none."""
+    def parse(cls, fields: Sequence[bytes]) -> UnreportedState | None:
+        """Parse the fields of a shell's response; return None if it is malformed."""
         marker_index = max((n for n, name in enumerate(fields) if name == b"rest"), default=None)
         if (
             marker_index is None
@@ -110,15 +110,18 @@ def _attributes(listing: bytes) -> Iterator[bytes]:
 
 _VARIABLE = re.compile(rb"^declare -(\S+) ([^=\n]+)(=?)", re.MULTILINE)
 _KEPT_BY_BASH = frozenset(b"BASHOPTS SHELLOPTS UID EUID PPID".split())
-# Set elsewhere, or the end of a shell. The others come last: some change how the rest is read.
+# Options that are set elsewhere or would end a shell. All others are set last, because some change
+# how bash reads the rest.
 _UNRESTORED_OPTIONS = frozenset(b"errexit noexec onecmd posix restricted verbose xtrace".split())
 
 
-def script(frame: Frame, unreported_state: UnreportedState, initial_variables: bytes) -> bytes:
-    """Return bash source that gives a fresh shell the whole state. Its errors are to be ignored.
+def script(
+    frame: StateReport, unreported_state: UnreportedState, initial_variables: bytes
+) -> bytes:
+    """Return bash source that restores the whole state in a fresh shell; ignore its errors.
 
     Args:
-        frame: Its last report.
+        frame: The shell's last report.
         unreported_state: The rest of its state.
         initial_variables: The variables that a fresh shell reports.
     """
@@ -133,7 +136,8 @@ def script(frame: Frame, unreported_state: UnreportedState, initial_variables: b
                 for path in unreported_state.directories[:0:-1]
             ),
             RESET_OPTIONS,
-            # It switches options of shopt, and how the rest is read as the source would.
+            # POSIX mode switches options of shopt, and makes bash read the rest as the source shell
+            # would.
             b"set -o posix; shopt -u ${BASHOPTS//:/ }" if b"posix" in frame.set_options else b"",
             b"shopt -s " + b" ".join(options),
             *_unset_commands(initial_variables, frame.variables),
@@ -154,7 +158,7 @@ def script(frame: Frame, unreported_state: UnreportedState, initial_variables: b
 
 
 def _unset_commands(initial_variables: bytes, variables: bytes) -> Iterator[bytes]:
-    """Yield commands that take away what a fresh shell has, and the source has not any more."""
+    """Yield commands that remove a fresh shell's variables which the source shell lacks."""
     current_matches = {match[2]: match for match in _VARIABLE.finditer(variables)}
     for match in _VARIABLE.finditer(initial_variables):
         name, flags = match[2], match[1]
@@ -163,17 +167,18 @@ def _unset_commands(initial_variables: bytes, variables: bytes) -> Iterator[byte
             and current_matches[name][1] == flags
             and current_matches[name][3] == match[3]
         )
-        # Others have attributes that only bash can give: they are unset if they are gone.
+        # Other variables have attributes that only bash can set: they are unset only if the source
+        # lacks them.
         if name not in current_matches or (b"x" in flags and not is_same) or name == b"OLDPWD":
             yield b"unset -v " + name
     for name, match in current_matches.items():
         if name in _KEPT_BY_BASH and b"x" in match[1]:
             yield b"export " + name
     if (oldpwd_match := current_matches.get(b"OLDPWD")) is None or not oldpwd_match[3]:
-        yield b"unset -v OLDPWD"  # `cd` has set it
+        yield b"unset -v OLDPWD"  # ``cd`` has set the variable
 
 
-# -- what came about -------------------------------------------------------------------------------
+# -- the comparison --------------------------------------------------------------------------------
 
 _VOLATILE = frozenset(
     b"BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_COMMAND BASH_LINENO BASH_MONOSECONDS "
@@ -183,11 +188,11 @@ _VOLATILE = frozenset(
 )
 
 _POSIX_OPTIONS = frozenset((b"inherit_errexit", b"shift_verbose"))
-"""Options of shopt that come with ``set -o posix``; bash does not report all of its doings."""
+"""Options of shopt that ``set -o posix`` sets; bash does not report all of its effects."""
 
 
-def find_missing_part(expected_frame: Frame, actual_frame: Frame) -> str:
-    """Name the first part of a state that has not come about; empty: it is all there."""
+def find_missing_state(expected_frame: StateReport, actual_frame: StateReport) -> str:
+    """Return the first part of a state that was not restored; empty: all parts were."""
     if expected_frame.directory != actual_frame.directory:
         return "the directory"
     if (set(expected_frame.shell_options) ^ set(actual_frame.shell_options)) - _POSIX_OPTIONS:
@@ -219,12 +224,12 @@ _OWN_DESCRIPTORS = frozenset((OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS, 254, 25
 def obstacles(
     programs: Sequence[Program], shell: int | None, unreported_state: UnreportedState
 ) -> list[str]:
-    """List what no fork can have, in words.
+    """List in words the parts of a state that no fork can have.
 
     Args:
         programs: All programs of the sandbox.
         shell: The process id of the shell.
-        unreported_state: The rest of its state.
+        unreported_state: The part of its state that no report has.
     """
     reasons = [
         f"process {program.pid} ({program.name})" for program in programs if program.pid != shell
@@ -244,6 +249,6 @@ def obstacles(
 def _list_redirections(shell: Program) -> Iterator[str]:
     output = shell.descriptors.get(OUTPUT)
     expected_paths = {0: "/dev/null", 1: output, 2: output}
-    for number, path in sorted(shell.descriptors.items()):
-        if number not in _OWN_DESCRIPTORS and expected_paths.get(number) != path:
-            yield f"descriptor {number} of the shell, which leads to {path}"
+    for descriptor, path in sorted(shell.descriptors.items()):
+        if descriptor not in _OWN_DESCRIPTORS and expected_paths.get(descriptor) != path:
+            yield f"descriptor {descriptor} of the shell, which leads to {path}"

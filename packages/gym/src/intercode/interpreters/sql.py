@@ -1,17 +1,18 @@
-"""The SQL interpreter: an action is one statement or several, run in one session.
+"""SQL interpreter: an action is one or several statements, which run in one session.
 
-The session (`intercode.databases`) knows the engine; this module makes text of its results. State
-lives in the session: transactions, temporary tables and variables stay from action to action.
+The session (`intercode.databases`) knows the engine; this module renders its results as text. The
+session also holds the state: transactions, temporary tables and variables last from action to
+action.
 
-A result is shown as a compact, aligned table in which every value shows its type. Numbers stand to
-the right, ``NULL`` is written out. A text is in quotes where it could be taken for something else:
-if it looks like a number, like ``NULL`` or a truth value, is empty, begins or ends with a space, or
-begins with a quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` none at
-all. A text with control characters is written ``e'…'``, with escapes. No two values that an agent
-must tell apart look alike, unless they are cut.
+A result is shown as a compact, aligned table in which every value shows its type. Numbers are
+aligned to the right, and ``NULL`` is written out. An ambiguous text is in quotes: a text that looks
+like a number, ``NULL`` or a truth value, is empty, begins or ends with a space, or begins with a
+quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` no value. A text with
+control characters is written ``e'…'``, with escapes. Two values that an agent must distinguish
+never look alike, unless they are cut.
 
-Where a text has several lines, or is a long ``CREATE`` statement or the only value, the result is
-shown as records instead: a text of several lines stands there as it is.
+A result is shown as records instead if a text has several lines. A long text has the same effect if
+it is a ``CREATE`` statement or the only value. A text of several lines keeps its lines.
 """
 
 from __future__ import annotations
@@ -23,33 +24,41 @@ from collections.abc import Sequence
 from datetime import date, datetime, time as clock, timedelta
 from decimal import Decimal
 
-from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value
+from intercode.databases.base import (
+    ActionOutcome,
+    DatabaseSession,
+    Failure,
+    Row,
+    SavesSession,
+    StatementResult,
+    Value,
+)
 from intercode.errors import ForkError
 from intercode.interpreters.base import Execution, SavedState, wake_on_cancellation
 from intercode.interpreters.schema_commands import SchemaCommand, answer, parse_command
 from intercode_sandbox.base import OutputBuffer
 
 MAX_ROWS = 50
-"""Rows of a result that are shown."""
+"""Maximum rows of a result that are shown."""
 MAX_TABLES = 1000
-"""Tables, or columns of a table, that a schema command shows."""
+"""Maximum tables, or columns of a table, that a schema command shows."""
 _RESTARTED = (
     "the connection was restarted: its temporary tables, variables and open transaction are gone"
 )
 
 
 class SqlInterpreter:
-    """Runs SQL and shows results as tables.
+    """An `Interpreter` that runs SQL and shows results as tables.
 
     Args:
-        session: The session in which it runs; its opener closes it.
-        max_rows: Rows of each result that are shown. The number of all rows is always said.
-        dialect: sqlglot's name of the engine's language, for `schema_commands`; None: an action is
-            handed to the engine as it stands.
+        session: The session in which the actions run; its opener closes it.
+        max_rows: Rows of each result that are shown. The number of all rows is always reported.
+        dialect: sqlglot's name of the engine's dialect, for `schema_commands`; None: every action
+            goes to the engine unchanged.
     """
 
     def __init__(
-        self, session: Session, max_rows: int = MAX_ROWS, *, dialect: str | None = None
+        self, session: DatabaseSession, max_rows: int = MAX_ROWS, *, dialect: str | None = None
     ) -> None:
         self._session = session
         self._max_rows = max_rows
@@ -59,7 +68,7 @@ class SqlInterpreter:
         """Run one action; `info` has ``columns`` and ``rows`` of its last result, for the reward.
 
         Raises:
-            ActionError: The action holds a NUL.
+            ActionError: The action contains a NUL.
             DatabaseError: The engine failed.
         """
         start_time = time.monotonic()
@@ -76,17 +85,17 @@ class SqlInterpreter:
         )
 
     def save(self, lossy: bool = False) -> SavedState:
-        """Save the session's database and settings, where its engine is a library.
+        """Save the session's database and settings; only embedded engines support it.
 
         Raises:
-            ForkError: They cannot be carried; or the database is a server's.
+            ForkError: The state cannot be saved, or the database is on a server.
             DatabaseError: The engine failed.
         """
         if not isinstance(self._session, SavesSession):
-            raise ForkError("a session of a database server cannot be saved: use how='replay'")
+            raise ForkError("a session of a database server cannot be saved: use mode='replay'")
         saved_session = self._session.save(lossy)
 
-        def reopen() -> tuple[Session, SqlInterpreter]:
+        def reopen() -> tuple[DatabaseSession, SqlInterpreter]:
             session = saved_session.open()
             return session, SqlInterpreter(session, self._max_rows, dialect=self._dialect)
 
@@ -98,16 +107,16 @@ class SqlInterpreter:
         )
 
     def close(self) -> None:
-        """Do nothing: the session is the environment's."""
+        """Do nothing: the environment closes the session."""
 
     def _look(
         self, command: SchemaCommand, dialect: str, timeout: float | None, start_time: float
     ) -> Execution:
-        """Carry out a schema command. What it shows is never an answer, so it has no columns."""
-        outcomes: list[Outcome] = []
+        """Run a schema command. Its listing is never an answer, so it reports no columns."""
+        outcomes: list[ActionOutcome] = []
 
-        def run(sql: str) -> Outcome:
-            # All queries of a command share its time; an engine takes no limit of 0 for one.
+        def run(sql: str) -> ActionOutcome:
+            # All queries of a command share its time limit; an engine accepts no limit of 0.
             remaining_seconds = (
                 None if timeout is None else max(0.001, start_time + timeout - time.monotonic())
             )
@@ -119,7 +128,7 @@ class SqlInterpreter:
         with wake_on_cancellation(self._session.kill):
             listing = answer(command, dialect, run)
         text = listing if isinstance(listing, str) else self._render_outcome(listing, "")
-        failed = isinstance(listing, Outcome) and listing.failure is not None
+        failed = isinstance(listing, ActionOutcome) and listing.failure is not None
         buffer = OutputBuffer(self._session.limits.output)
         buffer.add(text.encode("utf-8", "surrogateescape"))
         events = {
@@ -135,27 +144,27 @@ class SqlInterpreter:
             seconds=time.monotonic() - start_time,
         )
 
-    def _render_outcome(self, outcome: Outcome, action: str) -> str:
-        parts = [_result(result) for result in outcome.results]
+    def _render_outcome(self, outcome: ActionOutcome, action: str) -> str:
+        blocks = [_result(result) for result in outcome.results]
         if outcome.failure is not None:
-            parts.append(_failure(outcome.failure, action))
-        text = "\n\n".join(parts)
+            blocks.append(_failure(outcome.failure, action))
+        text = "\n\n".join(blocks)
         limit = self._session.limits.output
-        if len(text) <= limit // 4:  # whatever its characters, it fits
+        if len(text) <= limit // 4:  # any characters fit, at 4 bytes each
             return text
         buffer = OutputBuffer(limit)
         buffer.add(text.encode("utf-8", "surrogateescape"))
         return buffer.getvalue().decode("utf-8", "replace") if buffer.truncated else text
 
 
-def _result(result: Result) -> str:
+def _result(result: StatementResult) -> str:
     if result.columns:
-        show = render_records if has_long_text(result.rows) else render
-        return f"{show(result.columns, result.rows)}\n{_count(result)}"
+        render_rows = render_records if has_long_text(result.rows) else render
+        return f"{render_rows(result.columns, result.rows)}\n{_count(result)}"
     return "ok" if result.affected_rows is None else f"ok, {_rows(result.affected_rows)} changed"
 
 
-def _count(result: Result) -> str:
+def _count(result: StatementResult) -> str:
     row_count = len(result.rows)
     if result.total is None:
         return f"(the first {row_count} of more rows than were counted)"
@@ -177,8 +186,10 @@ def _failure(failure: Failure, action: str) -> str:
     return f"{text} (line {line}, column {column})"
 
 
-def _info(outcome: Outcome) -> dict[str, object]:
-    last_result = outcome.results[-1] if outcome.results and outcome.failure is None else Result()
+def _info(outcome: ActionOutcome) -> dict[str, object]:
+    last_result = (
+        outcome.results[-1] if outcome.results and outcome.failure is None else StatementResult()
+    )
     info: dict[str, object] = {"columns": len(last_result.columns)}
     if last_result.columns:
         info["rows"] = last_result.total
@@ -194,11 +205,11 @@ def _info(outcome: Outcome) -> dict[str, object]:
 # -- tables ----------------------------------------------------------------------------------------
 
 MAX_CELL = 200
-"""Characters of a value that are shown in a table."""
+"""Maximum characters of a value in a table."""
 MAX_TEXT = 4000
-"""Characters of a value that are shown in a record."""
+"""Maximum characters of a value in a record."""
 MAX_RULE = 100
-"""Columns of the rule below the names: of a terminal, and not of the widest value."""
+"""Maximum columns of the rule below the names: a terminal's width, not that of the widest value."""
 _MAX_BYTES = 32
 _MISTAKABLE = re.compile(
     r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|[xe]?'.*|\s.*|.*\s|",
@@ -206,7 +217,7 @@ _MISTAKABLE = re.compile(
 )
 _CREATE = re.compile(r"\s*CREATE\s", re.IGNORECASE)
 _LINES = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f]*")
-"""Text whose only control characters are the ends of lines, and tabs."""
+"""Text whose only control characters are line ends and tabs."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROLS = {number: repr(chr(number))[1:-1] for number in [*range(32), 127]}
 _CONTROLS[ord("\\")] = "\\\\"
@@ -214,10 +225,10 @@ _NUMBERS = {int, float, Decimal}
 
 
 def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return the table: a line of names, a rule, and a line for each row."""
+    """Return a table: a line of names, a rule, and a line for each row."""
     padded_columns = []
-    for number, name in enumerate(columns):
-        values = [row[number] for row in rows]
+    for column_index, name in enumerate(columns):
+        values = [row[column_index] for row in rows]
         texts = [_cut(name.translate(_CONTROLS)), *map(render_value, values)]
         padded_columns.append(_pad_column(texts, to_the_right=_are_numbers(values)))
     lines = [" | ".join(cells).rstrip() for cells in zip(*padded_columns, strict=True)]
@@ -226,13 +237,16 @@ def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def has_long_text(rows: Sequence[Row]) -> bool:
-    """Tell whether a result has a text of several lines, or one that a table would cut."""
-    only = len(rows) == 1 and len(rows[0]) == 1
+    """Return whether a result has a text of several lines, or a text that a table would cut.
+
+    A long text counts only if it is the result's only value or a ``CREATE`` statement.
+    """
+    is_single_value = len(rows) == 1 and len(rows[0]) == 1
     return any(
         isinstance(value, str)
         and (
             _has_lines(value)
-            or (len(value) > MAX_CELL and (only or _CREATE.match(value) is not None))
+            or (len(value) > MAX_CELL and (is_single_value or _CREATE.match(value) is not None))
         )
         for row in rows
         for value in row
@@ -244,22 +258,22 @@ def _has_lines(value: str) -> bool:
 
 
 def render_records(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return the rows one below the other; a text of several lines as it is.
+    """Return the rows one below the other; a text of several lines keeps its lines.
 
-    A single column has its name and a rule above, and a rule between its values. The values of
-    several columns stand behind their names.
+    A single column has its name and a rule above, and a rule between its values. With several
+    columns, each value follows its column's name.
     """
     names = [_cut(name.translate(_CONTROLS)) for name in columns]
     if len(names) == 1:
         rule = "-" * min(MAX_RULE, max(_width(names[0]), 3))
         return "\n".join([names[0], *(f"{rule}\n{_full_text(value)}" for (value,) in rows)])
-    parts = []
-    for number, row in enumerate(rows, 1):
-        parts.append(f"-- row {number} --")
+    lines = []
+    for row_number, row in enumerate(rows, 1):
+        lines.append(f"-- row {row_number} --")
         for name, value in zip(names, row, strict=True):
             separator = "\n" if isinstance(value, str) and _has_lines(value) else " "
-            parts.append(f"{name}:{separator}{_full_text(value)}")
-    return "\n".join(parts)
+            lines.append(f"{name}:{separator}{_full_text(value)}")
+    return "\n".join(lines)
 
 
 def _full_text(value: Value) -> str:
@@ -271,7 +285,7 @@ def _full_text(value: Value) -> str:
 
 
 def render_value(value: Value) -> str:
-    """Return one value as it stands in a table."""
+    """Return the text of one value in a table."""
     if type(value) is int:
         return str(value)
     if isinstance(value, str):
@@ -301,7 +315,7 @@ def render_value(value: Value) -> str:
 
 def _text(value: str) -> str:
     if value.isascii() and value.isalpha() and value[0] not in "nNtTfFiI":
-        return _cut(value)  # the usual case, quickly
+        return _cut(value)  # fast path for the usual case
     if _CONTROL.search(value):
         return _cut("e'" + value.translate(_CONTROLS).replace("'", "''") + "'")
     if _MISTAKABLE.fullmatch(value):
@@ -320,7 +334,7 @@ def _cut(text: str, max_length: int = MAX_CELL) -> str:
 
 
 def _are_numbers(values: Sequence[Value]) -> bool:
-    """Return whether there are numbers among the values, and nothing else but NULL."""
+    """Return whether the values are numbers or NULL, with at least one number."""
     kinds = set(map(type, values))
     kinds.discard(type(None))
     return bool(kinds) and kinds <= _NUMBERS
@@ -335,8 +349,8 @@ def _pad_column(texts: Sequence[str], to_the_right: bool) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Return the columns that a terminal takes for a text."""
+    """Return the width of a text in terminal columns."""
     if text.isascii():
         return len(text)
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
+    wide_count = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide_count - sum(unicodedata.combining(character) != 0 for character in text)

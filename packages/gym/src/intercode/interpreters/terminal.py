@@ -1,7 +1,8 @@
-"""A terminal in a sandbox: a shell that reads keys, and the screen that it draws.
+"""Terminal of a sandbox: a shell that reads keys, and the screen that the shell draws.
 
-The kernel's terminal is the sandbox's; the screen is drawn out here by `pyte`, from bytes that are
-as hostile as the programs there. It answers nothing, and one look draws a bounded number of bytes.
+The kernel's terminal belongs to the sandbox. The host draws the screen with `pyte`, from bytes that
+are as hostile as the programs in the sandbox. The screen sends nothing back to the programs, and
+one look draws a bounded number of bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
 from intercode.interpreters.base import cancellation_fd
-from intercode_sandbox.base import HasTerminals, SandboxBackend
+from intercode_sandbox.base import SandboxBackend, SupportsTerminals
 from intercode_sandbox.ownership import register_release
 
 if TYPE_CHECKING:
@@ -28,40 +29,41 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 24, 80
 _START = """exec 0<>"$0" 1>&0 2>&0; export PS1='\\w\\$ '; exec bash --norc --noprofile -i"""
-# Without these, bash and less would leave a file of their history.
+# Without these variables, bash and less would write history files.
 _ENV = {"TERM": "linux", "HISTFILE": "", "LESSHISTFILE": "-"}
 _QUIET_SECONDS = 0.15
-"""The time without output after which the screen is looked at."""
+"""Seconds without output after which the screen is read."""
 _ECHO_SECONDS = 1.0
-"""The time in which what was typed is to show anything."""
+"""Seconds within which typed keys should show an effect."""
 _BUSY_SECONDS = 2.0
-"""The time after which a program that draws without end is looked at."""
+"""Seconds after which the screen of a program that draws without end is read."""
 _MAX_DRAWN_BYTES = 1 << 18
-"""Bytes that are drawn at one look; a program that writes more waits for the next."""
+"""Bytes that are drawn at one look; further output waits for the next look."""
 _CHUNK = 1 << 8
-"""Bytes between two looks at the clock: five may redraw the whole screen, in milliseconds."""
-_TIOCGPTN, _TIOCSPTLCK = 0x80045430, 0x40045431  # Python has no names for them
+"""Bytes between two checks of the clock: five bytes may redraw the whole screen, in
+milliseconds."""
+_TIOCGPTN, _TIOCSPTLCK = 0x80045430, 0x40045431  # Python has no names for these ioctls
 
 
 @dataclass(frozen=True, slots=True)
 class ScreenView:
-    """The screen at one time."""
+    """The screen at one moment."""
 
     text: str
-    """The lines of the screen, without blanks at their ends and blank lines at the end."""
+    """Lines of the screen, without trailing blanks and trailing blank lines."""
     cursor: tuple[int, int]
     """Row and column, from 1."""
     busy: bool = False
-    """Whether more was still being written."""
+    """Whether a program was still writing."""
     ended: bool = False
     """Whether the shell has ended."""
 
 
 def check_installed() -> None:
-    """Check that screens can be drawn.
+    """Check that the package that draws screens is installed.
 
     Raises:
-        UsageError: They cannot.
+        UsageError: The package pyte is not installed.
     """
     try:
         import pyte  # noqa: F401
@@ -72,7 +74,7 @@ def check_installed() -> None:
 
 
 class Screen:
-    """The content of a terminal after some bytes, whatever they are."""
+    """The content of a terminal after arbitrary bytes."""
 
     def __init__(self) -> None:
         import pyte
@@ -81,52 +83,52 @@ class Screen:
         self._stream: pyte.Stream = pyte.Stream(self._screen)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def draw(self, data: bytes) -> None:
-        """Draw some bytes."""
+    def draw(self, content: bytes) -> None:
+        """Draw bytes on the screen."""
         import pyte
 
-        text = self._decoder.decode(data)
-        if not text.isascii():  # pyte takes quadratic time for many marks in one place
-            text = "".join(piece for piece in text if not unicodedata.combining(piece))
+        text = self._decoder.decode(content)
+        if not text.isascii():  # many combining marks in one cell cost pyte quadratic time
+            text = "".join(character for character in text if not unicodedata.combining(character))
         leading_text, *sequences = text.split("\x1b")
-        for part in (leading_text, *("\x1b" + piece for piece in sequences)):
+        for chunk in (leading_text, *("\x1b" + character for character in sequences)):
             try:
-                self._stream.feed(part)
+                self._stream.feed(chunk)
             except Exception:  # noqa: BLE001 - some malformed sequences raise any of them
                 self._stream = pyte.Stream(self._screen)
 
     def look(self, *, busy: bool = False, ended: bool = False) -> ScreenView:
-        """Return it as text."""
+        """Return the screen as text, with these flags."""
         rows = [self._screen.buffer[row] for row in range(ROWS)]
-        lines = ["".join(row[x].data for x in range(COLUMNS)).rstrip() for row in rows]
+        lines = ["".join(row[column].data for column in range(COLUMNS)).rstrip() for row in rows]
         screen_cursor = self._screen.cursor
         cursor = min(screen_cursor.y, ROWS - 1) + 1, min(screen_cursor.x, COLUMNS - 1) + 1
         return ScreenView("\n".join(lines).rstrip("\n"), cursor, busy, ended)
 
 
 class Terminal:
-    """A terminal with an interactive bash, in the image's directory.
+    """A terminal with an interactive bash, in the image's working directory.
 
     Args:
-        sandbox: The place.
-        seconds: The time within which its prompt is to be seen.
+        sandbox: The sandbox, which supports terminals (`HasTerminals`).
+        seconds: Seconds to wait for the first prompt.
 
     Raises:
-        OSError: There is no terminal or no bash to be had in the sandbox.
+        OSError: The sandbox has no terminal or no bash.
         SandboxError: The sandbox failed.
     """
 
     def __init__(self, sandbox: SandboxBackend, seconds: float) -> None:
         self._sandbox = sandbox
-        assert isinstance(sandbox, HasTerminals)  # its interpreter has checked
+        assert isinstance(sandbox, SupportsTerminals)  # checked by the interpreter
         self._master = sandbox.terminal()
         self._release = register_release(self, os.close, self._master)
         try:
-            number = struct.unpack("=i", fcntl.ioctl(self._master, _TIOCGPTN, bytes(4)))[0]
+            terminal_number = struct.unpack("=i", fcntl.ioctl(self._master, _TIOCGPTN, bytes(4)))[0]
             fcntl.ioctl(self._master, _TIOCSPTLCK, bytes(4))
             size = struct.pack("=HHHH", ROWS, COLUMNS, 0, 0)
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
-            argv = ("bash", "-c", _START, f"/dev/pts/{number}")
+            argv = ("bash", "-c", _START, f"/dev/pts/{terminal_number}")
             self._process = sandbox.popen(argv, channels={}, env=_ENV)
         except BaseException:
             self._release()
@@ -139,41 +141,43 @@ class Terminal:
             raise
 
     def send(self, keys: bytes) -> int:
-        """Type; returns how many bytes of it the terminal has taken."""
-        with suppress(OSError):  # no program reads, or none is left
+        """Type keys; return how many bytes the terminal has accepted."""
+        with suppress(OSError):  # no program reads, or no program is left
             return os.write(self._master, keys)
         return 0
 
-    def look(self, seconds: float, *, typed: bool = False) -> ScreenView:
+    def look(self, seconds: float, *, has_sent_keys: bool = False) -> ScreenView:
         """Return the screen as soon as nothing was drawn for a moment.
 
         Args:
-            seconds: How long to wait at most.
-            typed: Whether keys were sent, which are to show something soon.
+            seconds: Longest wait.
+            has_sent_keys: Whether keys were sent, whose effect should show soon.
 
         Raises:
             SandboxError: The sandbox has ended.
         """
-        with cancellation_fd() as wakes:
-            return self._look(min(seconds, _ECHO_SECONDS) if typed else seconds, seconds, wakes)
+        with cancellation_fd() as wake_fd:
+            return self._look(
+                min(seconds, _ECHO_SECONDS) if has_sent_keys else seconds, seconds, wake_fd
+            )
 
-    def _look(self, patience: float, seconds: float, wakes: int | None) -> ScreenView:
+    def _look(self, patience: float, seconds: float, wake_fd: int | None) -> ScreenView:
         poll = select.poll()
-        for fd in (self._master, self._process.exit_fd, wakes):
+        for fd in (self._master, self._process.exit_fd, wake_fd):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
         deadline, drawn_bytes = time.monotonic() + seconds, 0
         while ready_fds := {fd for fd, _ in poll.poll(patience * 1000)}:
-            if wakes in ready_fds:
+            if wake_fd in ready_fds:
                 break
-            data = self._read() if self._master in ready_fds else b""
-            if not data:
-                self._sandbox.processes()  # it may have ended with all of it
+            chunk = self._read() if self._master in ready_fds else b""
+            if not chunk:
+                self._sandbox.processes()  # raises if the sandbox has ended
                 return self._screen.look(ended=True)
             if not drawn_bytes:
                 deadline = min(deadline, time.monotonic() + _BUSY_SECONDS)
-            self._screen.draw(data)
-            drawn_bytes += len(data)
+            self._screen.draw(chunk)
+            drawn_bytes += len(chunk)
             if drawn_bytes > _MAX_DRAWN_BYTES or time.monotonic() > deadline:
                 return self._screen.look(busy=True)
             patience = _QUIET_SECONDS
@@ -182,10 +186,10 @@ class Terminal:
     def _read(self) -> bytes:
         try:
             return os.read(self._master, _CHUNK)
-        except OSError:  # no program has it open any more
+        except OSError:  # no program has the terminal open any more
             return b""
 
     def close(self) -> None:
-        """End the shell, and hang up."""
+        """End the shell and hang up the terminal."""
         self._process.close()
         self._release()

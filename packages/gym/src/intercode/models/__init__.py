@@ -1,4 +1,8 @@
-"""Language models: one contract, a client for each protocol, and the frame around their calls."""
+"""Language models: the model protocol, a client for each API, and the limits around calls.
+
+`get_model` returns a model by name. `intercode.models.base` defines the protocols `Model` and
+`Client`. `intercode.models.remote` adds cache, budget, rate limit and retries to every client.
+"""
 
 from __future__ import annotations
 

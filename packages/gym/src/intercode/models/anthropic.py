@@ -1,4 +1,7 @@
-"""Anthropic's models, by Anthropic's own SDK: the client, then the protocol as data."""
+"""The client of Anthropic's models, which uses Anthropic's SDK.
+
+`encode` and `decode` convert requests and responses of the protocol ``messages``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     import anthropic as sdk_types
 
 MOST_TOKENS = 4096
-"""The limit of a reply where the settings have none: the protocol wants one."""
+"""Default token limit of a reply without one in the settings: the protocol requires a limit."""
 
 
 class AnthropicClient:
@@ -25,7 +28,7 @@ class AnthropicClient:
     Args:
         model: Anthropic's name of the model.
         base_url: The server's URL, without ``/v1``.
-        key: The secret.
+        key: The API key.
         timeout: Seconds for which the server may be silent.
     """
 
@@ -43,17 +46,17 @@ class AnthropicClient:
         return f"AnthropicClient({self.model!r}, {self.endpoint!r})"
 
     def send(self, request: Request) -> Answer:
-        """Make one call."""
+        """Send one request; see `Client.send`."""
         create: Any = self._sdk.messages.with_raw_response.create
         body = encode(request)
         sdk_arguments = {name: body.pop(name) for name in ("max_tokens", "messages")}
         with self._errors:
-            # Each call has the timeout, or the SDK would refuse long replies unasked.
+            # Without a timeout on each call, the SDK refuses requests for long replies by itself.
             response = create(
                 model=self.model, extra_body=body, timeout=self._timeout, **sdk_arguments
             )
-            data = self._errors.read(response.http_response.content)
-        return decode(data)
+            response_body = self._errors.read(response.http_response.content)
+        return decode(response_body)
 
     def close(self) -> None:
         """Close all connections."""
@@ -61,19 +64,20 @@ class AnthropicClient:
 
 
 def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicClient:
-    """Make the client of Anthropic, or of its stand-in at ``ANTHROPIC_BASE_URL``."""
+    """Return the client of Anthropic, or of the compatible server at ``ANTHROPIC_BASE_URL``."""
     name, provider = f"anthropic/{model}", PROVIDERS["anthropic"]
     wire.require_sdk("anthropic", provider.key, name)
     url, key = provider.locate(name, base_url)
-    # The SDK adds ``/v1`` itself; OpenAI's does not, so that many give it.
+    # Anthropic's SDK adds ``/v1`` itself. OpenAI's does not, so users often include it.
     return AnthropicClient(model, url.removesuffix("/v1"), key, timeout)
 
 
 def encode(request: Request) -> dict[str, Any]:
-    """Return the parameters of ``messages``.
+    """Return the request parameters of ``messages``.
 
-    System messages go into a field of their own. Neighbours of one speaker become one message, as
-    speakers must take turns; results of tools are the user's. There is no seed.
+    System messages are joined into the separate field ``system``. Adjacent messages of one speaker
+    are merged, because the protocol requires alternating speakers. Tool results belong to the user.
+    The protocol has no seed, so `Settings.seed` is ignored.
     """
     settings = request.settings
     system = "\n\n".join(m.content for m in request.messages if m.role == "system")
@@ -106,7 +110,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
         call = message.call_id or ""
         return [{"type": "tool_result", "tool_use_id": call, "content": text}]
-    # A text of nothing but blanks is refused, and so is one that ends an assistant's turn in them.
+    # The server refuses blank texts, and an assistant's message that ends in blanks.
     text = text.rstrip() if message.role == "assistant" else text
     blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
     blocks += [
@@ -116,20 +120,20 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     return blocks or [{"type": "text", "text": "(nothing)"}]
 
 
-def decode(data: dict[str, Any]) -> Answer:
-    """Read an answer.
+def decode(response_body: dict[str, Any]) -> Answer:
+    """Decode the JSON of a response.
 
     Raises:
-        AttemptError: The answer has nothing that can be used.
+        AttemptError: The response has no usable content.
     """
-    content = data.get("content")
+    content = response_body.get("content")
     if not isinstance(content, list):
         raise wire.unusable_answer("the answer has no content")
     blocks = [block for block in content if isinstance(block, dict)]
     text = wire.extract_text([block for block in blocks if block.get("type") == "text"])
     calls = _calls([block for block in blocks if block.get("type") == "tool_use"])
-    finish = wire.finish(data.get("stop_reason"), bool(calls))
-    return Answer(text, calls, _usage(data), wire.extract_model(data), finish)
+    finish = wire.finish(response_body.get("stop_reason"), bool(calls))
+    return Answer(text, calls, _usage(response_body), wire.extract_model(response_body), finish)
 
 
 def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
@@ -143,8 +147,8 @@ def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     )
 
 
-def _usage(data: dict[str, Any]) -> Usage | None:
-    usage = data.get("usage")
+def _usage(response_body: dict[str, Any]) -> Usage | None:
+    usage = response_body.get("usage")
     if not isinstance(usage, dict):
         return None
     input_tokens, output_tokens = (
@@ -153,7 +157,7 @@ def _usage(data: dict[str, Any]) -> Usage | None:
     )
     if input_tokens is None or output_tokens is None:
         return None
-    # Anthropic counts the tokens of its cache apart.
+    # Anthropic's `input_tokens` excludes the tokens of its cache.
     cached_tokens = wire.tokens(usage, "cache_read_input_tokens") or 0
     cache_write_tokens = wire.tokens(usage, "cache_creation_input_tokens") or 0
     return Usage(input_tokens + cached_tokens + cache_write_tokens, output_tokens, cached_tokens)

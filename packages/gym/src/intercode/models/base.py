@@ -1,8 +1,8 @@
-"""The contracts of models and of clients, and the plain data that they exchange.
+"""The protocols of models and clients, and the plain data that they exchange.
 
-A `Model` answers dialogues. A `Client` makes a single call to a single provider, without a second
-try; `intercode.models.remote` puts cache, budget, pace, retries and cost around it, the same for
-all providers. So a client is small, also one of a reader's own.
+A `Model` answers dialogues. A `Client` makes a single call to a single provider, without retries.
+`intercode.models.remote` adds cache, budget, rate limit, retries and cost, equally for all
+providers. Clients are therefore small, including user-defined ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "tool_calls", "filter"]
 
 MESSAGE_OVERHEAD = 16
-"""Upper bound of the tokens that a chat template puts around a message."""
+"""Upper bound of the tokens that a chat template adds to each message."""
 TOOLS_OVERHEAD = 1024
-"""Upper bound of the tokens of a provider's own prompt where tools are offered."""
+"""Upper bound of the tokens of a provider's hidden prompt for requests with tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Message:
     Attributes:
         role: The speaker.
         content: The text.
-        tool_calls: The calls that an assistant asked for.
-        call_id: The call that a message of role ``tool`` answers.
+        tool_calls: The tool calls of an assistant's message.
+        call_id: The id of the call that a message of role ``tool`` answers.
     """
 
     role: Role
@@ -41,18 +41,18 @@ class Message:
 
 
 def tool_as_openai(tool: Tool) -> dict[str, Any]:
-    """Return a tool as the chat completions of OpenAI have it."""
+    """Return a tool in the format of OpenAI's chat completions."""
     function = {"name": tool.name, "description": tool.description}
     return {"type": "function", "function": {**function, "parameters": dict(tool.parameters)}}
 
 
 def as_openai(message: Message) -> dict[str, Any]:
-    """Return a message as the chat completions of OpenAI have it."""
+    """Return a message in the format of OpenAI's chat completions."""
     payload: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "tool":
         payload["tool_call_id"] = message.call_id or ""
     if message.tool_calls:
-        # Arguments that were no JSON are so now: servers that read them refuse the dialogue else.
+        # Arguments are always serialised as JSON: some servers refuse a dialogue with other text.
         payload["tool_calls"] = [
             {
                 "id": call.call_id,
@@ -66,11 +66,11 @@ def as_openai(message: Message) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sampling settings. ``None`` leaves a setting to the model.
+    """Sampling settings; ``None`` selects the model's default.
 
     Attributes:
-        trace: Whether the server is asked for the token ids of prompt and reply, and for the
-            log-probabilities. Servers of one's own tell them, as vLLM does.
+        trace: Whether requests ask for the token ids of prompt and reply, and for the
+            log-probabilities. Self-hosted servers such as vLLM return them.
     """
 
     temperature: float | None = 0.0
@@ -81,21 +81,22 @@ class Settings:
     trace: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """Return the settings as records have them: `trace` only if it is on."""
+        """Return the settings in the form of records: with `trace` only if it is set."""
         fields = asdict(self)
-        if not self.trace:  # what was recorded before there was such a thing stays equal
+        if not self.trace:  # keeps records and hashes equal to those from before `trace` existed
             del fields["trace"]
         return fields
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """The tokens of a call as the server had them: no text was tokenized again for it.
+class TokenTrace:
+    """The token ids of a call from the server itself, not from a second tokenisation.
 
     Attributes:
-        prompt: Ids of the whole prompt, as the model saw it.
-        ids: Ids of the reply, as the model made them.
-        logprobs: The log-probability of each of `ids`; None if the server does not tell it.
+        prompt: The ids of the complete prompt that the model received.
+        ids: The ids of the reply that the model generated.
+        logprobs: The natural logarithm of the probability of each id in `ids`, in the same order;
+            None if the server does not report it.
     """
 
     prompt: tuple[int, ...]
@@ -103,8 +104,8 @@ class Trace:
     logprobs: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, prompt: object, ids: object, logprobs: object) -> Trace | None:
-        """Return the tokens that an answer tells, if they are whole; else None."""
+    def parse(cls, prompt: object, ids: object, logprobs: object) -> TokenTrace | None:
+        """Return the trace from a response's fields; None if prompt or reply ids are missing."""
         if not (_is_list_of(int, prompt) and _is_list_of(int, ids)):
             return None
         has_logprobs = _is_list_of((int, float), logprobs) and len(logprobs) == len(ids)  # type: ignore[arg-type]
@@ -118,12 +119,12 @@ def _is_list_of(kind: type | tuple[type, ...], values: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, as the provider counts them.
+    """Token counts from the provider.
 
     Attributes:
-        input_tokens: Tokens of the prompt, including those from the provider's cache.
+        input_tokens: Tokens of the prompt, including `cached_tokens`.
         output_tokens: Tokens of the reply, including hidden reasoning.
-        cached_tokens: Tokens of the prompt that the provider had in its cache.
+        cached_tokens: Tokens of the prompt that the provider read from its cache.
     """
 
     input_tokens: int = 0
@@ -145,20 +146,21 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's answer, and its cost.
+    """A model's answer with its cost.
 
     Attributes:
-        text: The text; may be empty where the model calls tools.
-        tool_calls: The calls that the model asks for.
-        usage: The tokens that were charged, as far as the provider says.
-        cost: US dollars; ``None`` where the price or the tokens are unknown.
-        model: The model that answered, as its provider names it.
-        finish: The reason why the reply ended: ``length`` is cut off, ``filter`` refused by the
-            provider.
-        cached: Whether the reply comes from our cache: no call was made, and it cost 0.
-        seconds: Duration of the call that answered, without waiting and retries.
-        retries: The number of calls that failed before it.
-        trace: Its tokens, where they were asked for and the server tells them.
+        text: The text; may be empty in a reply with tool calls.
+        tool_calls: The tool calls of the reply.
+        usage: The charged tokens, if the provider reports them; otherwise zeros.
+        cost: US dollars; ``None`` if the price or the token counts are unknown.
+        model: The provider's name of the model that answered.
+        finish: The reason for the end of the reply: ``length`` at the token limit, ``filter`` for a
+            refusal by the provider.
+        cached: Whether the reply comes from InterCode's cache; then no call was made and the cost
+            is 0.
+        seconds: Duration of the successful call, without waiting and retries.
+        retries: The number of failed calls before the successful one.
+        trace: The token ids, if they were requested and the server reports them.
     """
 
     text: str
@@ -170,11 +172,11 @@ class Reply:
     cached: bool = False
     seconds: float = 0.0
     retries: int = 0
-    trace: Trace | None = None
+    trace: TokenTrace | None = None
 
 
 class Model(Protocol):
-    """A language model. Several threads may call it at once."""
+    """A language model, which several threads may call at once."""
 
     name: str
 
@@ -187,16 +189,16 @@ class Model(Protocol):
         """Return the model's next message.
 
         Raises:
-            ContextLengthError: The dialogue is longer than the model takes.
-            BudgetError: The call might cost more than is left.
-            ModelUnavailableError: There was no answer, after all retries.
-            ModelError: The provider refused the request for good.
+            ContextLengthError: The dialogue exceeds the model's context length.
+            BudgetError: The call might cost more than the remaining budget.
+            ModelUnavailableError: No try returned an answer.
+            ModelError: The provider refused the request permanently.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to a model."""
+    """A request to a model: dialogue, settings and tools."""
 
     messages: tuple[Message, ...]
     settings: Settings = field(default_factory=Settings)
@@ -215,25 +217,25 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one call; `usage` is ``None`` where the server does not state it."""
+    """The result of one call; `usage` is ``None`` if the server does not report it."""
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage | None = None
     model: str = ""
     finish: Finish = "stop"
-    trace: Trace | None = None
+    trace: TokenTrace | None = None
 
 
 class AttemptError(Exception):
-    """A call without a usable answer, where another try may succeed.
+    """A failed call that a retry may repair.
 
-    It never leaves `intercode.models`.
+    The error never propagates out of `intercode.models`.
 
     Attributes:
-        retry_after: Seconds that the server asks callers to wait.
-        throttled: Whether the server was called too often.
-        charged: Whether the model may have worked, so that the provider may charge for the call.
+        retry_after: Seconds that the server asks callers to wait; None: not stated.
+        throttled: Whether the server refused the call for its rate limit.
+        charged: Whether the model may have run, so the provider may charge for the call.
         unreachable: Whether no server could be reached.
     """
 
@@ -254,7 +256,7 @@ class AttemptError(Exception):
 
 
 class Client(Protocol):
-    """One model of one provider.
+    """A connection to one model of one provider.
 
     Attributes:
         endpoint: Address and protocol of the server; part of the hash of a cached reply.
@@ -263,11 +265,11 @@ class Client(Protocol):
     endpoint: str
 
     def send(self, request: Request) -> Answer:
-        """Make one call. Several threads may do so at once.
+        """Send one request, without retries. Several threads may call this method at once.
 
         Raises:
-            AttemptError: There was no usable answer; another try may succeed.
-            ModelError: The provider refused the request for good.
+            AttemptError: The call returned no usable answer; a retry may succeed.
+            ModelError: The provider refused the request permanently.
         """
 
     def close(self) -> None:
@@ -276,19 +278,19 @@ class Client(Protocol):
 
 @runtime_checkable
 class SupportsStart(Protocol):
-    """An ability that a client may have in addition: its server is started by us, for us."""
+    """A client that starts its own server on this machine."""
 
     weights: str
     """The SHA-256 of the model's file, in hexadecimal."""
 
     def start(self, calls: int = 1) -> None:
-        """Start the server, unless it runs; the first call would do so, too.
+        """Start the server unless it runs; the first `send` also starts the server.
 
         Args:
-            calls: Calls that will be made at a time.
+            calls: The number of concurrent calls to expect.
 
         Raises:
-            UsageError: The server does not fit into the memory that is free.
+            UsageError: The free memory is too small for the server.
             ModelAccessError: The server cannot be started.
         """
 

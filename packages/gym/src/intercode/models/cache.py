@@ -1,7 +1,8 @@
-"""Replies on disk, under a hash of everything that they depend on.
+"""A cache of replies on disk, keyed by a hash of everything that determines a reply.
 
-Each reply is a file, written beside its place and moved there, so that readers see all of it or
-nothing, and writers that meet write equal files. A reply that cannot be read is requested again.
+Each reply is a file. A write creates a temporary file beside the target and renames it, so readers
+see a complete file or none. Concurrent writers of one key write equal files. An unreadable reply is
+requested again.
 """
 
 from __future__ import annotations
@@ -13,41 +14,41 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import UsageError
-from intercode.models.base import Reply, Request, Settings, ToolCall, Trace, Usage
+from intercode.models.base import Reply, Request, Settings, TokenTrace, ToolCall, Usage
 from intercode_sandbox.files import atomic_file, sha256
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""The version of the files' form; part of the hash."""
+"""The version of the file format; part of the hash."""
 
 
 def is_unseeded_sampling(settings: Settings) -> bool:
-    """Whether two calls are meant to give two answers: they are sampled, without a seed.
+    """Return whether equal calls may have different answers: sampling without a seed.
 
-    Such replies are not cached, or ten samples would be ten copies of the first.
+    Such replies are not cached, because ten samples would otherwise be ten copies of the first.
     """
     return settings.temperature != 0 and settings.seed is None
 
 
 def digest(model: str, endpoint: str, request: Request) -> str:
-    """Return the hash of everything that a reply depends on. No secret is part of it."""
+    """Return the hash of everything that determines a reply. The hash contains no secret."""
     request_facts = {**asdict(request), "settings": request.settings.facts()}
-    parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": request_facts}
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    key_facts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": request_facts}
+    text = json.dumps(key_facts, sort_keys=True, separators=(",", ":"))
     return sha256(text)
 
 
 class Cache:
-    """Replies in a folder, which any number of threads, processes and runs may share."""
+    """A cache of replies in a folder, which threads, processes and runs may share."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Create the folder if need be.
+        """Open the cache, and create its folder if missing.
 
         Raises:
             UsageError: The folder cannot be created.
         """
-        self.folder = Path(folder).absolute()  # an agent may change the working directory
+        self.folder = Path(folder).absolute()  # an agent's code may change the working directory
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -57,22 +58,22 @@ class Cache:
         return f"Cache({str(self.folder)!r})"
 
     def get(self, key: str) -> Reply | None:
-        """Return the reply, if it is there and whole."""
+        """Return the cached reply; None if the file is missing or damaged."""
         try:
-            data = json.loads(self._path(key).read_bytes())
-            return _reply(data)
+            entry = json.loads(self._path(key).read_bytes())
+            return _reply(entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # missing, cut off, or of another form
+            return None  # missing, truncated, or in another format
 
     def put(self, key: str, reply: Reply) -> None:
-        """Keep a reply. A failure is a warning only: the reply has been paid for."""
+        """Store a reply. A failure is only a warning, because the reply is already paid for."""
         path = self._path(key)
-        data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
+        content = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
         try:
             path.parent.mkdir(exist_ok=True)
             with atomic_file(path, parallel=True) as temporary_file:
-                temporary_file.touch(0o600)  # others have no business with dialogues
-                temporary_file.write_bytes(data)
+                temporary_file.touch(0o600)  # other users must not read the dialogues
+                temporary_file.write_bytes(content)
         except OSError as error:
             log.warning("the cache %s cannot be written to: %s", self.folder, error.strerror)
 
@@ -80,9 +81,9 @@ class Cache:
         return self.folder / key[:2] / f"{key}.json"
 
 
-def _reply(data: dict[str, Any]) -> Reply:
-    data["usage"] = Usage(**data["usage"])
-    data["tool_calls"] = tuple(ToolCall(**call) for call in data["tool_calls"])
-    if (trace := data.get("trace")) is not None:
-        data["trace"] = Trace.of(trace["prompt"], trace["ids"], trace["logprobs"])
-    return Reply(**data)
+def _reply(entry: dict[str, Any]) -> Reply:
+    entry["usage"] = Usage(**entry["usage"])
+    entry["tool_calls"] = tuple(ToolCall(**call) for call in entry["tool_calls"])
+    if (trace := entry.get("trace")) is not None:
+        entry["trace"] = TokenTrace.parse(trace["prompt"], trace["ids"], trace["logprobs"])
+    return Reply(**entry)

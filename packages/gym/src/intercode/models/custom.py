@@ -1,7 +1,7 @@
-"""Clients of a user's own: their factory, their methods and their answers are checked.
+"""User-defined clients, whose factory, methods and answers are validated.
 
-A factory's mistake is told before any episode; a call's mistake is an error of its episode that
-names the user's class, and not the agent that made the call.
+A faulty factory is reported before any episode. A faulty call is an error of its episode; the error
+names the user's class, not the agent that made the call.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from intercode.models.base import (
     Finish,
     Request,
     SupportsStart,
+    TokenTrace,
     ToolCall,
-    Trace,
     Usage,
 )
 from intercode_sandbox.interruption import is_handlers
@@ -35,7 +35,7 @@ _CLIENT = "a client has the text 'endpoint' and the methods send(request) and cl
 
 
 def is_own(factory: object) -> bool:
-    """Tell whether a factory of clients is a user's, and not InterCode's."""
+    """Return whether a client factory is user-defined, and not InterCode's."""
     module = getattr(factory, "__module__", None) or ""
     return module.partition(".")[0] != "intercode"
 
@@ -43,14 +43,14 @@ def is_own(factory: object) -> bool:
 def make_client(
     factory: ClientFactory, provider: str, model: str, *, base_url: str | None, timeout: float
 ) -> Client:
-    """Make a client by a user's factory.
+    """Construct a client by a user's factory, and validate it.
 
     Args:
         factory: The factory.
-        provider: The factory's name, for messages: ``path/to/file.py:make``.
+        provider: The factory's name for messages, such as ``path/to/file.py:make``.
         model: The model's name.
-        base_url: The server's URL.
-        timeout: Seconds of a call.
+        base_url: The server's URL; None: the factory's default.
+        timeout: Seconds for which the server may be silent.
 
     Raises:
         UsageError: The factory cannot be called or fails, or its result is not a client.
@@ -74,10 +74,10 @@ def make_client(
 
 
 class OwnClient:
-    """A user's client, whose answers are checked.
+    """A wrapper of a user-defined client that validates its answers.
 
     Args:
-        client: The client.
+        client: The user's client.
     """
 
     def __init__(self, client: Any) -> None:
@@ -89,16 +89,17 @@ class OwnClient:
         return repr(self._client)
 
     def send(self, request: Request) -> Answer:
-        """Make one call; see `Client.send`.
+        """Send one request; see `Client.send`.
 
         Raises:
-            ModelError: The user's method failed, or returned something else than an `Answer`.
+            AttemptError: The user's method reports a failure that a retry may repair.
+            ModelError: The user's method failed, or did not return a valid `Answer`.
         """
         try:
             answer = self._client.send(request)
         except (InterCodeError, AttemptError):
             raise
-        except BaseException as error:  # sys.exit() in a client ends its episode, and no run
+        except BaseException as error:  # sys.exit() in a client ends the episode, not the run
             if is_handlers(error):
                 raise
             raise ModelError(f"{self._name}.send raised {describe_error(error)}") from error
@@ -119,7 +120,7 @@ class OwnClient:
         )
 
     def close(self) -> None:
-        """Close the client; a failure at a run's end is logged, as all episodes are recorded."""
+        """Close the client. A failure is only logged: all episodes are recorded by then."""
         try:
             self._client.close()
         except BaseException as error:
@@ -129,14 +130,14 @@ class OwnClient:
 
 
 class OwnServer(OwnClient):
-    """A user's client that starts its server; see `SupportsStart`."""
+    """A wrapper of a user-defined client that starts its own server; see `SupportsStart`."""
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
         self.weights: str = client.weights
 
     def start(self, calls: int = 1) -> None:
-        """Start the server.
+        """Start the server; see `SupportsStart.start`.
 
         Raises:
             UsageError: The user's method failed.
@@ -152,10 +153,10 @@ class OwnServer(OwnClient):
 
 
 def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
-    """Name the reason why a function cannot be called so; empty: nothing speaks against it."""
+    """Return the reason why a function cannot be called with the arguments; empty if it can."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a function of C tells no signature
+    except (TypeError, ValueError):  # some C functions have no signature
         return ""
     call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
     if any(
@@ -172,7 +173,7 @@ def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
 
 
 def _client_flaw(client: Any) -> str:
-    """Name what a factory's result lacks to be a client; empty: nothing."""
+    """Return the reason why a factory's result is not a client; empty if it is valid."""
     if client is None or isinstance(client, type):
         return f"the result must be a client, not {_describe_value(client)}"
     if inspect.iscoroutine(client):
@@ -196,7 +197,7 @@ def _client_flaw(client: Any) -> str:
 
 
 def _answer_flaw(answer: Any) -> str:
-    """Name what is wrong in the result of a call; empty: nothing."""
+    """Return the reason why a call's result is not a valid `Answer`; empty if it is valid."""
     if not isinstance(answer, Answer):
         return f"it returned {_describe_value(answer)}"
     usage, calls = answer.usage, answer.tool_calls
@@ -206,7 +207,7 @@ def _answer_flaw(answer: Any) -> str:
         "usage": usage is None or (isinstance(usage, Usage) and _is_usage(usage)),
         "model": isinstance(answer.model, str),
         "finish": answer.finish in get_args(Finish),
-        "trace": answer.trace is None or isinstance(answer.trace, Trace),
+        "trace": answer.trace is None or isinstance(answer.trace, TokenTrace),
     }
     field_name = next((name for name, is_right in fields.items() if not is_right), None)
     return (
@@ -233,7 +234,7 @@ def _name(function: Any) -> str:
 
 
 def _describe_value(value: object) -> str:
-    """Show a value's beginning, and its type where its own text fails."""
+    """Return at most 100 characters of a value's ``repr``; if ``repr`` fails, the type's name."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - whatever a user's own class raises

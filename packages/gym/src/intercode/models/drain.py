@@ -1,7 +1,7 @@
-"""The end of a run after Ctrl-C, for its calls of models.
+"""Draining of model calls after Ctrl-C.
 
-A run handles Ctrl-C itself. Its `Drain` tells the calls of models that the run is to end: calls are
-made deep in agents, judges and gateways, on any thread.
+A run handles Ctrl-C itself. Its `Drain` propagates the interrupt to model calls, which happen deep
+in agents, judges and gateways, on any thread.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from intercode.errors import ModelUnavailableError
 
 
 class Drain:
-    """The end of a run after an interrupt: calls of models may end, and none waits or is repeated.
+    """The interrupt state of a run: after an interrupt, model calls neither wait nor retry.
+
+    Running calls may still finish.
 
     Attributes:
-        failed: Whether a call has failed since the interrupt. From then on no call begins, as the
-            server of the next one may be silent, too.
+        failed: Whether a call has failed since the interrupt. No call begins after a failure,
+            because the next call's server may not respond either.
     """
 
     def __init__(self) -> None:
@@ -27,15 +29,15 @@ class Drain:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether there was an interrupt."""
+        """Whether the run was interrupted."""
         return self._interrupt.is_set()
 
     def interrupt(self) -> None:
-        """Wake all that wait."""
+        """Interrupt the run, and wake all waiting calls."""
         self._interrupt.set()
 
     def check(self) -> None:
-        """Refuse a call.
+        """Refuse a new call if a call has failed since the interrupt.
 
         Raises:
             ModelUnavailableError: A call has failed since the interrupt.
@@ -46,17 +48,17 @@ class Drain:
             raise error
 
     def wait(self, seconds: float) -> None:
-        """Wait, at most until an interrupt."""
+        """Wait for a number of seconds, or until an interrupt."""
         self._interrupt.wait(seconds)
 
 
 _drains: list[Drain] = []
-"""Drains of the runs in progress; a signal concerns the process, so calls obey the latest one."""
+"""The drains of active runs. A signal concerns the whole process, so calls obey the latest."""
 
 
 @contextmanager
 def run_drain() -> Iterator[Drain]:
-    """Provide the drain of a run: calls that begin meanwhile obey it to their end."""
+    """Register and yield a run's drain; calls that begin in the block obey it to their end."""
     drain = Drain()
     _drains.append(drain)
     try:
@@ -66,5 +68,5 @@ def run_drain() -> Iterator[Drain]:
 
 
 def current_drain() -> Drain:
-    """Return the drain of the run in progress; without a run, one without an interrupt."""
+    """Return the drain of the active run; without a run, a new drain without an interrupt."""
     return next(reversed(_drains), None) or Drain()

@@ -1,6 +1,7 @@
-"""Secrets: from the environment, or from ``.env`` in the working directory; from nowhere else.
+"""API keys and base URLs from environment variables or ``.env`` in the working directory.
 
-They are handed to the clients; `intercode.redaction` keeps them out of all output and records.
+No other source is read. The keys are passed to clients; `intercode.redaction` removes them from all
+output and records.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from intercode.secrets import FILE, dotenv
 
 
 def find(name: str) -> str | None:
-    """Return a variable's value, from the environment or else from ``.env``; ``None`` if empty.
+    """Return a variable's value from the environment or, if missing, from ``.env``.
+
+    An empty value is equivalent to ``None``.
 
     Raises:
-        UsageError: The value cannot be a key or URL, and in a client's messages it would be
-            hard to find and hide.
+        UsageError: The value has characters that no key or URL has, such as a line break. In
+            messages of clients, such a value would be hard to find and redact.
     """
     value = os.environ.get(name, "").strip() or dotenv().get(name) or None
     if value and not (value.isascii() and value.isprintable()):
@@ -26,7 +29,11 @@ def find(name: str) -> str | None:
 
 
 def require(name: str, consumer: str) -> str:
-    """Return a key that must be there.
+    """Return a required key.
+
+    Args:
+        name: The environment variable.
+        consumer: The model or feature that needs the key, for the message.
 
     Raises:
         UsageError: The key is missing.
@@ -37,21 +44,28 @@ def require(name: str, consumer: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """Return a base URL, without a slash at its end, that may be shown and recorded.
+    """Validate a base URL, and return it without a trailing slash.
+
+    The returned URL contains no secret, so output and records may include it.
 
     Raises:
-        UsageError: The text is not a URL, or may hold a secret.
+        UsageError: The text is not an HTTP URL, or its user, query or fragment may hold a secret.
     """
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        url_parts = urlsplit(url)
+        usable = url_parts.scheme in {"http", "https"} and bool(url_parts.hostname)
     except ValueError:
         usable = False
     if not usable:
         raise UsageError("a base URL begins with http:// or https:// and a host")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+    if (
+        url_parts.username is not None
+        or url_parts.password is not None
+        or url_parts.query
+        or url_parts.fragment
+    ):
         raise UsageError(
-            f"the base URL of {parts.hostname} has a user, a query or a fragment, which would be "
+            f"the base URL of {url_parts.hostname} has a user, a query or a fragment, which would be "
             f"recorded: put keys in the environment or in {FILE}"
         )
     return url.rstrip("/")

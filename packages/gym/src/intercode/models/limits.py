@@ -1,6 +1,6 @@
-"""Limits of calls: how often they are made, what they may cost, and how long to wait between tries.
+"""Limits of model calls: rate limit, budget and retries.
 
-`RateLimit` and `Budget` may be shared by many models and threads; `Retry` is one model's own.
+Many models and threads may share a `RateLimit` or a `Budget`; a `Retry` belongs to one model.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ from intercode.models.base import Usage
 from intercode.models.drain import Drain, current_drain
 
 LONGEST_WAIT = 60.0
-"""Seconds of waiting where the server does not say how long."""
+"""Maximum wait in seconds before a retry if the server does not state one."""
 PATIENCE = 300.0
-"""Seconds of waiting that a server may ask for; a quota of a day is not waited for."""
+"""Maximum ``Retry-After`` in seconds that is obeyed; waiting for a daily quota is pointless."""
 FIRST_PAUSE = 1.0
-"""Seconds in which no call starts, after the first "too many" without ``Retry-After``: doubled six
-times, they outlast a quota of a minute."""
+"""Seconds without new calls after the first refusal for the rate without ``Retry-After``. Six
+doublings outlast a quota of one minute."""
 _MINUTE = 60.0
 _ROUNDING_TOLERANCE = 1e-9
 _NEGLIGIBLE_WAIT = 1e-6
-"""Seconds that are not worth a sleep, and might be lost in a clock's rounding."""
+"""Waits below this many seconds are skipped: a clock's rounding might lose them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The patience with a server: how long a call may take, and how often it is repeated.
+    """The retry policy of a model: timeout, number of retries and backoff.
 
     Attributes:
-        timeout: Seconds for which the server may be silent.
-        retries: The number of tries after the first one.
-        first_wait: Seconds before the second try; doubled from then on.
+        timeout: Seconds for which the server may be silent; above 0.
+        retries: The number of tries after the first; at least 0.
+        first_wait: Seconds before the second try, at least 0; doubled for each further try.
+
+    Raises:
+        UsageError: A value is out of range.
     """
 
     timeout: float = 300.0
@@ -51,41 +54,43 @@ class Retry:
             )
 
     def backoff(
-        self, failures: int, retry_after: float | None, chance: random.Random
+        self, failures: int, retry_after: float | None, random_source: random.Random
     ) -> float | None:
-        """Return the seconds to wait before the next try.
+        """Return the seconds to wait before the next try: exponential backoff with jitter.
 
-        Jitter keeps workers from coming back together.
+        The wait is ``min(LONGEST_WAIT, first_wait * 2 ** (failures - 1))`` times a random factor
+        from 0.5 to 1. With `retry_after`, the result is `retry_after` plus a tenth of that wait.
+        Jitter keeps workers from retrying at the same moment.
 
         Args:
-            failures: The number of calls that have failed, at least 1.
+            failures: The number of failed calls, at least 1.
             retry_after: Seconds that the server asks for; the wait is never shorter.
-            chance: The source of the jitter.
+            random_source: The random generator of the jitter.
 
         Returns:
-            ``None``: the server asks for more than `PATIENCE`.
+            The seconds; ``None`` if the server asks for more than `PATIENCE`.
         """
         base_wait = self.first_wait * 2.0 ** min(failures - 1, 30)
-        wait: float = min(LONGEST_WAIT, base_wait) * chance.uniform(0.5, 1.0)
+        wait: float = min(LONGEST_WAIT, base_wait) * random_source.uniform(0.5, 1.0)
         if retry_after is None:
             return wait
         return None if retry_after > PATIENCE else retry_after + wait * 0.1
 
 
 class RateLimit:
-    """The pace of calls to one provider.
+    """An adaptive rate limit for the calls to one provider.
 
-    With limits, calls are spaced evenly, so that no minute has more than the limit. When the
-    provider says "too many", no call starts for as long as the provider asks, or for a pause that
-    doubles until a call succeeds; and half as many calls as before are under way at once. Each
-    success lets this number grow again, by one in the time in which all of them succeed. A refused
-    call is the first to be tried again.
+    With configured limits, calls are spaced evenly, so no minute exceeds a limit. After a refusal
+    for the rate (HTTP 429), no call starts for the provider's ``Retry-After``. Without a
+    ``Retry-After``, the pause doubles until a call succeeds. A refusal also halves the number of
+    concurrent calls. Each success raises that number again: by one per round in which all
+    concurrent calls succeed. A refused call is retried before later calls.
 
     Args:
-        requests: Calls per minute.
-        tokens: Tokens per minute, of prompts and replies.
-        clock: Returns seconds, rising.
-        sleep: Waits; default: until an interrupt of the run, at most.
+        requests: Maximum calls per minute; None: no limit.
+        tokens: Maximum tokens per minute, of prompts and replies together; None: no limit.
+        clock: Returns monotonic seconds.
+        sleep: Waits for a number of seconds; None: a wait that an interrupt of the run ends.
 
     Raises:
         UsageError: A limit is not a positive number.
@@ -109,27 +114,28 @@ class RateLimit:
         self._calls_due = self._tokens_due = self._resume = -math.inf
         self._tickets, self._queue = itertools.count(), set[int]()
         self._active_calls, self._width = 0, math.inf
-        """Calls under way, and how many there may be."""
+        """The number of running calls, and its maximum (`_width`)."""
         self._pause = FIRST_PAUSE
 
     def ticket(self) -> int:
-        """Return a place in the queue, to be kept over all tries of a call."""
+        """Return a queue position, which a call keeps for all its tries."""
         return next(self._tickets)
 
     def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
-        """Wait until a call may start; end it with `release` or `refuse`.
+        """Wait until a call may start; the caller ends the call with `release` or `refuse`.
 
         Args:
-            tokens: The estimated tokens of the call; `release` corrects them.
-            ticket: The place in the queue: a call that was refused goes before later ones.
-            drain: The drain that the call obeys; default: that of the run in progress.
+            tokens: The estimated tokens of the call, which `release` corrects.
+            ticket: The queue position, by which a refused call precedes later ones; None: a new
+                ticket.
+            drain: The drain that the call obeys; None: that of the active run.
 
         Returns:
-            The moment of the start, by the clock.
+            The start time of the call, in seconds of `clock`.
 
         Raises:
-            ModelUnavailableError: The run was interrupted, and the call would have to wait, or
-                another one has failed since.
+            ModelUnavailableError: The run was interrupted, and either the call would have to wait
+                or another call has failed since the interrupt.
         """
         drain = drain or current_drain()
         queue_ticket = self.ticket() if ticket is None else ticket
@@ -159,32 +165,34 @@ class RateLimit:
     def _is_next(self, ticket: int) -> bool:
         return min(self._queue) == ticket and self._active_calls + 1 <= self._width
 
-    def release(self, start_time: float, *, unused: float = 0, succeeded: bool = True) -> None:
-        """End a call that was not refused for its pace.
+    def release(
+        self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
+    ) -> None:
+        """End a call that was not refused for the rate.
 
         Args:
-            start_time: The moment that `acquire` returned.
-            unused: The tokens that were estimated and not used.
-            succeeded: Whether there was an answer: then calls may become more frequent.
+            start_time: The start time from `acquire`.
+            unused_tokens: The estimated tokens that the call did not use; negative if it used more.
+            succeeded: Whether the call returned an answer, which permits more concurrent calls.
         """
         with self._condition:
-            self._tokens_due -= self._token * unused
+            self._tokens_due -= self._token * unused_tokens
             if succeeded:
-                if start_time >= self._resume:  # else it says nothing of the time since a refusal
+                if start_time >= self._resume:  # an earlier call proves nothing after a refusal
                     self._pause = FIRST_PAUSE
                 self._width += 1 / self._width
             self._active_calls -= 1
             self._condition.notify_all()
 
     def refuse(self, retry_after: float | None) -> None:
-        """End a call that the provider refused for its pace.
+        """End a call that the provider refused for the rate.
 
         Args:
-            retry_after: Seconds that the provider asks callers to wait.
+            retry_after: Seconds that the provider asks callers to wait; None: not stated.
         """
         with self._condition:
             now = self._clock()
-            if now >= self._resume:  # else a call refused together with others: counted once
+            if now >= self._resume:  # calls refused together with another count only once
                 self._width = max(1.0, min(self._width, self._active_calls) / 2)
                 if retry_after is None:
                     retry_after, self._pause = self._pause, min(LONGEST_WAIT, 2 * self._pause)
@@ -195,29 +203,29 @@ class RateLimit:
 
 
 @dataclass(slots=True)
-class Spending:
-    """An amount of US dollars, and one of tokens."""
+class SpendingAmounts:
+    """An amount of US dollars and a number of tokens."""
 
     cost: float = 0.0
     tokens: int = 0
 
     def add(self, cost: float, tokens: int) -> None:
-        """Add to both amounts; a negative amount is subtracted."""
+        """Add to both amounts; negative values subtract."""
         self.cost += cost
         self.tokens += tokens
 
 
 class Budget:
-    """US dollars and tokens that all who share the budget may spend together.
+    """A budget of US dollars and tokens, which models and threads may share.
 
-    The most that a call may cost is set aside before the call. A call that might not fit waits
-    while others are under way, as these mostly need less than was set aside for them; it is refused
-    when even that would not help.
+    Each call first reserves the maximum that it may cost. A call that might not fit waits for
+    running calls, which mostly cost less than their reservations. If even their full refund would
+    not suffice, the call is refused.
 
     Attributes:
-        spent: The cost of replies, and what was spent of the budget before.
-        presumed: The amounts set aside for calls whose answer was lost, or did not state its
-            usage: they may have been charged, so they count.
+        spent: The cost of replies, plus earlier spending of the budget.
+        reserved_amounts: The reservations of calls whose answer was lost or reported no usage. The
+            provider may have charged for these calls, so they count as spent.
     """
 
     def __init__(
@@ -225,14 +233,15 @@ class Budget:
         max_cost: float | None = None,
         max_tokens: int | None = None,
         *,
-        before: Spending | None = None,
+        previous_spending: SpendingAmounts | None = None,
     ) -> None:
-        """Set the limits; ``None`` sets none.
+        """Set the limits; ``None`` sets no limit.
 
         Args:
-            max_cost: US dollars.
-            max_tokens: Input and output tokens.
-            before: Earlier spending; see `intercode.evaluate.spending`.
+            max_cost: The maximum cost in US dollars.
+            max_tokens: The maximum sum of input and output tokens.
+            previous_spending: Earlier spending, which counts against the limits; see
+                `intercode.evaluate.spending`.
 
         Raises:
             UsageError: A limit is not a positive number.
@@ -242,60 +251,73 @@ class Budget:
                 raise UsageError(f"a budget's {name} must be above 0, not {limit}")
         self.max_cost = max_cost
         self.max_tokens = max_tokens
-        self.spent = replace(before) if before is not None else Spending()
-        self.presumed = Spending()
-        self._reservations = Spending()
+        self.spent = (
+            replace(previous_spending) if previous_spending is not None else SpendingAmounts()
+        )
+        self.reserved_amounts = SpendingAmounts()
+        self._reservations = SpendingAmounts()
         self._condition = threading.Condition()
 
     def __repr__(self) -> str:
         return f"Budget(max_cost={self.max_cost}, max_tokens={self.max_tokens})"
 
     def reserve(self, tokens: int, cost: float) -> Hold:
-        """Set aside the most that a call may take. End it with one of the hold's methods.
+        """Reserve the maximum usage of a call; the caller ends the reservation by a hold's method.
+
+        The method waits while running calls may still free enough of the budget.
+
+        Args:
+            tokens: The maximum number of tokens.
+            cost: The maximum cost in US dollars.
+
+        Returns:
+            The hold, ended by `Hold.settle`, `Hold.presume` or `Hold.release`.
 
         Raises:
-            BudgetError: The rest of the budget is smaller.
+            BudgetError: The remaining budget is too small.
         """
         with self._condition:
             while True:
-                if not self._fits(tokens, cost, Spending()):
+                if not self._fits(tokens, cost, SpendingAmounts()):
                     raise BudgetError(self._refusal(tokens, cost))
                 if self._fits(tokens, cost, self._reservations):
                     self._reservations.add(cost, tokens)
                     return Hold(self, tokens, cost)
                 self._condition.wait()
 
-    def _fits(self, tokens: int, cost: float, reservations: Spending) -> bool:
-        used_tokens = self.spent.tokens + self.presumed.tokens + reservations.tokens
-        paid_cost = self.spent.cost + self.presumed.cost + reservations.cost
+    def _fits(self, tokens: int, cost: float, reservations: SpendingAmounts) -> bool:
+        used_tokens = self.spent.tokens + self.reserved_amounts.tokens + reservations.tokens
+        paid_cost = self.spent.cost + self.reserved_amounts.cost + reservations.cost
         return (self.max_tokens is None or used_tokens + tokens <= self.max_tokens) and (
             self.max_cost is None or paid_cost + cost <= self.max_cost + _ROUNDING_TOLERANCE
         )
 
     def _refusal(self, tokens: int, cost: float) -> str:
-        paid_cost = self.spent.cost + self.presumed.cost
-        used_tokens = self.spent.tokens + self.presumed.tokens
-        parts, options = [], []
+        paid_cost = self.spent.cost + self.reserved_amounts.cost
+        used_tokens = self.spent.tokens + self.reserved_amounts.tokens
+        requirements, options = [], []
         if self.max_cost is not None:
             remaining_amount = max(0.0, self.max_cost - paid_cost)
-            parts.append(
+            requirements.append(
                 f"may cost ${cost:.4f}, and ${remaining_amount:.4f} of ${self.max_cost:g} is left"
             )
             options.append("--max-cost")
         if self.max_tokens is not None:
             remaining_amount = max(0, self.max_tokens - used_tokens)
-            parts.append(
+            requirements.append(
                 f"may take {tokens} tokens, and {remaining_amount} of {self.max_tokens} are left"
             )
             options.append("--max-tokens")
         return (
-            f"the rest of the budget is too small: the next call {'; it '.join(parts)}. "
+            f"the rest of the budget is too small: the next call {'; it '.join(requirements)}. "
             f"Raise {' or '.join(options)}, or shorten replies with --reply-tokens"
         )
 
-    def _end(self, hold: Hold, target: Spending | None, cost: float, tokens: int) -> None:
+    def _end(
+        self, reservation: Hold, target: SpendingAmounts | None, cost: float, tokens: int
+    ) -> None:
         with self._condition:
-            self._reservations.add(-hold.cost, -hold.tokens)
+            self._reservations.add(-reservation.cost, -reservation.tokens)
             if target is not None:
                 target.add(cost, tokens)
             self._condition.notify_all()
@@ -303,20 +325,20 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The part of a budget that is set aside for one call under way."""
+    """A reservation of a budget for one running call, in tokens and US dollars."""
 
     budget: Budget
     tokens: int
     cost: float
 
     def settle(self, usage: Usage, cost: float | None) -> None:
-        """Count the actual cost of the call."""
+        """End the reservation, and count the actual usage and cost; None counts as no cost."""
         self.budget._end(self, self.budget.spent, cost or 0.0, usage.total)
 
     def presume(self) -> None:
-        """Count all that was set aside, as the cost of the call is unknown."""
-        self.budget._end(self, self.budget.presumed, self.cost, self.tokens)
+        """End the reservation, and count all of it, because the actual cost is unknown."""
+        self.budget._end(self, self.budget.reserved_amounts, self.cost, self.tokens)
 
     def release(self) -> None:
-        """Count nothing: the call cost nothing."""
+        """End the reservation without counting it, because the call cost nothing."""
         self.budget._end(self, None, 0.0, 0)

@@ -1,6 +1,6 @@
-"""All other providers, through LiteLLM: Bedrock, Vertex, Azure, Mistral, Cohere, and many more.
+"""The client of further providers through LiteLLM: Bedrock, Vertex, Azure, Mistral, Cohere, etc.
 
-LiteLLM finds their keys in the environment itself, under the names that its documentation gives.
+LiteLLM reads their keys from the environment variables that LiteLLM's documentation lists.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from intercode.models.openai import decode_chat, encode_chat
 
 
 class LiteLlmClient:
-    """The client of a model under LiteLLM's name for it.
+    """The client of a model by LiteLLM's name.
 
     Args:
-        model: ``provider/name``, as LiteLLM has it.
-        base_url: The provider's URL, if it is not where LiteLLM thinks.
+        model: LiteLLM's name, ``provider/name``.
+        base_url: The provider's URL; None: LiteLLM's default.
         timeout: Seconds for which the server may be silent.
     """
 
     def __init__(self, model: str, base_url: str | None, timeout: float) -> None:
-        # Else it asks GitHub for prices when it is imported, and waits; ours are in our own table.
+        # By default LiteLLM downloads prices from GitHub on import, which blocks. InterCode has
+        # its own price table.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         module: Any = wire.sdk("litellm", "a model through LiteLLM")
-        module.suppress_debug_info = True  # it prints with each error
+        module.suppress_debug_info = True  # otherwise LiteLLM prints text with each error
         self._complete = module.completion
-        # It looks in the environment by itself, but not in ``.env``.
+        # LiteLLM reads environment variables itself, but not ``.env``.
         provider = model.partition("/")[0].upper().replace("-", "_")
         self._key = find(f"{provider}_API_KEY") or ""
-        # LiteLLM's errors are OpenAI's, or derived from them.
+        # LiteLLM's errors are OpenAI's classes or subclasses.
         self._errors = wire.Errors(wire.sdk("openai", "LiteLLM"), self._key)
         self._timeout = timeout
         self._base_url = base_url
@@ -43,11 +44,11 @@ class LiteLlmClient:
         return f"LiteLlmClient({self.model!r})"
 
     def send(self, request: Request) -> Answer:
-        """Make one call."""
+        """Send one request; see `Client.send`."""
         try:
             return self._send(request)
         except AttemptError as error:
-            # LiteLLM turns lost answers into a status of 500, so that the cost is unknown.
+            # LiteLLM reports lost answers as status 500, so the call may have been charged.
             error.charged = error.charged or not error.throttled
             raise
 
@@ -60,16 +61,16 @@ class LiteLlmClient:
                 num_retries=0,
                 max_retries=0,
                 api_key=self._key or None,
-                drop_params=True,  # those that a provider does not know: a seed, mostly
+                drop_params=True,  # unsupported parameters are dropped, mostly the seed
                 **encode_chat(request),
             )
-            data = self._errors.read(response.model_dump_json().encode())
-        return decode_chat(data, request.tools)
+            response_body = self._errors.read(response.model_dump_json().encode())
+        return decode_chat(response_body, request.tools)
 
     def close(self) -> None:
-        """Do nothing: there is no connection to close."""
+        """Do nothing, because the client holds no connection."""
 
 
 def litellm(model: str, *, base_url: str | None, timeout: float) -> LiteLlmClient:
-    """Make the client of a model under LiteLLM's name for it."""
+    """Return the client of a model by LiteLLM's name."""
     return LiteLlmClient(model, base_url and check_url(base_url), timeout)

@@ -1,7 +1,8 @@
-"""Servers that speak OpenAI's protocol, by OpenAI's own SDK: OpenAI, or a server of one's own.
+"""Clients of servers with OpenAI's protocol, which use OpenAI's SDK: OpenAI or self-hosted ones.
 
-First the clients, then the protocol as data: parameters that are sent, and the meaning of answers.
-Many servers speak it, each a little differently; see ``docs/reference/models.md``.
+The clients come first. The ``encode_…`` functions return request parameters, and the ``decode_…``
+functions decode responses. Many servers implement the protocol with small differences; see
+``docs/reference/models.md``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from intercode.models.base import (
     Answer,
     Request,
     Settings,
+    TokenTrace,
     Tool,
     ToolCall,
-    Trace,
     Usage,
     as_openai,
     tool_as_openai,
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     import openai as sdk_types
 
 NO_KEY = "none"
-"""The key that is sent where a server asks for none: the SDK wants one."""
+"""The placeholder key for servers without keys, because the SDK requires a key."""
 MOST_TOKENS = 1024
-"""The limit of a completion where the settings have none: that of the servers is 16."""
+"""Default token limit of a completion without one in the settings: the servers' default is 16."""
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FENCED_CALL = re.compile(
@@ -46,17 +47,17 @@ _PARAMETER = re.compile(
     re.DOTALL,
 )
 _MOST_OBJECTS = 1000
-"""Braces of a text that are looked at as the begin of a call."""
+"""Maximum number of opening braces in a text that are tested for the start of a call."""
 
 
 class _OpenAI:
-    """The connection of both clients.
+    """The common base of both clients, with the connection.
 
     Args:
         model: The model's name on the server.
         base_url: The server's URL.
-        key: The secret.
-        timeout: Seconds for which a server may be silent.
+        key: The API key.
+        timeout: Seconds for which the server may be silent.
     """
 
     path = ""
@@ -69,7 +70,7 @@ class _OpenAI:
             api_key=key,
             base_url=base_url,
             timeout=openai.Timeout(timeout, connect=min(wire.CONNECT, timeout)),
-            max_retries=0,  # ours count, wait and are charged to the budget
+            max_retries=0,  # InterCode retries itself, with rate limit and budget
         )
         self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}/{self.path}"
 
@@ -81,8 +82,8 @@ class _OpenAI:
         self._sdk.close()
 
     def _post(self, create: Callable[..., Any], body: dict[str, Any], main: str) -> dict[str, Any]:
-        # By `extra_body`, as `create` knows no parameters but those of OpenAI's present models,
-        # and raw, as other servers' answers are not quite of its types.
+        # Parameters go into `extra_body`, because `create` accepts only those of OpenAI's current
+        # models. The response is read raw, because other servers deviate from the SDK's types.
         sdk_arguments = {"model": self.model, main: body.pop(main)}
         with self._errors:
             response = create(**sdk_arguments, extra_body=body)
@@ -90,7 +91,7 @@ class _OpenAI:
 
 
 class ChatClient(_OpenAI):
-    """The client of ``chat/completions``. ``limit`` is the parameter for the most tokens."""
+    """The client of ``chat/completions``; `limit` is the parameter name of the token limit."""
 
     path = CHAT.path.removeprefix("/v1/")
 
@@ -106,58 +107,58 @@ class ChatClient(_OpenAI):
         self._limit = limit
 
     def send(self, request: Request) -> Answer:
-        """Make one call."""
+        """Send one request; see `Client.send`."""
         create = self._sdk.chat.completions.with_raw_response.create
-        data = self._post(create, encode_chat(request, self._limit), "messages")
-        return decode_chat(data, request.tools)
+        response_body = self._post(create, encode_chat(request, self._limit), "messages")
+        return decode_chat(response_body, request.tools)
 
 
 class CompletionsClient(_OpenAI):
-    """The client of ``completions``: models without a chat template."""
+    """The client of ``completions``, for models without a chat template."""
 
     path = "completions"
 
     def send(self, request: Request) -> Answer:
-        """Make one call."""
+        """Send one request; see `Client.send`."""
         create = self._sdk.completions.with_raw_response.create
         return decode_completion(self._post(create, encode_completion(request), "prompt"))
 
 
 def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Make the client of OpenAI, or of its stand-in at ``OPENAI_BASE_URL``."""
+    """Return the client of OpenAI, or of the compatible server at ``OPENAI_BASE_URL``."""
     url, key = _locate(f"openai/{model}", base_url)
     return ChatClient(model, url, key, timeout, CHAT.limit[0])
 
 
 def openai_completions(model: str, *, base_url: str | None, timeout: float) -> CompletionsClient:
-    """Make the client of a completing model, of OpenAI's or, with a URL, of any server."""
+    """Return the client of a completion model of OpenAI or, with a URL, of any server."""
     provider = "openai-compatible" if base_url else "openai"
     url, key = _locate(f"openai-completions/{model}", base_url, provider)
     return CompletionsClient(model, url, key, timeout)
 
 
 def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Make the client of any server that speaks the protocol."""
+    """Return the client of any server with OpenAI's protocol."""
     return ChatClient(model, *_locate(f"openai-compatible/{model}", base_url), timeout)
 
 
 def vllm(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Make the client of a vLLM server; on this machine unless a URL says otherwise."""
+    """Return the client of a vLLM server; without a URL, of the server on this machine."""
     return ChatClient(model, *_locate(f"vllm/{model}", base_url), timeout)
 
 
 def ollama(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Make the client of an Ollama server; on this machine unless a URL says otherwise."""
+    """Return the client of an Ollama server; without a URL, of the server on this machine."""
     return ChatClient(model, *_locate(f"ollama/{model}", base_url), timeout)
 
 
 def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
-    """Make the client of a llama.cpp server; on this machine unless a URL says otherwise."""
+    """Return the client of a llama.cpp server; without a URL, of the server on this machine."""
     return ChatClient(model, *_locate(f"llama.cpp/{model}", base_url), timeout)
 
 
 def _locate(name: str, base_url: str | None, provider: str = "") -> tuple[str, str]:
-    """Return a server's URL and key. The provider is the name's, unless another is passed."""
+    """Return a server's URL and key; `provider` overrides the provider in the name."""
     facts = PROVIDERS[provider or name.partition("/")[0]]
     if facts.needs_key:
         wire.require_sdk("openai", facts.key, name)
@@ -166,11 +167,11 @@ def _locate(name: str, base_url: str | None, provider: str = "") -> tuple[str, s
 
 
 def encode_chat(request: Request, limit: str = CHAT.limit[-1]) -> dict[str, Any]:
-    """Return the parameters of ``chat/completions``.
+    """Return the request parameters of ``chat/completions``.
 
     Args:
         request: The request.
-        limit: The protocol's name for the most tokens of a reply.
+        limit: The parameter name of the reply's token limit.
     """
     body = _settings(request.settings, limit)
     body["messages"] = [as_openai(message) for message in request.messages]
@@ -178,15 +179,18 @@ def encode_chat(request: Request, limit: str = CHAT.limit[-1]) -> dict[str, Any]
         body |= {"return_token_ids": True, "logprobs": True}
     if request.tools:
         body["tools"] = [tool_as_openai(tool) for tool in request.tools]
-        body["tool_choice"] = "auto"  # llama-cpp-python tells of no tools unless this is said
+        body["tool_choice"] = "auto"  # without it, llama-cpp-python ignores the tools
     return body
 
 
 def encode_completion(request: Request) -> dict[str, Any]:
-    """Return the parameters of ``completions``, for models without a chat template.
+    """Return the request parameters of ``completions``, for models without a chat template.
 
-    A dialogue of one message is sent as it is; a longer one as a transcript, in which the model
-    continues its own part.
+    A dialogue of one message is sent unchanged. A longer dialogue is sent as a transcript with
+    speakers' names, which the model continues as ``Assistant``.
+
+    Raises:
+        ModelError: The request has tools, which the protocol does not support.
     """
     if request.tools:
         raise ModelError("a completions model takes no tools")
@@ -212,19 +216,25 @@ def _settings(settings: Settings, limit: str) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _trace(data: dict[str, Any], choice: dict[str, Any], logprobs: object) -> Trace | None:
-    """Read the token ids, in which vLLM's names are those of others, too."""
-    prompt = data.get("prompt_token_ids", choice.get("prompt_token_ids"))
-    return Trace.of(prompt, choice.get("token_ids"), logprobs)
+def _trace(
+    response_body: dict[str, Any], choice: dict[str, Any], logprobs: object
+) -> TokenTrace | None:
+    """Return the token ids, under vLLM's field names, which other servers share."""
+    prompt = response_body.get("prompt_token_ids", choice.get("prompt_token_ids"))
+    return TokenTrace.parse(prompt, choice.get("token_ids"), logprobs)
 
 
-def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
-    """Read an answer of ``chat/completions``.
+def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
+    """Decode the JSON of a response of ``chat/completions``.
+
+    Args:
+        response_body: The JSON object.
+        tools: The request's tools, whose calls may also appear in the text (see `extract_calls`).
 
     Raises:
-        AttemptError: The answer has nothing that can be used.
+        AttemptError: The response has no usable answer.
     """
-    choice = _choice(data)
+    choice = _choice(response_body)
     message = choice.get("message")
     if not isinstance(message, dict):
         raise wire.unusable_answer("the answer has no message")
@@ -237,29 +247,33 @@ def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
         text, finish = refusal, "filter"
     token_entries = (choice.get("logprobs") or {}).get("content") or ()
     logprobs = [entry.get("logprob") for entry in token_entries if isinstance(entry, dict)]
-    trace = _trace(data, choice, logprobs)
-    return Answer(text, calls, _usage(data), wire.extract_model(data), finish, trace)
+    trace = _trace(response_body, choice, logprobs)
+    return Answer(
+        text, calls, _usage(response_body), wire.extract_model(response_body), finish, trace
+    )
 
 
-def decode_completion(data: dict[str, Any]) -> Answer:
-    """Read an answer of ``completions``.
+def decode_completion(response_body: dict[str, Any]) -> Answer:
+    """Decode the JSON of a response of ``completions``.
 
     Raises:
-        AttemptError: The answer has nothing that can be used.
+        AttemptError: The response has no usable answer.
     """
-    choice = _choice(data)
+    choice = _choice(response_body)
     finish = wire.finish(choice.get("finish_reason"), calls=False)
-    trace = _trace(data, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
+    trace = _trace(response_body, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
     text = wire.extract_text(choice.get("text"))
-    return Answer(text, (), _usage(data), wire.extract_model(data), finish, trace)
+    return Answer(text, (), _usage(response_body), wire.extract_model(response_body), finish, trace)
 
 
-def _choice(data: dict[str, Any]) -> dict[str, Any]:
-    if data.get("error"):  # proxies report a failure behind them with a status of 200
-        error = data["error"]
+def _choice(response_body: dict[str, Any]) -> dict[str, Any]:
+    if response_body.get("error"):  # some proxies report an upstream failure with status 200
+        error = response_body["error"]
         code = error.get("code") if isinstance(error, dict) else None
-        raise wire.status_error(code if isinstance(code, int) else 502, {}, json.dumps(data))
-    choices = data.get("choices")
+        raise wire.status_error(
+            code if isinstance(code, int) else 502, {}, json.dumps(response_body)
+        )
+    choices = response_body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise wire.unusable_answer("the answer has no choices")
     return choices[0]
@@ -276,25 +290,35 @@ def _calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise wire.unusable_answer("the answer has a tool call without a name")
-        call_id = str(call.get("id") or f"call_{len(calls)}")  # Ollama's may have none
+        call_id = str(call.get("id") or f"call_{len(calls)}")  # Ollama may omit ids
         values = wire.arguments(function.get("arguments"))
         calls.append(ToolCall(call_id, function["name"], values))
     return tuple(calls)
 
 
-def _usage(data: dict[str, Any]) -> Usage | None:
-    return wire.usage(data.get("usage"), "prompt_tokens", "completion_tokens")
+def _usage(response_body: dict[str, Any]) -> Usage | None:
+    return wire.usage(response_body.get("usage"), "prompt_tokens", "completion_tokens")
 
 
 def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
     """Split a text into the text without tool calls, and the calls.
 
-    A model calls tools in text; servers without the right template or parser (llama.cpp without
-    ``--jinja``, vLLM without ``--enable-auto-tool-choice``) leave it there. Taken out are all
-    ``<tool_call>{…}</tool_call>`` (Hermes, Qwen); else the only call among fenced blocks of JSON
-    (Qwen2.5-Coder), ``<function=NAME>…</function>`` (Llama, Qwen3-Coder), or in the middle of the
-    text; else a text that consists of a call (Llama). All are calls only of tools that were
-    offered: JSON for its own sake stays text, and so do two calls of which one is an afterthought.
+    Models write tool calls as text. Servers without the right template or parser (llama.cpp without
+    ``--jinja``, vLLM without ``--enable-auto-tool-choice``) leave the calls in the text. The first
+    of these rules that matches applies:
+
+    1. Extract all ``<tool_call>{…}</tool_call>`` (Hermes, Qwen).
+    2. Extract a text that consists of one call (Llama).
+    3. Extract the only call among fenced JSON blocks (Qwen2.5-Coder) and
+       ``<function=NAME>…</function>`` (Llama, Qwen3-Coder); without any, the only call elsewhere
+       in the text.
+
+    Only calls of offered tools count, so other JSON stays text. Several calls without tags stay
+    text, too, because a later call may revise an earlier one.
+
+    Args:
+        text: The text of the reply.
+        names: The names of the offered tools.
     """
     calls: list[ToolCall] = []
 
@@ -314,7 +338,10 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
 
 
 def _only_call(text: str, names: Collection[str]) -> tuple[ToolCall, str, str] | None:
-    """Return the only call that a text has without a tag, and the text before and after it."""
+    """Return the only untagged call in a text, with the text before and after it.
+
+    None if the text has no call or several calls.
+    """
     spans = [(match.span(), _call(match[1], names, 0)) for match in _FENCED_CALL.finditer(text)]
     spans += [
         (match.span(), _parse_tagged_call(match, names)) for match in _FUNCTION.finditer(text)
@@ -333,16 +360,18 @@ def _only_call(text: str, names: Collection[str]) -> tuple[ToolCall, str, str] |
 
 
 def _parse_tagged_call(match: re.Match[str], names: Collection[str]) -> ToolCall | None:
-    """Read ``<function=NAME>``: its arguments are JSON, or a tag for each."""
+    """Parse ``<function=NAME>``, whose arguments are JSON or one tag each."""
     if match["name"] not in names:
         return None
-    parameters = {part["key"]: part["value"] for part in _PARAMETER.finditer(match["body"])}
+    parameters = {
+        parameter["key"]: parameter["value"] for parameter in _PARAMETER.finditer(match["body"])
+    }
     arguments = parameters or wire.arguments(match["body"].strip() or {})
     return ToolCall("text_0", match["name"], arguments)
 
 
 def _objects(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the JSON objects in a text that are in no other one: begin, end, source."""
+    """Yield the outermost JSON objects of a text: start, end, source."""
     decoder, start = json.JSONDecoder(strict=False), 0
     for _ in range(_MOST_OBJECTS):
         if (start := text.find("{", start)) < 0:
@@ -356,15 +385,15 @@ def _objects(text: str) -> Iterator[tuple[int, int, str]]:
         start = end
 
 
-def _call(source: str, names: Collection[str], number: int) -> ToolCall | None:
+def _call(source: str, names: Collection[str], call_number: int) -> ToolCall | None:
     if not is_flat(source):
         return None
     try:
-        data: Any = json.loads(source, strict=False)
+        call_fields: Any = json.loads(source, strict=False)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, dict) or data.get("name") not in names:
+    if not isinstance(call_fields, dict) or call_fields.get("name") not in names:
         return None
-    if (arguments := data.get("arguments", data.get("parameters"))) is None:
+    if (arguments := call_fields.get("arguments", call_fields.get("parameters"))) is None:
         return None
-    return ToolCall(f"text_{number}", data["name"], wire.arguments(arguments))
+    return ToolCall(f"text_{call_number}", call_fields["name"], wire.arguments(arguments))

@@ -1,4 +1,4 @@
-"""Prices of tokens: a table that comes with InterCode, and before it a file of the reader's own."""
+"""Token prices: InterCode's built-in table, and an optional file that overrides it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from intercode.errors import UsageError
 from intercode.models.base import Usage
 
 TOKENS_PER_PRICE = 1_000_000
-"""The number of tokens that a price is for."""
+"""The number of tokens to which a price refers."""
 _KEYS = {"input", "output", "cached_input"}
 _LOCAL_PREFIX = "local/"
-"""The provider whose models run on this machine: they cost nothing."""
+"""The prefix of models that run on this machine, at no cost."""
 _DATE_SUFFIX = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens. Where ``cached_input`` is not given, it is ``input``."""
+    """US dollars per million tokens; ``cached_input`` defaults to ``input``."""
 
     input: float
     output: float
     cached_input: float | None = None
 
-    def of(self, usage: Usage) -> float:
-        """Return the cost of these tokens in US dollars."""
+    def compute_cost(self, usage: Usage) -> float:
+        """Return the cost of the tokens in US dollars.
+
+        The cost is ``(uncached * input + cached * cached_input + output_tokens * output) / 1e6``,
+        where ``uncached`` is the prompt's tokens minus the cached ones.
+        """
         cached_price = self.input if self.cached_input is None else self.cached_input
         uncached_tokens = usage.input_tokens - usage.cached_tokens
         total = uncached_tokens * self.input + usage.cached_tokens * cached_price
@@ -39,10 +43,10 @@ class Price:
 
 
 class Prices:
-    """Prices by a model's name with its provider: ``openai/gpt-4o``."""
+    """A table of prices by model name with provider, such as ``openai/gpt-4o``."""
 
     def __init__(self, file: str | Path | None = None) -> None:
-        """Read the table, and a file of the reader's own in the same form.
+        """Read the built-in table, and a file in the same format whose entries override it.
 
         Raises:
             UsageError: The file cannot be read, or is malformed.
@@ -57,9 +61,9 @@ class Prices:
             self._table.update(_parse(text, str(file)))
 
     def find(self, name: str) -> Price | None:
-        """Return a model's price: under its name, or under its name without the date at its end.
+        """Return a model's price, by its name or by its name without a trailing date.
 
-        ``None`` is unknown, which is not free. LiteLLM's names are looked for without ``litellm/``.
+        ``None`` is an unknown price, not a price of zero. The prefix ``litellm/`` is ignored.
         """
         name = name.removeprefix("litellm/")
         if name.startswith(_LOCAL_PREFIX):
@@ -69,10 +73,10 @@ class Prices:
 
 def _parse(text: str, location: str) -> dict[str, Price]:
     try:
-        data = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:
         raise UsageError(f"the prices in {location} are not JSON: {error}") from error
-    models = data.get("models") if isinstance(data, dict) else None
+    models = document.get("models") if isinstance(document, dict) else None
     if not isinstance(models, dict):
         raise UsageError(f'{location}: prices are {{"models": {{"provider/name": {{…}}}}}}')
     return {name: _price(entry, f"{location}: {name}") for name, entry in models.items()}
@@ -82,8 +86,8 @@ def _price(entry: Any, location: str) -> Price:
     if not isinstance(entry, Mapping) or not {"input", "output"} <= set(entry) <= _KEYS:
         raise UsageError(f"{location}: a price has input and output, and may have cached_input")
     for key, value in entry.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value < 0:
             raise UsageError(
                 f"{location}: {key} must be dollars for a million tokens, not {value!r}"
             )

@@ -1,8 +1,8 @@
-"""The protocols of models as tables: their paths, their limits, and the fields of requests.
+"""Tables of the model protocols: their paths, their token limits, and the fields of requests.
 
-Clients take paths and names of limits from the tables. The gateway of agents lets listed fields
-pass, and refuses a field, an item or a tool that no table lists. It leaves fields of `Table.drops`
-out of requests: agents send them always, and the model answers as well without them.
+Clients read paths and limit names from the tables. The agents' gateway passes on listed fields,
+and refuses every field, item or tool that no table lists. The gateway removes the fields in
+`Table.drops` from requests: agents always send them, and the model does not need them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ def _words(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Table:
-    """One protocol.
+class ProtocolTable:
+    """The fields and types of one protocol.
 
     Attributes:
-        path: The path of calls.
+        path: The URL path of calls.
         dialogue: The fields with the messages.
-        limit: The fields with the most tokens of a reply; the first is set where all are missing.
-        passes: Further fields that pass.
-        drops: Fields that are left out.
-        tools: Types of tools that the client itself carries out.
-        tool_drops: Fields of tools that are left out.
-        stored: Fields of what the provider stores, and of work without a client.
-        hosted: Fields of what the provider does beside its model.
-        parts: Types of messages and of their parts → the fields that these may have.
-        unsupported_parts: Further ones, of hosted tools and of files: they pass as they are, where
-            both may.
+        limit: The fields with the reply's token limit; the first is set if all are missing.
+        passes: Further permitted fields.
+        drops: Fields that the gateway removes.
+        tools: Types of tools that the client itself executes.
+        tool_drops: Fields of tools that the gateway removes.
+        stored: Fields for data that the provider stores, and for background work.
+        hosted: Fields for services of the provider other than its model.
+        parts: Type of a message or of a message part → its permitted fields.
+        unsupported_parts: Further types, of hosted tools and of files. These parts pass unchanged
+            if the gateway permits both.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Table:
     unsupported_parts: frozenset[str]
 
 
-CHAT = Table(
+CHAT = ProtocolTable(
     path="/v1/chat/completions",
     dialogue=("messages",),
     limit=("max_completion_tokens", "max_tokens"),
@@ -77,7 +77,7 @@ CHAT = Table(
     unsupported_parts=_words("file input_audio"),
 )
 
-RESPONSES = Table(
+RESPONSES = ProtocolTable(
     path="/v1/responses",
     dialogue=("input", "instructions"),
     limit=("max_output_tokens",),
@@ -118,7 +118,7 @@ RESPONSES = Table(
     ),
 )
 
-MESSAGES = Table(
+MESSAGES = ProtocolTable(
     path="/v1/messages",
     dialogue=("messages", "system"),
     limit=("max_tokens",),
@@ -149,12 +149,12 @@ MESSAGES = Table(
     ),
 )
 
-TABLES: dict[Name, Table] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+TABLES: dict[Name, ProtocolTable] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 COUNT = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
 
 INCLUDES = _words("reasoning.encrypted_content message.output_text.logprobs")
-"""Parts that may be included in an answer of ``responses``."""
+"""Permitted values of the field ``include`` of ``responses``."""
 BETAS = (
     "claude-code-",
     "interleaved-thinking-",
@@ -168,7 +168,7 @@ BETAS = (
     "structured-outputs-",
     "token-counting-",
 )
-"""The beginnings of values of the header ``anthropic-beta`` that pass. Others are dropped."""
+"""Prefixes of permitted values of the header ``anthropic-beta``; other values are dropped."""
 ERRORS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -178,18 +178,18 @@ ERRORS = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-"""Status → Anthropic's name of an error; others are an ``api_error``."""
+"""Status → Anthropic's error type; every other status is an ``api_error``."""
 
 
 def model_entry(name: str, owner: str) -> dict[str, Any]:
-    """Return a model as OpenAI and Anthropic list it: the fields of both."""
+    """Return a model's list entry with the fields of both OpenAI and Anthropic."""
     entry = {"id": name, "object": "model", "created": 0, "owned_by": owner}
     return entry | {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
 def model_page(names: Iterable[str], owner: str) -> dict[str, Any]:
-    """Return the list of models, on one page."""
+    """Return the list of models as a single page."""
     entries = [model_entry(name, owner) for name in names]
-    # Anthropic's clients read the ends of the page, and Codex a list of its own.
+    # Anthropic's clients read ``first_id`` and ``last_id``; Codex reads the list ``models``.
     ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
     return {"object": "list", "data": entries, "has_more": False, "models": [], **ends}

@@ -1,4 +1,4 @@
-"""Providers of models: where their servers are, and which variables have their keys and URLs."""
+"""Model providers: the URLs of their servers, and the variables of their keys and URLs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from intercode.models.keys import check_url, find, require
 
 @dataclass(frozen=True, slots=True)
 class ModelProvider:
-    """The facts by which a provider's server is addressed.
+    """The address and credentials of a provider's server.
 
     Attributes:
-        key: The variable of the key.
-        url: The usual base URL; empty: there is none.
-        url_variable: The variable that replaces `url`; empty: none does.
+        key: The environment variable with the key.
+        url: The default base URL; empty: no default.
+        url_variable: The environment variable that overrides `url`; empty: no variable.
         needs_key: Whether the server refuses requests without a key.
     """
 
@@ -25,11 +25,14 @@ class ModelProvider:
     needs_key: bool = True
 
     def locate(self, model: str, base_url: str | None) -> tuple[str, str]:
-        """Return the base URL, and the key; empty: none is set, and none is needed.
+        """Return the base URL and the key.
 
         Args:
-            model: The model with its provider, for messages.
-            base_url: The URL that the caller prefers.
+            model: The model's name with its provider, for messages.
+            base_url: The URL that overrides all others; None: the variable's or the default URL.
+
+        Returns:
+            The base URL, and the key; the key is empty if it is neither set nor needed.
 
         Raises:
             UsageError: The URL or the key is missing or malformed.
@@ -42,7 +45,7 @@ class ModelProvider:
 
 
 def _compatible(url: str = "") -> ModelProvider:
-    """Return a server of one's own: it is never sent OpenAI's key, which would be given away."""
+    """Return the provider of a self-hosted server, which must never receive OpenAI's key."""
     return ModelProvider("OPENAI_COMPATIBLE_API_KEY", url, needs_key=False)
 
 

@@ -1,8 +1,8 @@
-"""Models by name, ``PROVIDER/NAME``, and the frame around the calls of their clients.
+"""Models by name, ``PROVIDER/NAME``, with cache, rate limit, budget and retries around each call.
 
-The frame is the same for all providers. In this order: the cache; then, for each try, the pace
-(`RateLimit`), the money (`Budget`) and the call. The cost of a reply is counted once, exactly as
-the provider states it.
+All providers share this code. A request first passes the cache. Each try then passes the rate limit
+(`RateLimit`) and the budget (`Budget`) before the call itself. The cost of a reply is counted once,
+from the provider's own token counts.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 
 GREEDY_SETTINGS = Settings()
 ASSUMED_OUTPUT = 4096
-"""Tokens that are set aside for a reply without a limit of its own."""
+"""Tokens that the budget reserves for a reply without a token limit."""
 TYPICAL_OUTPUT = 256
-"""Tokens that a reply is estimated at until it is there."""
+"""Tokens that the rate limit assumes for a reply without a token limit, until the reply arrives."""
 BYTES_PER_TOKEN = 4
-"""Bytes of a token of ordinary text."""
+"""Bytes per token of ordinary text, for estimates."""
 
 
 def get_model(
@@ -62,22 +62,22 @@ def get_model(
     rate_limit: RateLimit | None = None,
     retry: Retry = Retry(),  # noqa: B008 - frozen
 ) -> RemoteModel:
-    """Make a model.
+    """Return a model by name.
 
     Args:
-        name: ``PROVIDER/NAME``: ``openai/gpt-4o``, ``vllm/Qwen/Qwen2.5-Coder-7B-Instruct``; or
-            your own provider's, ``path/to/file.py:make`` or ``path/to/file.py:make/NAME``, where
-            ``make(model, base_url=…, timeout=…)`` returns an `intercode.models.base.Client`.
-        base_url: The server's URL, if it is not the provider's usual one.
-        cache: Replies on disk, or their folder.
-        budget: The money and tokens that all who share the budget may spend.
-        prices: A file of prices that goes before the table that comes with InterCode.
-        rate_limit: The pace, for all who share it; by default the model's own, without limits
+        name: ``PROVIDER/NAME``: ``openai/gpt-4o``, ``vllm/Qwen/Qwen2.5-Coder-7B-Instruct``. A
+            user-defined provider is ``path/to/file.py:make`` or ``path/to/file.py:make/NAME``,
+            where ``make(model, base_url=…, timeout=…)`` returns an `intercode.models.base.Client`.
+        base_url: The server's URL; None: the provider's default.
+        cache: A cache of replies, or its folder; None: no cache.
+        budget: The budget in US dollars and tokens, which models may share; None: no limit.
+        prices: A price table, or a file whose entries override InterCode's table.
+        rate_limit: The rate limit, which models may share; None: a separate one without limits
             until the provider first refuses a call.
-        retry: The patience with the server.
+        retry: The retry policy.
 
     Raises:
-        UsageError: There is no such provider, no key or no SDK, or an option is wrong.
+        UsageError: The provider is unknown, the key or the SDK is missing, or an option is invalid.
     """
     provider, _, model = name.partition("/")
     if provider not in MODELS and is_reference(name):
@@ -88,7 +88,7 @@ def get_model(
         raise UsageError(f"a model is named PROVIDER/NAME, for instance openai/gpt-4o: {name!r}")
     factory: ClientFactory = MODELS.resolve(provider)
     prices = prices if isinstance(prices, Prices) else Prices(prices)
-    call_context = Around(
+    call_context = CallContext(
         rate_limit=rate_limit or RateLimit(),
         budget=budget or Budget(),
         cache=Cache(cache) if isinstance(cache, str | Path) else cache,
@@ -104,8 +104,8 @@ def get_model(
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """The frame of calls. One `Budget`, `RateLimit` and `Cache` may serve many models."""
+class CallContext:
+    """The context of calls; many models may share one `Budget`, `RateLimit` and `Cache`."""
 
     rate_limit: RateLimit = field(default_factory=RateLimit)
     budget: Budget = field(default_factory=Budget)
@@ -114,27 +114,27 @@ class Around:
     retry: Retry = field(default_factory=Retry)
 
 
-class Frame:
-    """Pace, money and further tries around single calls. Several threads may share it.
+class CallLimiter:
+    """Rate limit, budget and retries around single calls; several threads may share a frame.
 
     Args:
         name: The model's name, for messages.
         endpoint: The server, for messages.
-        call_context: The limits; the cache is not looked at.
+        call_context: The limits; the frame ignores the cache.
 
     Raises:
-        UsageError: The budget is in dollars, and the price is not known.
+        UsageError: The budget limits the cost, and the price is unknown.
     """
 
-    def __init__(self, name: str, endpoint: str, call_context: Around) -> None:
+    def __init__(self, name: str, endpoint: str, call_context: CallContext) -> None:
         self.name = name
         self._endpoint = endpoint
         self._call_context = call_context
         self._chance = random.Random()
         self._reached = False
-        """Whether a server ever answered."""
+        """Whether the server was ever reached."""
         self._open: dict[int, tuple[float, str]] = {}
-        """Thread of a call without an answer → when it began, and how its last try has failed."""
+        """Thread id of a pending call → its start time, and the failure of its last try."""
         if call_context.price is None:
             if call_context.budget.max_cost is not None:
                 raise UsageError(
@@ -152,14 +152,20 @@ class Frame:
         budget: Budget | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> Reply:
-        """Repeat a call until there is an answer, as often as is allowed.
+        """Send a request, with retries up to the limit of `Retry`, and return the reply.
 
         Args:
-            send: Makes one call, as `Client.send` does.
+            send: Makes one call, like `Client.send`.
             most_input: An upper bound of the prompt's tokens.
-            limit: The most tokens of the reply; None: it has no limit.
-            budget: A budget that the call must fit into, too.
-            is_over: Whether a failed call is not to be repeated any more.
+            limit: The reply's token limit; None: no limit.
+            budget: A second budget that the call must also fit; None: none.
+            is_over: Returns whether failed calls must no longer be retried.
+
+        Raises:
+            BudgetError: A remaining budget is too small for the call.
+            ModelAccessError: No server was ever reached, or the account is refused.
+            ModelUnavailableError: No try returned an answer, or the run was interrupted.
+            ModelError: The provider refused the request permanently.
         """
         thread = threading.get_ident()
         self._open[thread] = time.monotonic(), ""
@@ -169,7 +175,10 @@ class Frame:
             del self._open[thread]
 
     def delay(self) -> tuple[float, str] | None:
-        """Return how long the oldest call has had no answer, and what is waited for, in words."""
+        """Return the oldest pending call's age in seconds, and a description of the wait.
+
+        None if no call is pending.
+        """
         calls = list(self._open.values())
         if not calls:
             return None
@@ -206,7 +215,8 @@ class Frame:
                 level = logging.INFO if failures == 1 else logging.DEBUG
                 schedule = "at the pace that it allows" if error.throttled else f"in {wait:.1f} s"
                 log.log(level, "%s: %s; it is asked again %s", self.name, error, schedule)
-                drain.wait(0.0 if error.throttled else wait)  # the pace is slower for all
+                # After a refusal for the rate, `RateLimit` itself delays all calls.
+                drain.wait(0.0 if error.throttled else wait)
                 if drain.is_interrupted:
                     drain.failed = True
                     end = "; it is not asked again, as the run was interrupted"
@@ -214,10 +224,10 @@ class Frame:
             except ModelError as error:
                 refusal = type(error)(f"{self.name}: {error}")
                 refusal.unsent = error.unsent and not failures
-                raise refusal from error.__cause__  # the line of a user's own client
+                raise refusal from error.__cause__  # shows the line in a user-defined client
 
     def send_unbilled(self, send: Callable[[], T]) -> T:
-        """Make a request that costs nothing, once, at the pace of the calls."""
+        """Make a free request once, within the rate limit but outside the budget."""
         pace = self._call_context.rate_limit
         start_time = pace.acquire(0)
         try:
@@ -235,9 +245,9 @@ class Frame:
         return ModelUnavailableError(self._history(error, failures) + wait_note)
 
     def _history(self, error: AttemptError, failures: int) -> str:
-        """Return how often the model was asked, and the last failure, in words."""
-        times = "once" if failures == 1 else f"{failures} times"
-        return f"{self.name} was asked {times}; the last time: {error}"
+        """Return a description of the number of tries and the last failure."""
+        repetition = "once" if failures == 1 else f"{failures} times"
+        return f"{self.name} was asked {repetition}; the last time: {error}"
 
     def _send_paced(
         self,
@@ -247,7 +257,7 @@ class Frame:
         ticket: int,
         drain: Drain,
     ) -> Reply:
-        """Call once, at the pace that is allowed."""
+        """Make one try within the rate limit."""
         pace, output = self._call_context.rate_limit, max_usage.output_tokens or TYPICAL_OUTPUT
         estimate = max_usage.input_tokens // BYTES_PER_TOKEN + output
         start_time = pace.acquire(estimate, ticket, drain)
@@ -259,69 +269,75 @@ class Frame:
             else:
                 pace.release(start_time, succeeded=False)
             raise
-        pace.release(start_time, unused=estimate - reply.usage.total if reply.usage.total else 0)
+        pace.release(
+            start_time, unused_tokens=estimate - reply.usage.total if reply.usage.total else 0
+        )
         return reply
 
     def _send_paid(
         self, send: Callable[[], Answer], max_usage: Usage, budget: Budget | None
     ) -> Reply:
-        """Call once, within the budgets."""
+        """Make one try within the budgets, and count its cost."""
         call_context = self._call_context
-        bound = Usage(max_usage.input_tokens, max_usage.output_tokens or ASSUMED_OUTPUT)
-        price = call_context.price.of(bound) if call_context.price else 0.0
-        holds = _reserve([call_context.budget, *([budget] if budget else [])], bound.total, price)
+        usage_limit = Usage(max_usage.input_tokens, max_usage.output_tokens or ASSUMED_OUTPUT)
+        price = call_context.price.compute_cost(usage_limit) if call_context.price else 0.0
+        reservations = _reserve(
+            [call_context.budget, *([budget] if budget else [])], usage_limit.total, price
+        )
         start_time = time.monotonic()
         try:
             answer = send()
         except AttemptError as error:
             self._reached = self._reached or not error.unreachable
-            for hold in holds:
-                hold.presume() if error.charged else hold.release()
+            for reservation in reservations:
+                reservation.presume() if error.charged else reservation.release()
             raise
         except BaseException:
-            for hold in holds:
-                hold.release()
+            for reservation in reservations:
+                reservation.release()
             raise
         seconds, cost = time.monotonic() - start_time, None
         self._reached = True
         if answer.usage is not None:
-            cost = call_context.price.of(answer.usage) if call_context.price else None
-        for hold in holds:
-            hold.presume() if answer.usage is None else hold.settle(answer.usage, cost)
+            cost = call_context.price.compute_cost(answer.usage) if call_context.price else None
+        for reservation in reservations:
+            reservation.presume() if answer.usage is None else reservation.settle(
+                answer.usage, cost
+            )
         return _reply(answer, cost, seconds)
 
 
 def _reserve(budgets: Sequence[Budget], tokens: int, cost: float) -> list[Hold]:
-    holds: list[Hold] = []
+    reservations: list[Hold] = []
     try:
-        # Not by `extend`: what was set aside before a refusal is given back.
+        # A loop, not `extend`: reservations before a refusal must be released.
         for budget in budgets:
-            holds.append(budget.reserve(tokens, cost))  # noqa: PERF401
+            reservations.append(budget.reserve(tokens, cost))  # noqa: PERF401
     except BaseException:
-        for hold in holds:
-            hold.release()
+        for reservation in reservations:
+            reservation.release()
         raise
-    return holds
+    return reservations
 
 
 class RemoteModel:
-    """A `Model`: a client, and the frame of its calls.
+    """A `Model` that sends requests by a client, with cache, rate limit, budget and retries.
 
     Args:
-        name: The name with the provider: ``openai/gpt-4o``.
-        client: Makes the calls.
-        call_context: The frame.
+        name: The name with the provider, such as ``openai/gpt-4o``.
+        client: The client that makes the calls.
+        call_context: The limits and the cache.
 
     Raises:
-        UsageError: The budget is in dollars, and the price is not known.
+        UsageError: The budget limits the cost, and the price is unknown.
     """
 
-    def __init__(self, name: str, client: Client, call_context: Around) -> None:
+    def __init__(self, name: str, client: Client, call_context: CallContext) -> None:
         self.name = name
         self._client = client
         self._call_context = call_context
-        self._frame = Frame(name, client.endpoint, call_context)
-        self._warned = False
+        self._frame = CallLimiter(name, client.endpoint, call_context)
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"RemoteModel({self.name!r}, {self._client!r})"
@@ -334,7 +350,7 @@ class RemoteModel:
 
     @property
     def weights(self) -> str | None:
-        """The SHA-256 of the model's file; None where a provider has the model."""
+        """The SHA-256 of a local model's file, in hexadecimal; None for a provider's model."""
         return self._client.weights if isinstance(self._client, SupportsStart) else None
 
     def delay(self) -> tuple[float, str] | None:
@@ -342,12 +358,12 @@ class RemoteModel:
         return self._frame.delay()
 
     def start(self, calls: int = 1) -> None:
-        """Start the model's server where it is ours; else do nothing. See `SupportsStart`."""
+        """Start a local model's server; no effect for other models. See `SupportsStart`."""
         if isinstance(self._client, SupportsStart):
             self._client.start(calls)
 
     def close(self) -> None:
-        """Close all connections, and end the model's server where it is ours."""
+        """Close all connections, and end a local model's server unless others use it."""
         self._client.close()
 
     def complete(
@@ -356,7 +372,16 @@ class RemoteModel:
         settings: Settings = GREEDY_SETTINGS,
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """Return the model's next message; see `Model`."""
+        """Return the model's next message, from the cache if possible; see `Model.complete`.
+
+        Args:
+            messages: The dialogue, at least one message.
+            settings: The sampling settings.
+            tools: The tools that the model may call.
+
+        Raises:
+            ModelError: The dialogue is empty, or an error of `Model.complete` occurred.
+        """
         if not messages:
             raise ModelError(f"{self.name}: the dialogue has no messages")
         clean_messages = tuple(
@@ -375,9 +400,9 @@ class RemoteModel:
         return reply
 
     def _check_trace(self, reply: Reply, settings: Settings) -> Reply:
-        """Warn once where token ids were asked for and the server reports none."""
-        if settings.trace and reply.trace is None and not self._warned:
-            self._warned = True
+        """Warn once if token ids were requested and the server reports none; return the reply."""
+        if settings.trace and reply.trace is None and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "%s reports no token ids: none are recorded (servers such as vLLM report them)",
                 self.name,

@@ -1,4 +1,4 @@
-"""OpenAI's ``responses``: the meaning of answers. The gateway's clients speak this protocol."""
+"""Decoding of OpenAI's protocol ``responses``, which clients of the gateway use."""
 
 from __future__ import annotations
 
@@ -9,26 +9,38 @@ from intercode.models import wire
 from intercode.models.base import Answer, ToolCall
 
 
-def decode(data: dict[str, Any]) -> Answer:
-    """Read an answer.
+def decode(response_body: dict[str, Any]) -> Answer:
+    """Decode the JSON of a response.
 
     Raises:
-        AttemptError: The answer has nothing that can be used.
+        AttemptError: The response has no usable output.
     """
-    output = data.get("output")
+    output = response_body.get("output")
     if not isinstance(output, list):
         raise wire.unusable_answer("the answer has no output")
-    items = [item for item in output if isinstance(item, dict)]
-    messages = (item for item in items if item.get("type", "message") == "message")
+    output_items = [output_item for output_item in output if isinstance(output_item, dict)]
+    messages = (
+        output_item
+        for output_item in output_items
+        if output_item.get("type", "message") == "message"
+    )
     text = "".join(wire.extract_text(message.get("content")) for message in messages)
-    calls = tuple(call(item) for item in items if str(item.get("type")).endswith("_call"))
-    reason = (data.get("incomplete_details") or {}).get("reason", data.get("status"))
-    usage = wire.usage(data.get("usage"), "input_tokens", "output_tokens")
-    return Answer(text, calls, usage, wire.extract_model(data), wire.finish(reason, bool(calls)))
+    calls = tuple(
+        call(output_item)
+        for output_item in output_items
+        if str(output_item.get("type")).endswith("_call")
+    )
+    reason = (response_body.get("incomplete_details") or {}).get(
+        "reason", response_body.get("status")
+    )
+    usage = wire.usage(response_body.get("usage"), "input_tokens", "output_tokens")
+    return Answer(
+        text, calls, usage, wire.extract_model(response_body), wire.finish(reason, bool(calls))
+    )
 
 
 def call(item: Mapping[str, Any]) -> ToolCall:
-    """Read an item that calls a function, a tool that takes text, or a shell."""
+    """Decode an item that calls a function, a custom tool with text input, or a shell."""
     values = item.get("arguments", item.get("input", item.get("action")))
     name = str(item.get("name") or item.get("type"))
     call_id = str(item.get("call_id") or item.get("id") or "")

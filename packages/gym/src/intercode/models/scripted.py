@@ -1,7 +1,7 @@
-"""A model that speaks by a script: for tests of agents, for measurements and demonstrations.
+"""Scripted models for tests of agents, measurements and demonstrations.
 
-A script is a list of rules. A rule looks at the last message, at all messages, and at how often the
-model has spoken; the first rule that fits answers. In a file each line is a rule, a JSON object::
+A script is a list of rules, and the first matching rule answers. A rule tests the last message, all
+messages, and the number of previous replies. In a file each line is a rule, a JSON object::
 
     {"when": "sql", "say": "SELECT 1"}
     {"turn": 1, "calls": [{"name": "submit", "arguments": {}}]}
@@ -28,7 +28,7 @@ _KEYS = {"when", "seen", "turn", "say", "calls", "finish"}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message of a scripted model."""
+    """A reply of a scripted model."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -36,19 +36,19 @@ class Line:
 
 
 Script = Callable[[Sequence[Message]], Line]
-"""Dialogue → the next line."""
+"""A function: dialogue → next line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line, and when to say it.
+    """A line with the conditions of its use.
 
     Attributes:
         line: The line.
-        when: A regular expression that must match somewhere in the last message.
-        turn: How often the model must have spoken since the last message that begins with
-            ``Task:``, before which may be worked examples; ``None`` is any number.
-        seen: A regular expression that must match somewhere in any message.
+        when: A regular expression that must match within the last message.
+        turn: The required number of replies since the last message that begins with ``Task:``;
+            ``None``: any number. Earlier messages may be worked examples.
+        seen: A regular expression that must match within at least one message; empty: no condition.
     """
 
     line: Line
@@ -57,7 +57,7 @@ class Rule:
     seen: str = ""
 
     def fits(self, messages: Sequence[Message]) -> bool:
-        """Whether the rule answers this dialogue."""
+        """Return whether the dialogue meets all conditions."""
         starts = [n for n, message in enumerate(messages) if message.content.startswith("Task:")]
         task_messages = messages[starts[-1] if starts else 0 :]
         reply_count = sum(message.role == "assistant" for message in task_messages)
@@ -70,16 +70,16 @@ class Rule:
 
 
 class ScriptedClient:
-    """A `Client` that answers at once.
+    """A `Client` that answers from a script, without a network.
 
     Args:
-        say: The script.
-        name: The model's name for itself.
-        version: Differs where the script does, so that no cache confuses two scripts.
+        reply_script: The script.
+        name: The model's name in answers.
+        version: A version of the script, which separates the cached replies of different scripts.
     """
 
-    def __init__(self, say: Script, name: str = "scripted", version: str = "") -> None:
-        self._say = say
+    def __init__(self, reply_script: Script, name: str = "scripted", version: str = "") -> None:
+        self._reply_script = reply_script
         self._name = name
         self.endpoint = f"scripted:{version}"
 
@@ -88,22 +88,26 @@ class ScriptedClient:
 
     def send(self, request: Request) -> Answer:
         """Return the script's answer."""
-        return answer(request, self._say, self._name)
+        return answer(request, self._reply_script, self._name)
 
     def close(self) -> None:
-        """Do nothing: there is no connection to close."""
+        """Do nothing, because the client holds no connection."""
 
 
 def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedClient:
-    """Make the client of a model whose rules are in a file: ``scripted/rules.jsonl``."""
+    """Return the client of a model whose rules are in a file: ``scripted/rules.jsonl``.
+
+    Raises:
+        UsageError: The file cannot be read, a rule is malformed, or a base URL is given.
+    """
     if base_url:
         raise UsageError("a scripted model is in a file and has no base URL")
-    say = read(model)
-    return ScriptedClient(say, Path(model).name, sha256(Path(model)))
+    reply_script = read(model)
+    return ScriptedClient(reply_script, Path(model).name, sha256(Path(model)))
 
 
 def script(rules: Sequence[Rule]) -> Script:
-    """Make a script of rules; its line is empty where none fits."""
+    """Return the script of some rules; if no rule matches, its line is empty."""
 
     def say(messages: Sequence[Message]) -> Line:
         return next((rule.line for rule in rules if rule.fits(messages)), Line())
@@ -112,44 +116,55 @@ def script(rules: Sequence[Rule]) -> Script:
 
 
 def read(path: str | Path) -> Script:
-    """Read the script in a file of rules.
+    """Read a script from a file of rules.
 
     Raises:
         UsageError: The file cannot be read, or a rule is malformed.
     """
     try:
-        # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
+        # splitlines() would also split at U+2028 and similar, which JSON permits within texts.
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"the script {path} cannot be read: {error}") from error
-    return script([_rule(s, f"{path}:{n}") for n, s in enumerate(lines, 1) if s.strip()])
+    return script(
+        [
+            _rule(line, f"{path}:{line_number}")
+            for line_number, line in enumerate(lines, 1)
+            if line.strip()
+        ]
+    )
 
 
 def _rule(text: str, location: str) -> Rule:
     try:
-        data: Any = json.loads(text)
+        rule: Any = json.loads(text)
     except ValueError as error:
         raise UsageError(f"{location}: a rule is a JSON object: {error}") from error
-    if not isinstance(data, dict) or not set(data) <= _KEYS:
+    if not isinstance(rule, dict) or not set(rule) <= _KEYS:
         raise UsageError(f"{location}: a rule is a JSON object with {', '.join(sorted(_KEYS))}")
     try:
         for key in ("when", "seen"):
-            re.compile(data.get(key, ""))
-        calls = tuple(_call(call, number) for number, call in enumerate(data.get("calls", ())))
+            re.compile(rule.get(key, ""))
+        calls = tuple(
+            _call(call, call_number) for call_number, call in enumerate(rule.get("calls", ()))
+        )
     except (re.error, TypeError, KeyError) as error:
         raise UsageError(f"{location}: {error!r}") from error
-    finish: Finish = data.get("finish", "tool_calls" if calls else "stop")
-    line = Line(data.get("say", ""), calls, finish)
-    return Rule(line, data.get("when", ""), data.get("turn"), data.get("seen", ""))
+    finish: Finish = rule.get("finish", "tool_calls" if calls else "stop")
+    line = Line(rule.get("say", ""), calls, finish)
+    return Rule(line, rule.get("when", ""), rule.get("turn"), rule.get("seen", ""))
 
 
-def _call(data: Mapping[str, Any], number: int) -> ToolCall:
-    return ToolCall(f"call_{number}", data["name"], arguments(data.get("arguments")))
+def _call(call: Mapping[str, Any], call_number: int) -> ToolCall:
+    return ToolCall(f"call_{call_number}", call["name"], arguments(call.get("arguments")))
 
 
-def answer(request: Request, say: Script, model: str) -> Answer:
-    """Return a script's answer, within the request's settings. Calls are left whole."""
-    line = _cut(say(request.messages), request.settings)
+def answer(request: Request, reply_script: Script, model: str) -> Answer:
+    """Return a script's answer, with stop texts and the token limit applied to its text.
+
+    Tool calls are never truncated.
+    """
+    line = _cut(reply_script(request.messages), request.settings)
     call_tokens = sum(count(json.dumps(dict(call.arguments))) + 1 for call in line.calls)
     input_tokens = sum(count(message.content) for message in request.messages)
     usage = Usage(input_tokens, count(line.text) + call_tokens)
@@ -157,7 +172,7 @@ def answer(request: Request, say: Script, model: str) -> Answer:
 
 
 def count(text: str) -> int:
-    """Count the tokens of a text, by a tokenizer that any reader can check: words."""
+    """Return the number of words in a text, a tokenizer that any reader can verify."""
     return len(text.split())
 
 

@@ -1,4 +1,4 @@
-"""The dialogue with a model in one episode, and its cost."""
+"""Transcripts: the recorded dialogue with a model in one episode, with its cost."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from intercode.models.base import Message, Model, Reply, Settings, Tool, Usage
 
 
 class Transcript:
-    """A model that records all messages to and from another model.
+    """A `Model` that records all messages to and from another model.
 
-    Each message is recorded once, however often it is sent; calls refer to messages by number.
+    Each message is recorded once, even if it is sent repeatedly. Calls refer to messages by number.
 
     Args:
         model: The model that answers.
-        permits: Held by each call; entering returns the seconds waited. None: no waiting.
+        permits: A context that each call holds; entering returns the seconds of waiting. None: no
+            waiting.
     """
 
     def __init__(self, model: Model, permits: AbstractContextManager[float] | None = None) -> None:
         self.name = model.name
         self.usage = Usage()
         self.cost: float | None = 0.0
-        """US dollars; None once the price of a call is unknown."""
+        """The total cost in US dollars; None after a call with an unknown price."""
         self.turn = 0
-        """The number of the present turn."""
+        """The number of the current turn."""
         self.wait_seconds = 0.0
-        """The sum of the seconds that calls waited for their permits."""
+        """The total seconds that calls waited for their permits."""
         self._model = model
         self._permits = nullcontext(0.0) if permits is None else permits
         self._messages: list[dict[str, Any]] = []
-        self._numbers: dict[str, int] = {}
+        self._message_numbers: dict[str, int] = {}
         self._numbered_messages: dict[int, tuple[Message, int]] = {}
-        """Messages by identity: a dialogue sends the same objects again and again."""
+        """Object id → message and number: a fast path, as dialogues resend the same objects."""
         self._calls: list[dict[str, Any]] = []
         self._tools: Sequence[Tool] = ()
 
@@ -46,12 +47,12 @@ class Transcript:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """Return the model's answer.
+        """Return the model's answer, and record the call.
 
         Raises:
-            ModelError: See `Model.complete`; the call is recorded all the same.
+            ModelError: See `Model.complete`; the failed call is recorded, too.
         """
-        call: dict[str, Any] = {"turn": self.turn, "sent": [*map(self._number, messages)]}
+        call: dict[str, Any] = {"turn": self.turn, "sent": [*map(self._number_message, messages)]}
         if settings.seed is not None:
             call["seed"] = settings.seed
         self._calls.append(call)
@@ -67,7 +68,7 @@ class Transcript:
             raise
         answer = Message("assistant", reply.text, reply.tool_calls)
         call |= {
-            "reply": self._number(answer),
+            "reply": self._number_message(answer),
             "model": reply.model,
             **asdict(reply.usage),
             "cost": reply.cost,
@@ -86,15 +87,15 @@ class Transcript:
 
     @property
     def last_call(self) -> dict[str, Any]:
-        """The record of the last call, to which facts may be added."""
+        """The record of the last call, as a mutable dictionary."""
         return self._calls[-1]
 
     def note(self, **facts: Any) -> None:
-        """Add facts to the last call: its thought, or its step of a plan."""
+        """Add facts to the record of the last call, such as its thought or its plan step."""
         self.last_call.update(facts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types, for the episode's record."""
+        """Return the transcript as plain JSON types, for the episode's record."""
         return {
             "name": self.name,
             **asdict(self.usage),
@@ -104,20 +105,20 @@ class Transcript:
             **({"tools": [asdict(tool) for tool in self._tools]} if self._tools else {}),
         }
 
-    def _number(self, message: Message) -> int:
+    def _number_message(self, message: Message) -> int:
         if (entry := self._numbered_messages.get(id(message))) is not None:
             return entry[1]
         fields = compact_message(message)
         key = json.dumps(fields, sort_keys=True)
-        if (number := self._numbers.get(key)) is None:
-            number = self._numbers[key] = len(self._messages)
+        if (message_number := self._message_numbers.get(key)) is None:
+            message_number = self._message_numbers[key] = len(self._messages)
             self._messages.append(fields)
-        self._numbered_messages[id(message)] = message, number
-        return number
+        self._numbered_messages[id(message)] = message, message_number
+        return message_number
 
 
 def compact_message(message: Message) -> dict[str, Any]:
-    """Return a message without its empty fields."""
+    """Return a message as plain JSON types, without empty fields."""
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         fields["tool_calls"] = [asdict(call) for call in message.tool_calls]

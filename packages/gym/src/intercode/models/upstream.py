@@ -1,6 +1,7 @@
-"""The server of a model: its address and its key.
+"""Upstream model servers: address and key.
 
-The key is in this process only. It is never part of what a client is sent: a server may repeat it.
+The key stays in this process. Responses to clients never contain the key, even if a server repeats
+it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from intercode_sandbox.user_code import is_reference
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A model of a provider, or of a server of one's own.
+    """A model of a provider or of a self-hosted server, with the server's address and key.
 
     Attributes:
-        provider: As in ``PROVIDER/NAME``.
+        provider: The provider, as in ``PROVIDER/NAME``.
         model: The provider's name of the model.
         url: The base URL, with ``/v1``.
-        key: The secret; empty: the server asks for none.
+        key: The API key; empty: the server needs no key.
+
+    Raises:
+        UsageError: The key has characters that no HTTP header permits.
     """
 
     provider: str
@@ -40,16 +44,16 @@ class Upstream:
             )
 
     @classmethod
-    def of(cls, model: str, base_url: str | None = None) -> Upstream:
-        """Find the server of a model, and the key, as the clients of our own agents do.
+    def resolve(cls, model: str, base_url: str | None = None) -> Upstream:
+        """Resolve a model's server and key, by the rules of InterCode's own clients.
 
         Args:
             model: ``PROVIDER/NAME``: ``openai/gpt-5``, ``anthropic/claude-sonnet-4-5``,
                 ``vllm/NAME``, ``ollama/NAME``, ``llama.cpp/NAME``, ``openai-compatible/NAME``.
-            base_url: The server's URL, if it is not the provider's usual one.
+            base_url: The server's URL; None: the provider's default.
 
         Raises:
-            UsageError: There is no such provider, no key, or no URL.
+            UsageError: The provider is unknown, or the key or URL is missing.
         """
         if is_reference(model):
             raise UsageError(
@@ -69,44 +73,47 @@ class Upstream:
 
     @property
     def name(self) -> str:
-        """The model's name with its provider, as the table of prices has it."""
+        """The model's name with its provider, as in the price table."""
         return f"{self.provider}/{self.model}"
 
     def credentials(self) -> dict[str, str]:
-        """Return the headers with the key."""
+        """Return the HTTP headers with the key; empty without a key."""
         if not self.key:
             return {}
         if self.provider == "anthropic":
             return {"x-api-key": self.key}
         headers = {"Authorization": f"Bearer {self.key}"}
-        # Servers of one's own that speak Anthropic's protocol look for its header.
+        # Self-hosted servers with Anthropic's protocol read Anthropic's header.
         return headers if self.provider == "openai" else {**headers, "x-api-key": self.key}
 
-    def remove_key(self, data: bytes) -> bytes:
-        """Remove the key from what the server says."""
+    def remove_key(self, content: bytes) -> bytes:
+        """Replace the key in a server's response by ``[key]``.
+
+        Keys below `MIN_SECRET_LENGTH` characters remain: their replacement would corrupt texts.
+        """
         return (
-            data.replace(self.key.encode(), b"[key]")
+            content.replace(self.key.encode(), b"[key]")
             if len(self.key) >= MIN_SECRET_LENGTH
-            else data
+            else content
         )
 
 
 @contextmanager
 def serve_upstream(model: str, base_url: str | None = None, calls: int = 1) -> Iterator[Upstream]:
-    """Find the server of a model as `Upstream.of` does; one of this machine is started meanwhile.
+    """Yield a model's upstream; a local model's server runs for the duration of the block.
 
     Args:
-        model: ``PROVIDER/NAME``; also ``local/NAME``.
-        base_url: The server's URL, if it is not the provider's usual one.
-        calls: Calls that will be made at a time, for a server that is started.
+        model: ``PROVIDER/NAME`` as for `Upstream.resolve`, or ``local/NAME``.
+        base_url: The server's URL; None: the provider's default.
+        calls: The number of concurrent calls to expect, for a local server.
 
     Raises:
-        UsageError: As `Upstream.of`; or a local model cannot be had, or does not fit.
+        UsageError: As for `Upstream.resolve`; or a local model is missing, or the memory is too small.
         ModelAccessError: The server of a local model cannot be started.
     """
     provider, _, name = model.partition("/")
     if provider != LOCAL_PROVIDER or not name:
-        yield Upstream.of(model, base_url)
+        yield Upstream.resolve(model, base_url)
         return
     from intercode.models.local.client import run_server
 

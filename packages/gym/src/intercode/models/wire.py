@@ -1,4 +1,4 @@
-"""Code that the protocols share: SDKs and their errors, HTTP refusals, and parts of answers."""
+"""Shared code of the protocols: SDK imports, SDK errors, HTTP errors, and parts of responses."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from intercode.models.keys import find
 from intercode.secrets import FILE, hide, hide_in
 
 CONNECT = 2.5
-"""Seconds in which a server must be reached: one lost packet is sent again after one."""
+"""Connection timeout in seconds; TCP resends one lost packet after a second."""
 MAX_MESSAGE_LENGTH = 500
-"""Characters of a server's message that are kept."""
+"""Maximum characters of a server's message in an error."""
 RETRY_STATUSES = {408, 409, 425, 429}
-"""Statuses below 500 after which a call is repeated, as after all others from 500."""
+"""Statuses below 500 that are retried; statuses from 500 on are retried, too."""
 
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|context[ _-]?(?:length|window|size|limit)"
@@ -33,13 +33,13 @@ _TOO_LONG = re.compile(
     r"|too many (?:input )?tokens|request_too_large",
     re.IGNORECASE,
 )
-"""The words of OpenAI, vLLM, llama.cpp, llama-cpp-python, Anthropic, and their imitators."""
+"""Messages for too long prompts: OpenAI, vLLM, llama.cpp, llama-cpp-python, Anthropic, others."""
 _NO_MONEY = re.compile(
     r"insufficient_quota|billing_hard_limit|credit balance is too low", re.IGNORECASE
 )
 _NO_MODEL = re.compile(r"model_not_found|unknown model|no such model", re.IGNORECASE)
 _CONTENT_REFUSAL = re.compile(r"moderation|flagged|content[ _-]?(?:filter|policy)", re.IGNORECASE)
-"""A 403 that concerns the text of the request, as OpenRouter sends it."""
+"""Messages of a 403 that concerns the request's text; OpenRouter, for example, sends them."""
 _CHECK_KEY = "check the key, in the environment or in .env"
 _CHECK_MODEL = "check the model's name and the base URL"
 _CHECK_MONEY = "the account has no money left, or may spend no more"
@@ -53,20 +53,20 @@ _FINISH: dict[str, Finish] = {
 
 
 def package(name: str) -> str:
-    """Return how to install a provider's SDK, for messages."""
+    """Return the installation command of a provider's SDK, for messages."""
     return f"the package {name!r}: pip install 'intercode-gym[{name}]'"
 
 
 def require_sdk(name: str, key: str, model: str) -> None:
-    """Check that a provider's SDK is installed.
+    """Refuse to continue without a provider's SDK.
 
     Args:
         name: The package of the SDK.
-        key: The variable that has the key.
+        key: The environment variable with the key.
         model: The model, for messages.
 
     Raises:
-        UsageError: The SDK is missing: the message names the key, too, if it is not set.
+        UsageError: The SDK is missing. If the key is not set either, the message names both.
     """
     if importlib.util.find_spec(name) is not None:
         return
@@ -80,8 +80,12 @@ def require_sdk(name: str, key: str, model: str) -> None:
 def sdk(name: str, consumer: str) -> ModuleType:
     """Import a provider's SDK.
 
+    Args:
+        name: The package of the SDK.
+        consumer: The feature that needs the SDK, for the message.
+
     Raises:
-        UsageError: It is not installed.
+        UsageError: The package is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -90,10 +94,11 @@ def sdk(name: str, consumer: str) -> ModuleType:
 
 
 class Errors(AbstractContextManager[None]):
-    """Turns the errors of OpenAI's SDK, and of Anthropic's, which is its twin, into ours.
+    """A context that converts errors of OpenAI's or Anthropic's SDK into InterCode's errors.
 
-    Ours are not chained to theirs, which hold requests and responses, and so keys. A context has
-    no state, so threads may share one.
+    Both SDKs have equal error classes. The converted errors are not chained to the SDK's errors,
+    which hold requests, responses and therefore keys. A context has no state, so threads may share
+    one context.
     """
 
     def __init__(self, module: Any, key: str) -> None:
@@ -104,13 +109,13 @@ class Errors(AbstractContextManager[None]):
         return f"Errors({self._module.__name__})"
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """Parse the JSON object of a response, without our key, as a reply is recorded.
+        """Parse the JSON object of a response, with the key redacted, because replies are recorded.
 
         Raises:
             AttemptError: The body is not a JSON object.
         """
-        data: dict[str, Any] = hide_in(load(body), self._key)
-        return data
+        response_body: dict[str, Any] = hide_in(load(body), self._key)
+        return response_body
 
     def __exit__(
         self,
@@ -126,13 +131,13 @@ class Errors(AbstractContextManager[None]):
         if isinstance(error, UnicodeEncodeError):
             return ModelError("the request cannot be encoded: it contains half a surrogate pair")
         if isinstance(error, module.APIConnectionError):
-            lost = not _unsent(error)
-            late = isinstance(error, module.APITimeoutError)
-            message = "it did not answer in time" if late else self._cause(error)
-            return AttemptError(message, charged=lost, unreachable=not lost)
+            is_lost = not _unsent(error)
+            is_late = isinstance(error, module.APITimeoutError)
+            message = "it did not answer in time" if is_late else self._cause(error)
+            return AttemptError(message, charged=is_lost, unreachable=not is_lost)
         if isinstance(error, module.APIStatusError):
             response = error.response
-            body = response.text or str(error)  # LiteLLM makes up responses without a body
+            body = response.text or str(error)  # LiteLLM constructs responses without a body
             return status_error(response.status_code, response.headers, body, self._key)
         if isinstance(error, module.APIError):
             return AttemptError(self._redact(error), charged=True)
@@ -149,19 +154,23 @@ class Errors(AbstractContextManager[None]):
 
 
 def _unsent(error: BaseException) -> bool:
-    """Whether the server cannot have seen the request, so that it cannot charge for it."""
+    """Whether the request cannot have reached the server, so the provider cannot charge for it."""
     cause = error.__cause__
     return type(cause).__name__ in {"ConnectError", "ConnectTimeout", "PoolTimeout"}
 
 
 def status_error(status: int, headers: Mapping[str, str], body: str, secret: str = "") -> Exception:
-    """Return the error that an HTTP status other than 2xx stands for.
+    """Return the error for an HTTP status other than 2xx.
 
     Args:
         status: The status.
         headers: Headers by name, in lower case unless the mapping ignores case.
         body: The response's body.
-        secret: The key that was sent; it is removed from the message.
+        secret: The key of the request, which the error's message must not contain.
+
+    Returns:
+        A `ContextLengthError`; an `AttemptError` if a retry may succeed; a `ModelAccessError` if
+        every request would fail; otherwise a `ModelError`.
     """
     message = hide(extract_message(body), secret)[:MAX_MESSAGE_LENGTH]
     reason = f"HTTP {status}" + (f": {message}" if message else "")
@@ -176,14 +185,14 @@ def status_error(status: int, headers: Mapping[str, str], body: str, secret: str
 
 
 def _access_advice(status: int, body: str) -> str:
-    """Return advice where every other request would be refused, too; empty if it might not."""
+    """Return advice if every request would be refused; empty if other requests may succeed."""
     if status == 402 or _NO_MONEY.search(body):
         return _CHECK_MONEY
     if status == 404 or (status == 400 and _NO_MODEL.search(body)):
         return _CHECK_MODEL
     if status == 401:
         return _CHECK_KEY
-    # A firewall's 403 is a page, and concerns something in this one request.
+    # A firewall's 403 has an HTML page as its body, and concerns only this request's content.
     if status == 403 and _json(body) is not None and not _CONTENT_REFUSAL.search(body):
         return _CHECK_KEY
     return ""
@@ -197,30 +206,38 @@ def _json(body: str) -> Any:
 
 
 def extract_message(body: str) -> str:
-    """Return the message in an error's body, in the form of any known server."""
-    if (data := _json(body)) is None:
+    """Return the message in an error's body, in any known server's format."""
+    if (document := _json(body)) is None:
         return " ".join(body.split())
     for key in ("error", "message", "detail"):
-        while isinstance(data, dict) and key in data:
-            data = data[key]
-    return data if isinstance(data, str) else json.dumps(data)
+        while isinstance(document, dict) and key in document:
+            document = document[key]
+    return document if isinstance(document, str) else json.dumps(document)
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Return the seconds of ``Retry-After`` (seconds or a date) or ``retry-after-ms``."""
-    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+    """Return the wait of ``Retry-After`` (seconds or a date) or ``retry-after-ms``, in seconds.
+
+    Args:
+        headers: Headers by name.
+        now: The current Unix time in seconds; None: the system's.
+
+    Returns:
+        The seconds, at least 0; None without a valid header.
+    """
+    if (milliseconds := _nonnegative_number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     text = headers.get("retry-after")
-    if (seconds := _number(text)) is not None:
+    if (seconds := _nonnegative_number(text)) is not None:
         return seconds
     try:
-        moment = parsedate_to_datetime(text or "").timestamp()
+        retry_time = parsedate_to_datetime(text or "").timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
-    return max(0.0, moment - (time.time() if now is None else now))
+    return max(0.0, retry_time - (time.time() if now is None else now))
 
 
-def _number(text: str | None) -> float | None:
+def _nonnegative_number(text: str | None) -> float | None:
     try:
         number = float(text or "")
     except ValueError:
@@ -229,7 +246,7 @@ def _number(text: str | None) -> float | None:
 
 
 def unusable_answer(reason: str) -> AttemptError:
-    """Return the error of an answer that makes no sense. The model has worked for it."""
+    """Return the error for an invalid response. The model has run, so the call may be charged."""
     return AttemptError(reason, charged=True)
 
 
@@ -237,23 +254,22 @@ def load(body: bytes) -> dict[str, Any]:
     """Parse the JSON object of a response.
 
     Raises:
-        AttemptError: The body is something else: cut off, or a proxy's page.
+        AttemptError: The body is not a JSON object; for example, truncated, or a proxy's page.
     """
     try:
-        data = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise unusable_answer(f"the answer is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise unusable_answer(f"the answer is not a JSON object but a {type(data).__name__}")
-    return data
+    if not isinstance(document, dict):
+        raise unusable_answer(f"the answer is not a JSON object but a {type(document).__name__}")
+    return document
 
 
 def finish(reason: object, calls: bool) -> Finish:
-    """Translate a server's reason why a reply ended."""
+    """Convert a server's finish reason; an unknown reason becomes ``stop``."""
     finish_reason = _FINISH.get(str(reason).lower(), "stop")
-    if (
-        calls and finish_reason == "stop"
-    ):  # Ollama and older vLLM say "stop" even where tools are called
+    # Ollama and older vLLM report "stop" even for tool calls.
+    if calls and finish_reason == "stop":
         return "tool_calls"
     return "stop" if finish_reason == "tool_calls" and not calls else finish_reason
 
@@ -261,17 +277,18 @@ def finish(reason: object, calls: bool) -> Finish:
 def arguments(value: object) -> Mapping[str, Any]:
     """Parse a call's arguments: JSON as a text (OpenAI), or an object (Ollama).
 
-    Of what nests too deep only the text is returned: it is the model's, and later steps recurse.
+    Invalid and too deeply nested arguments are returned as their text in ``_raw``. A model may send
+    any nesting, and later steps recurse.
     """
     if isinstance(value, str):
         if not is_flat(value):
             return {"_raw": value}
         try:
-            # Not strict: llama-cpp-python lets models put line ends of their own into it.
-            data = json.loads(value, strict=False) if value.strip() else {}
+            # Not strict: with llama-cpp-python, models may write unescaped line ends in strings.
+            parsed_arguments = json.loads(value, strict=False) if value.strip() else {}
         except (ValueError, RecursionError):
             return {"_raw": value}
-        return data if isinstance(data, dict) else {"_raw": value}
+        return parsed_arguments if isinstance(parsed_arguments, dict) else {"_raw": value}
     if value is None:
         return {}
     try:
@@ -282,8 +299,8 @@ def arguments(value: object) -> Mapping[str, Any]:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace halves of characters, which JSON may escape, but which cannot be sent or written."""
-    if text.isascii():  # quick, and mostly so
+    """Replace lone surrogates, which JSON may escape but UTF-8 cannot encode."""
+    if text.isascii():  # fast path: most texts are ASCII
         return text
     try:
         text.encode()
@@ -293,32 +310,43 @@ def replace_surrogates(text: str) -> str:
 
 
 def extract_text(content: object) -> str:
-    """Return the text of a message's content: a string, ``None``, or a list of parts."""
+    """Return the text of a message's content: a string, ``None``, or a list of parts.
+
+    Raises:
+        AttemptError: The content has another type.
+    """
     if isinstance(content, str):
         return replace_surrogates(content)
     if isinstance(content, list):
-        parts = (part if isinstance(part, dict) else {"text": part} for part in content)
+        content_parts = (
+            content_part if isinstance(content_part, dict) else {"text": content_part}
+            for content_part in content
+        )
         return replace_surrogates(
-            "".join(p["text"] for p in parts if isinstance(p.get("text"), str))
+            "".join(
+                content_part_["text"]
+                for content_part_ in content_parts
+                if isinstance(content_part_.get("text"), str)
+            )
         )
     if content is None:
         return ""
     raise unusable_answer(f"the answer's content is a {type(content).__name__}")
 
 
-def extract_model(data: Mapping[str, Any]) -> str:
+def extract_model(response_body: Mapping[str, Any]) -> str:
     """Return the name of the model that answered; empty if the answer has none."""
-    model = data.get("model")
+    model = response_body.get("model")
     return model if isinstance(model, str) else ""
 
 
 def usage(counts: object, prompt: str, reply: str) -> Usage | None:
-    """Read the tokens of OpenAI's protocols; ``None`` where the server does not state them.
+    """Return the token counts of OpenAI's protocols; ``None`` if the server does not report them.
 
     Args:
-        counts: The field ``usage`` of an answer.
-        prompt: The name of the prompt's tokens; ``NAME_details`` has those of the cache.
-        reply: The name of the reply's tokens.
+        counts: The field ``usage`` of a response.
+        prompt: The field with the prompt's tokens; ``NAME_details`` holds the cached tokens.
+        reply: The field with the reply's tokens.
     """
     if not isinstance(counts, dict):
         return None
@@ -331,7 +359,7 @@ def usage(counts: object, prompt: str, reply: str) -> Usage | None:
 
 
 def tokens(usage: Mapping[str, Any], name: str) -> int | None:
-    """Return a count of tokens; ``None`` where there is none."""
+    """Return a token count; ``None`` if it is missing or not a non-negative integer."""
     count = usage.get(name)
     known = isinstance(count, int) and not isinstance(count, bool) and count >= 0
     return count if known else None

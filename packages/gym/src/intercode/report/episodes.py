@@ -128,11 +128,11 @@ def iterate_texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from iterate_texts(item)
+        for member in value.values():
+            yield from iterate_texts(member)
     elif isinstance(value, list):
-        for item in value:
-            yield from iterate_texts(item)
+        for member in value:
+            yield from iterate_texts(member)
 
 
 def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
@@ -177,9 +177,9 @@ def _cut(value: Any) -> Any:
         omitted_count = len(value) - len(head) - len(tail)
         return f"{head}\n… {omitted_count} characters more: see 'intercode show' …\n{tail}"
     if isinstance(value, Mapping):
-        return {str(key): _cut(item) for key, item in value.items()}
+        return {str(key): _cut(member) for key, member in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [_cut(item) for item in value]
+        return [_cut(member) for member in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -13,14 +13,14 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.transcripts import as_plain_messages
-from intercode.dialogues import Call, Talk, agent_talk
+from intercode.dialogues import Call, RecordedDialogue, agent_talk
 from intercode.envs.traits import check_imported, find_max_turns, find_traits
 from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.models.base import as_openai
 from intercode.records import Outcome
 from intercode.registry import MESSAGES
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode.task import Task
 from intercode_sandbox.files import atomic_file
 
@@ -86,7 +86,7 @@ def to_chat(
         TrustError: The record names such an environment, and is not trusted; ``plain`` needs no
             environment.
     """
-    model = agent_talk(episode) or Talk()
+    model = agent_talk(episode) or RecordedDialogue()
     messages = _recorded_messages(model) or _render_messages(episode, style, env, trust=trust)
     dialogue: dict[str, Any] = {
         "messages": messages,
@@ -116,7 +116,7 @@ def _render_messages(
     return messages
 
 
-def _recorded_messages(model: Talk) -> list[dict[str, Any]]:
+def _recorded_messages(model: RecordedDialogue) -> list[dict[str, Any]]:
     messages = model.get("messages", [])
     for call in reversed(model.get("calls", [])):
         if "reply" in call:
@@ -147,9 +147,13 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
 
 def episode_row(episode: Episode) -> dict[str, Any]:
     """Return an episode under `EPISODE_COLUMNS`."""
-    outcome = Outcome.of(episode)
-    parts = {} if episode.score is None or outcome.failed else dict(episode.score.parts)
-    special = {"parts": json.dumps(parts), "tags": json.dumps(outcome.tags), **_result(episode)}
+    outcome = Outcome.from_episode(episode)
+    part_scores = {} if episode.score is None or outcome.failed else dict(episode.score.parts)
+    special = {
+        "parts": json.dumps(part_scores),
+        "tags": json.dumps(outcome.tags),
+        **_result(episode),
+    }
     row = {
         name: getattr(outcome if hasattr(outcome, name) else episode, name)
         for name in EPISODE_COLUMNS
@@ -168,8 +172,8 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     """Yield an episode's turns under `TURN_COLUMNS`; without a result no turn has a reward."""
     turn_columns = [name for name in TURN_COLUMNS if name not in ("task_id", "epoch", "turn")]
     unscored = {"reward": None} if episode.reward is None else {}
-    for number, turn in enumerate(episode.turns, 1):
-        key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": number}
+    for turn_number, turn in enumerate(episode.turns, 1):
+        key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": turn_number}
         yield escape_values(
             {**key, **{name: getattr(turn, name) for name in turn_columns}, **unscored}
         )
@@ -182,7 +186,7 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     tokens, for example because the server has tokenised the dialogue again, another row starts. No
     row therefore contains tokens that the model has neither received nor generated.
     """
-    calls = (agent_talk(episode) or Talk()).get("calls", ())
+    calls = (agent_talk(episode) or RecordedDialogue()).get("calls", ())
     token_calls = [
         call
         for call in calls
@@ -190,8 +194,8 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     ]
     key = {"task_id": episode.task_id, "epoch": episode.epoch}
     result = _result(episode)
-    for number, part in enumerate(_sequences(token_calls), 1):
-        row = {**key, **result, "part": number, **part}
+    for sequence_number, sequence in enumerate(_sequences(token_calls), 1):
+        row = {**key, **result, "part": sequence_number, **sequence}
         yield escape_values({name: row[name] for name in TOKEN_COLUMNS})
 
 
@@ -260,7 +264,10 @@ def write_parquet(
         lines.flush()
         try:
             with atomic_file(path) as temporary_path, duckdb.connect() as connection:
-                source, target = quoted(lines.name, "'"), quoted(str(temporary_path), "'")
+                source, target = (
+                    quote_identifier(lines.name, "'"),
+                    quote_identifier(str(temporary_path), "'"),
+                )
                 connection.execute(
                     f"COPY (SELECT * FROM read_json({source}, columns = {{{types}}}, "
                     "format = 'newline_delimited', maximum_object_size = 1073741824)) "

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from intercode.dialogues import Talk, agent_talk, all_agent_talks
+from intercode.dialogues import RecordedDialogue, agent_talk, all_agent_talks
 from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import clustered_error
@@ -64,8 +64,10 @@ def to_inspect(
     yield json.dumps(head)[:-1] + ', "samples": ['
     limits = _model_facts(manifest).get("limits") or {}
     rate = rate_name(find_judge(manifest, outcomes))
-    for number, episode in enumerate(repeated_episodes):
-        yield (",\n" if number else "\n") + json.dumps(sample(episode, eval_id, limits, rate))
+    for episode_index, episode in enumerate(repeated_episodes):
+        yield (",\n" if episode_index else "\n") + json.dumps(
+            sample(episode, eval_id, limits, rate)
+        )
     yield "\n]}\n"
 
 
@@ -84,8 +86,8 @@ def _id(manifest: Mapping[str, Any]) -> str:
     sessions = manifest.get("sessions") or [{}]
     if not sessions[0].get("started"):
         raise RecordError("run.json has no start time, which an Inspect log requires")
-    parts = (manifest.get(key) for key in ("dataset", "env", "agent", "seed"))
-    return digest(*parts, sessions[0])
+    identity_facts = (manifest.get(key) for key in ("dataset", "env", "agent", "seed"))
+    return digest(*identity_facts, sessions[0])
 
 
 def _task(manifest: Mapping[str, Any]) -> str:
@@ -97,7 +99,7 @@ def _count_usage(episodes: Iterable[Episode]) -> tuple[list[Outcome], dict[str, 
     outcomes: list[Outcome] = []
     usage_by_model: dict[str, dict[str, Any]] = {}
     for episode in episodes:
-        outcomes.append(Outcome.of(episode))
+        outcomes.append(Outcome.from_episode(episode))
         for name, episode_usage in usage(episode).items():
             usage_by_model[name] = (
                 add_usage(usage_by_model[name], episode_usage)
@@ -299,8 +301,8 @@ def sample(
     fork = () if episode.fork is None else episode.fork.branch
     uuid = digest(eval_id, episode.epoch, episode.task_id, *fork)
     messages = list(_dialogue_messages(talk) if talk.get("calls") else _episode_messages(episode))
-    for number, message in enumerate(messages):
-        message["id"] = digest(uuid, number)  # Inspect's own messages have ids
+    for message_index, message in enumerate(messages):
+        message["id"] = digest(uuid, message_index)  # Inspect's own messages have ids
     replies = len(_answered_calls(talk))
     return escape_values(
         {
@@ -368,12 +370,12 @@ def add_usage(first_usage: Mapping[str, Any], second_usage: Mapping[str, Any]) -
     return {key: first_usage[key] + second_usage[key] for key in first_usage if key in second_usage}
 
 
-def digest(*parts: object) -> str:
+def digest(*identity_facts: object) -> str:
     """Return an id that is equal in every export: 22 hexadecimal digits."""
-    return sha256(repr(parts))[:22]
+    return sha256(repr(identity_facts))[:22]
 
 
-def _talk(talk: Talk | None) -> Mapping[str, Any]:
+def _talk(talk: RecordedDialogue | None) -> Mapping[str, Any]:
     """Return the dialogue with a model; empty if the record lacks it or a part of it."""
     if talk is None or not talk.keys() >= _TALK:
         return {}
@@ -399,12 +401,12 @@ def _answered_calls(talk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _dialogue_messages(talk: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the dialogue of the last request, and the reply."""
     last_call = (_answered_calls(talk) or talk["calls"])[-1]
-    numbers = (
+    message_numbers = (
         [*last_call["sent"], last_call["reply"]] if "reply" in last_call else last_call["sent"]
     )
     names: dict[str, str] = {}
-    for number in numbers:
-        message = talk["messages"][number]
+    for message_number in message_numbers:
+        message = talk["messages"][message_number]
         names |= {call["call_id"]: call["name"] for call in message.get("tool_calls", ())}
         yield _message(message, names)
 

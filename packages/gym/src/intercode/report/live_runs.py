@@ -50,24 +50,24 @@ class _Folder:
     """The reason why reading has stopped."""
 
 
-class Library:
+class RunLibrary:
     """The viewed runs, including unfinished ones. Any thread may call its methods.
 
     Rows are only ever appended: the last row of an episode counts. If a run's file is replaced,
     `generation` changes, and all files are read again.
 
     Args:
-        places: Folders of runs, and folders that contain them.
+        paths: Folders of runs, and folders that contain them.
         hide_gold: Whether to leave out all text that may quote gold.
 
     Raises:
         RecordError: A path is not a folder, or the manifest of a run's folder cannot be read.
     """
 
-    def __init__(self, places: Sequence[Path], *, hide_gold: bool = False) -> None:
+    def __init__(self, paths: Sequence[Path], *, hide_gold: bool = False) -> None:
         self.rows: list[Row] = []
         self.generation = 0
-        self._places, self._hide_gold = places, hide_gold
+        self._paths, self._hide_gold = paths, hide_gold
         self._redactor = Redactor()
         self._lock = threading.Lock()
         self._folders: list[_Folder] = []
@@ -76,11 +76,11 @@ class Library:
         self._change_count = 0
         self._overview: tuple[int, str] = (-1, "")
         self._due_time = 0.0
-        for place in places:
-            if not place.is_dir():
-                raise RecordError(f"{place} is neither the folder of a run nor contains one")
-            if (place / MANIFEST).is_file():
-                read_manifest(place)
+        for path in paths:
+            if not path.is_dir():
+                raise RecordError(f"{path} is neither the folder of a run nor contains one")
+            if (path / MANIFEST).is_file():
+                read_manifest(path)
         self._find()
 
     def refresh(self) -> bool:
@@ -88,8 +88,8 @@ class Library:
         with self._lock:
             self._find()
             remaining_count = _BATCH
-            for number, folder in enumerate(self._folders):
-                remaining_count -= self._read(number, folder, remaining_count)
+            for run_number, folder in enumerate(self._folders):
+                remaining_count -= self._read(run_number, folder, remaining_count)
                 if remaining_count <= 0:
                     return True
             return False
@@ -104,8 +104,8 @@ class Library:
 
         The search ignores case and excludes hidden text.
         """
-        forms = {words, words.lower(), words.upper(), words.title()}
-        encoded_forms = {json.dumps(form)[1:-1].lower().encode() for form in forms}
+        spellings = {words, words.lower(), words.upper(), words.title()}
+        encoded_forms = {json.dumps(spelling)[1:-1].lower().encode() for spelling in spellings}
         rows, offsets = self.rows, self._offsets  # a replaced file replaces both lists
         for row_number in range(start, len(rows)):
             line = self._line(rows[row_number], offsets[row_number])
@@ -176,8 +176,8 @@ class Library:
     def _find(self) -> None:
         """Add new runs, and read each changed ``run.json``."""
         folders_by_path = {known_folder.path: known_folder for known_folder in self._folders}
-        for place in self._places:
-            paths = [place] if (place / MANIFEST).is_file() else _entries(place)
+        for root_path in self._paths:
+            paths = [root_path] if (root_path / MANIFEST).is_file() else _entries(root_path)
             for path in paths:
                 try:
                     stat = (path / MANIFEST).lstat()
@@ -203,7 +203,7 @@ class Library:
         else:
             folder.manifest, folder.stamp = manifest, stamp
 
-    def _read(self, number: int, folder: _Folder, limit: int) -> int:
+    def _read(self, run_number: int, folder: _Folder, limit: int) -> int:
         """Read a run's new episodes; return their number."""
         path = folder.path / EPISODES
         try:
@@ -234,17 +234,17 @@ class Library:
                     folder.trouble = f"{path}, byte {folder.offset}: {error}"
                     self._change_count += 1
                     break
-                self._add(number, folder, episode)
+                self._add(run_number, folder, episode)
                 folder.offset += len(line)
                 count += 1
         return count
 
-    def _add(self, number: int, folder: _Folder, episode: Episode) -> None:
-        outcome = Outcome.of(episode)
+    def _add(self, run_number: int, folder: _Folder, episode: Episode) -> None:
+        outcome = Outcome.from_episode(episode)
         folder.outcomes.pop(episode_key(episode), None)
         folder.outcomes[episode_key(episode)] = outcome
         self._offsets.append(folder.offset)
-        self.rows.append(make_row(number, episode, outcome))
+        self.rows.append(make_row(run_number, episode, outcome))
         self._change_count += 1
 
     def _begin_again(self) -> None:
@@ -256,11 +256,11 @@ class Library:
             folder.offset, folder.outcomes, folder.trouble = 0, {}, ""
 
 
-def _entries(place: Path) -> list[Path]:
+def _entries(folder: Path) -> list[Path]:
     """Return the entries of a folder of runs, without links that lead out of the folder."""
-    root = place.resolve()
+    root = folder.resolve()
     return sorted(
         path
-        for path in place.iterdir()
+        for path in folder.iterdir()
         if not path.is_symlink() or path.resolve().is_relative_to(root)
     )

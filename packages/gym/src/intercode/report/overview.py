@@ -133,7 +133,8 @@ def _section(heading: str, tables: Sequence[Table]) -> dict[str, Any]:
 def _table(table: Table) -> dict[str, Any]:
     kinds = [kind for _, kind in table.columns]
     left_columns = [
-        kind == "words" or number < table.left_count for number, kind in enumerate(kinds)
+        kind == "words" or column_index < table.left_count
+        for column_index, kind in enumerate(kinds)
     ]
     links = table.links or (None,) * len(table.rows)
     return {
@@ -160,8 +161,8 @@ def _tail(link: str | None, interval: Any) -> list[Any]:
 
 def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Iterator[Link | None]:
     """Yield the selection of episodes that each cell of a row describes."""
-    for number, (name, kind) in enumerate(table.columns):
-        if links is None or (number == 0 and kind == "text") or kind == "words":
+    for column_index, (name, kind) in enumerate(table.columns):
+        if links is None or (column_index == 0 and kind == "text") or kind == "words":
             yield None
         elif isinstance(links, Mapping):
             column_filter = (
@@ -169,7 +170,7 @@ def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Ite
             )
             yield {**column_filter, **links}
         else:
-            yield links[number]
+            yield links[column_index]
 
 
 def _intervals(row: Row, kinds: Sequence[str]) -> Iterator[Any]:

@@ -53,18 +53,20 @@ class Episodes:
     def __init__(self, *, hide_gold: bool = False, shown_gold: Iterable[int] = ()) -> None:
         self._hide_gold, self._shown_gold = hide_gold, {*shown_gold}
         self._chunks: list[str] = []
-        self._open: list[Any] = []
+        self._open_episodes: list[Any] = []
         self._rows: dict[tuple[int, Key], tuple[int, Row]] = {}
 
     def add(self, run: int, episode: Episode) -> None:
         """Add an episode; it replaces an earlier record of the same episode."""
         key = (run, episode_key(episode))
         self._rows.pop(key, None)
-        row_number = len(self._chunks) * CHUNK + len(self._open)
-        self._rows[key] = (row_number, make_row(run, episode, Outcome.of(episode)))
+        row_number = len(self._chunks) * CHUNK + len(self._open_episodes)
+        self._rows[key] = (row_number, make_row(run, episode, Outcome.from_episode(episode)))
         shown_gold = run in self._shown_gold
-        self._open.append(make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold))
-        if len(self._open) == CHUNK:
+        self._open_episodes.append(
+            make_body(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
+        )
+        if len(self._open_episodes) == CHUNK:
             self._close()
 
     def page_data(self) -> dict[str, str]:
@@ -72,13 +74,13 @@ class Episodes:
         self._close()
         index = {"at": [row_number for row_number, _ in self._rows.values()], "chunk": CHUNK}
         index["columns"] = columns([row for _, row in self._rows.values()])
-        chunks = {f"chunk-{number}": text for number, text in enumerate(self._chunks)}
+        chunks = {f"chunk-{chunk_number}": text for chunk_number, text in enumerate(self._chunks)}
         return {"index": _pack(index), **chunks}
 
     def _close(self) -> None:
-        if self._open:
-            self._chunks.append(_pack(self._open))
-            self._open = []
+        if self._open_episodes:
+            self._chunks.append(_pack(self._open_episodes))
+            self._open_episodes = []
 
 
 def write_page(
@@ -120,7 +122,7 @@ def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
     ]
     return Template(_file("index.html")).substitute(
         version=__version__,
-        policy=policy(live=data is None),
+        policy=policy(is_live=data is None),
         title=escape(escape_unprintable(title)),
         style=style,
         # JSON contains these characters only in strings, where escapes are valid.
@@ -130,16 +132,16 @@ def page(title: str, data: Any, page_data: Mapping[str, str]) -> str:
     )
 
 
-def policy(*, live: bool) -> str:
+def policy(*, is_live: bool) -> str:
     """Return a page's content security policy, which permits only its own script and style.
 
     Args:
-        live: Whether the page may connect to its own server.
+        is_live: Whether the page may connect to its own server.
     """
-    hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in app()]
+    hashes = [base64.b64encode(hashlib.sha256(asset.encode()).digest()).decode() for asset in app()]
     return (
         f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
-        f"{'connect-src ' + _SELF + '; ' if live else ''}base-uri 'none'; form-action 'none'"
+        f"{'connect-src ' + _SELF + '; ' if is_live else ''}base-uri 'none'; form-action 'none'"
     )
 
 

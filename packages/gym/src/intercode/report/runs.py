@@ -116,12 +116,12 @@ def read_runs(
     redactor = Redactor()  # an older version may have left secrets in a record
     manifests = [redactor.facts(read_manifest(folder)) for folder in folders]
     runs = []
-    for number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
+    for run_number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
 
-        def outcome(episode: Episode, number: int = number) -> Outcome:
+        def outcome(episode: Episode, run_index: int = run_number) -> Outcome:
             episode = redactor.episode(episode)
-            on_episode(number, episode)
-            return Outcome.of(episode)
+            on_episode(run_index, episode)
+            return Outcome.from_episode(episode)
 
         outcomes = list(read_latest(folder, outcome).values())
         runs.append(make_run(folder, manifest, outcomes))
@@ -250,20 +250,23 @@ def compare(
         return None
     first_rates = [_rate(first_by_task[task]) for task in common_tasks]
     second_rates = [_rate(second_by_task[task]) for task in common_tasks]
-    places = [first_by_task[task][0].place for task in common_tasks]
-    changes = [b - a for a, b in zip(first_rates, second_rates, strict=True)]
+    clusters = [first_by_task[task][0].place for task in common_tasks]
+    changes = [
+        second_rate - first_rate
+        for first_rate, second_rate in zip(first_rates, second_rates, strict=True)
+    ]
     observed_difference = difference(first_rates, second_rates, max_difference=1.0)
     # The maximum keeps the share above the difference despite rounding.
     differing_share = max(
         math.fsum(map(abs, changes)) / len(common_tasks), abs(observed_difference.value)
     )
-    single = all(
+    is_single = all(
         len(attempts[task]) == 1
         for attempts in (first_by_task, second_by_task)
         for task in common_tasks
     )
     alpha, is_seen = ALPHA / max(1, comparisons), abs(observed_difference.value) > 1e-12
-    if single:
+    if is_single:
         detectable_difference = detectable_rate_difference(
             len(common_tasks), differing_share, alpha=alpha
         )
@@ -290,9 +293,12 @@ def compare(
         first=math.fsum(first_rates) / len(common_tasks),
         second=math.fsum(second_rates) / len(common_tasks),
         difference=observed_difference,
-        drawn=_over_places(first_rates, second_rates, places),
-        test=mcnemar([a == 1 for a in first_rates], [b == 1 for b in second_rates])
-        if single
+        drawn=_clustered_difference(first_rates, second_rates, clusters),
+        test=mcnemar(
+            [first_rate == 1 for first_rate in first_rates],
+            [second_rate == 1 for second_rate in second_rates],
+        )
+        if is_single
         else None,
         differing=differing_share,
         detectable=detectable_difference,
@@ -313,18 +319,24 @@ def compare(
     )
 
 
-def _over_places(
-    first_rates: Sequence[float], second_rates: Sequence[float], places: Sequence[str]
+def _clustered_difference(
+    first_rates: Sequence[float], second_rates: Sequence[float], clusters: Sequence[str]
 ) -> Estimate | None:
     """Return the difference with an interval over images or databases.
 
     With few of them, the bootstrap interval would be too narrow.
     """
-    if (count := len(set(places))) < 2:
+    if (count := len(set(clusters))) < 2:
         return None
     if count < FEW_CLUSTERS:
-        return difference(first_rates, second_rates, places, max_difference=1.0)
-    return bootstrap([b - a for a, b in zip(first_rates, second_rates, strict=True)], places)
+        return difference(first_rates, second_rates, clusters, max_difference=1.0)
+    return bootstrap(
+        [
+            second_rate - first_rate
+            for first_rate, second_rate in zip(first_rates, second_rates, strict=True)
+        ],
+        clusters,
+    )
 
 
 def _compare_consumption(
@@ -353,8 +365,8 @@ def _compare_consumption(
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return math.fsum(numbers) / len(numbers) if numbers else None
+    finite_values = [value for value in values if value is not None]
+    return math.fsum(finite_values) / len(finite_values) if finite_values else None
 
 
 def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:

@@ -24,9 +24,9 @@ from urllib.parse import parse_qs
 from intercode.admission import Admission
 from intercode.errors import RecordError
 from intercode.report.episodes import columns
-from intercode.report.live_runs import Library
+from intercode.report.live_runs import RunLibrary
 from intercode.report.page import page, policy
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 
 LOOPBACK = "127.0.0.1"
 _PAUSE = 1.0
@@ -53,11 +53,13 @@ class Viewer:
         url: The page's address, with its token.
     """
 
-    def __init__(self, library: Library, port: int = 0, admission: Admission | None = None) -> None:
+    def __init__(
+        self, library: RunLibrary, port: int = 0, admission: Admission | None = None
+    ) -> None:
         self.library = library
         self.admission = admission or Admission()
         self.token = secrets.token_urlsafe(24)
-        self.guard = Guard()
+        self.guard = RequestGuard()
         self.page = page("runs", None, {}).encode()
         self.close_event = threading.Event()
         self.pages = threading.BoundedSemaphore(_MAX_PAGES)
@@ -93,9 +95,9 @@ class Viewer:
                 sent_runs = runs
                 yield "runs", json.dumps(runs)
             while rows := self.library.rows[sent_count : sent_count + _ROWS]:
-                data = {"generation": generation, "from": sent_count, "columns": columns(rows)}
+                batch = {"generation": generation, "from": sent_count, "columns": columns(rows)}
                 sent_count += len(rows)
-                yield "rows", json.dumps(data, separators=(",", ":"))
+                yield "rows", json.dumps(batch, separators=(",", ":"))
             if not has_more and (versioned_report := self.library.overview())[0] != version:
                 version, report = versioned_report
                 yield "report", report
@@ -143,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         token, *segments = path.removeprefix("/").split("/")
         is_known = hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode())
         is_page = is_known and segments == [""]
-        refusal = viewer.guard.refusal(_Headers(self), free=True, linked=is_page)
+        refusal = viewer.guard.refusal(_Headers(self), is_token_free=True, allows_links=is_page)
         if refusal is not None:
             self._answer(refusal[0], refusal[1].encode(), "text/plain")
             return
@@ -220,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _headers(self, kind: str) -> None:
         for name, value in {
             "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
+            "Content-Security-Policy": f"{policy(is_live=True)}; frame-ancestors 'none'",
             "Cache-Control": "no-store",
             "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff",

@@ -18,8 +18,8 @@ from intercode.evaluate.summary import (
     Statistics,
     by_attempts,
     by_failure_mode,
+    by_image_or_database,
     by_level,
-    by_place,
     by_tag,
     by_turn,
     errors_by_type,
@@ -100,16 +100,16 @@ class Table:
 
 def _table(
     title: str,
-    items: Iterable[Any],
+    records: Iterable[Any],
     columns: Sequence[_Column],
     note: str = "",
     link: Callable[[Any], Link | Sequence[Link | None] | None] = lambda item: None,
 ) -> Table:
     """Return a table with a row for each item; a column is a name, a kind and a getter."""
-    items = list(items)
-    rows = tuple(tuple(get(item) for _, _, get in columns) for item in items)
+    records = list(records)
+    rows = tuple(tuple(get(record) for _, _, get in columns) for record in records)
     head = tuple((name, kind) for name, kind, _ in columns)
-    return Table(title, head, rows, note, tuple(map(link, items)))
+    return Table(title, head, rows, note, tuple(map(link, records)))
 
 
 def format_value(value: Any, kind: Kind) -> str:
@@ -205,11 +205,15 @@ def run_tables(run: Run, tags: int | None = None) -> list[Table]:
         )
         tables.append(level_table)
     if statistics.clusters:
-        note, places = _cluster_note(statistics), by_place(outcomes)
-        place_table = group_table(
-            "By image or database", places, note, rate, lambda name: {**run_link, "place": name}
+        note, statistics_by_cluster = _cluster_note(statistics), by_image_or_database(outcomes)
+        cluster_table = group_table(
+            "By image or database",
+            statistics_by_cluster,
+            note,
+            rate,
+            lambda name: {**run_link, "place": name},
         )
-        tables.append(place_table)
+        tables.append(cluster_table)
     tables += _attempts(run)
     if any(outcome.turns > 1 for outcome in outcomes):
         tables.append(_turns(run))
@@ -364,7 +368,7 @@ def side_by_side_tables(runs: Sequence[Run]) -> list[Table]:
     """Return the tables of several runs side by side."""
     stats = [(run, summarize(run.outcomes)) for run in runs]
     return [
-        _by_agent_and_place(stats),
+        _by_agent_and_environment(stats),
         *_levels(runs),
         _overview(stats),
         _table("Coverage", stats, [_RUN, *map(_adapt_column, _COVERAGE)], "", _run_link),
@@ -391,7 +395,7 @@ def _adapt_column(column: _Column) -> _Column:
     return name, kind, lambda item: get((item[0].coverage, item[1]))
 
 
-def _by_agent_and_place(stats: _Summaries) -> Table:
+def _by_agent_and_environment(stats: _Summaries) -> Table:
     """Return the table of the 2023 paper: agents against environments."""
     env_labels = list(dict.fromkeys(run.env_label for run, _ in stats))
     cells: dict[str, dict[str, Any]] = {}
@@ -400,10 +404,13 @@ def _by_agent_and_place(stats: _Summaries) -> Table:
         ends = interval(statistics)
         cells.setdefault(run.label, {})[run.env_label] = ends and (statistics.success_rate, *ends)
         links.setdefault(run.label, {})[run.env_label] = {"run": run.name}
-    rows = tuple((name, *(row.get(place) for place in env_labels)) for name, row in cells.items())
+    rows = tuple(
+        (name, *(row.get(column_label) for column_label in env_labels))
+        for name, row in cells.items()
+    )
     head: tuple[tuple[str, Kind], ...] = (
         ("", "text"),
-        *((place, "estimate") for place in env_labels),
+        *((column_label, "estimate") for column_label in env_labels),
     )
     note = "95 % intervals in brackets." + _shown_gold(run for run, _ in stats)
     row_links = tuple([None, *map(row.get, env_labels)] for row in links.values())
@@ -530,9 +537,9 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
             name: {"run": item[0].name} for name in ("tasks", "this run")
         }
         links_by_column["baseline"] = {"run": baseline.name}
-        pair_link = {"first": baseline.name, "second": item[0].name}
+        pair_link = {"baseline": baseline.name, "second": item[0].name}
         links_by_column |= {
-            "only baseline": {**pair_link, "only": "first"},
+            "only baseline": {**pair_link, "only": "baseline"},
             "only this run": {**pair_link, "only": "second"},
         }
         return [None, *(links_by_column.get(name, pair_link) for name in names[1:])]
@@ -554,7 +561,7 @@ def _consumption_tables(
     for run, comparison in pairs:
         if comparison.tokens is None:
             continue
-        pair_link = {"first": baseline.name, "second": run.name}
+        pair_link = {"baseline": baseline.name, "second": run.name}
         for name, kind in kinds.items():
             if (consumption := getattr(comparison, name)) is None:
                 continue
@@ -597,14 +604,21 @@ def matrix(runs: Sequence[Run]) -> Table:
 
     The table fits a terminal, unlike the tables of `side_by_side_tables`.
     """
-    places = list(dict.fromkeys(run.env_label for run in runs))
+    env_labels = list(dict.fromkeys(run.env_label for run in runs))
     head: tuple[tuple[str, Kind], ...] = (
         ("", "text"),
-        *((p, "text") for p in (*places, ALL_GROUP)),
+        *((header_label, "text") for header_label in (*env_labels, ALL_GROUP)),
     )
     sizes = [
-        len({o.task_id for run in runs if run.env_label == place for o in run.outcomes})
-        for place in places
+        len(
+            {
+                outcome.task_id
+                for run in runs
+                if run.env_label == column_label
+                for outcome in run.outcomes
+            }
+        )
+        for column_label in env_labels
     ]
     rows: list[Row] = [("tasks", *map(str, (*sizes, sum(sizes))))]
     for label, agent_outcomes in by_agent(runs).items():
@@ -612,7 +626,10 @@ def matrix(runs: Sequence[Run]) -> Table:
             run.env_label: summarize(run.outcomes) for run in runs if run.label == label
         }
         statistics_by_env[ALL_GROUP] = summarize(agent_outcomes)
-        rows += _lines(label, [statistics_by_env.get(place) for place in (*places, ALL_GROUP)])
+        rows += _lines(
+            label,
+            [statistics_by_env.get(column_label) for column_label in (*env_labels, ALL_GROUP)],
+        )
     return Table("", head, tuple(rows), "Success, and mean turns of an episode.")
 
 

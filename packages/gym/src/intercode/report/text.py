@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from intercode.errors import UsageError
 from intercode.evaluate.statistics import Estimate
-from intercode.evaluate.summary import Statistics, by_level, by_place, by_tag, summarize
+from intercode.evaluate.summary import Statistics, by_image_or_database, by_level, by_tag, summarize
 from intercode.outcomes import OUTCOMES
 from intercode.report.runs import Run
 from intercode.report.tables import Table
@@ -88,16 +88,16 @@ def to_csv(runs: Sequence[Run]) -> str:
         groups: dict[str, Mapping[str, Statistics]] = {
             "all": {"": summarize(run.outcomes)},
             "level": by_level(run.outcomes),
-            "place": by_place(run.outcomes),
+            "place": by_image_or_database(run.outcomes),
             "tag": by_tag(run.outcomes),
         }
         for group, group_statistics in groups.items():
             for name, statistics in group_statistics.items():
                 identity_cells = [str(run.folder), run.label, run.env_label, group, name]
-                texts = [escape_formula(escape_unprintable(text)) for text in identity_cells]
+                cell_texts = [escape_formula(escape_unprintable(text)) for text in identity_cells]
                 values = [*astuple(statistics)]
                 values[position : position + 1] = statistics.outcomes.values()
-                writer.writerow([*texts, *values])
+                writer.writerow([*cell_texts, *values])
     return text.getvalue()
 
 
@@ -127,22 +127,22 @@ def chart(
     if not turns:
         return ""
     columns = min(width - _GUTTER, 1 + _MAX_STEP * (turns - 1))
-    places = [round(turn * (columns - 1) / max(1, turns - 1)) for turn in range(turns)]
+    turn_columns = [round(turn * (columns - 1) / max(1, turns - 1)) for turn in range(turns)]
     canvas = [[" "] * columns for _ in range(ROWS)]
-    for number, points in reversed([*enumerate(curves.values())]):
+    for curve_index, points in reversed([*enumerate(curves.values())]):
         # After its last turn, an agent keeps its rate.
         rates = [point.value for point in [*points, *[points[-1]] * (turns - len(points))]]
         rows = [round((1 - rate) * (ROWS - 1)) for rate in rates]
         # If turns share a column, the last turn counts.
-        _draw(canvas, dict(zip(places, rows, strict=True)), MARKS[number % len(MARKS)])
+        _draw(canvas, dict(zip(turn_columns, rows, strict=True)), MARKS[curve_index % len(MARKS)])
     lines = [f"{_level(row)}{''.join(cells)}" for row, cells in enumerate(canvas)]
-    lines += _axis(places, width)
+    lines += _axis(turn_columns, width)
     lines += [_legend(MARKS[n % len(MARKS)], *i, width) for n, i in enumerate(curves.items())]
     text = "\n".join(line.rstrip() for line in lines) + "\n"
     return text.translate(_ASCII) if ascii_only else text
 
 
-def _draw(canvas: list[list[str]], rows: Mapping[int, int], mark: str) -> None:
+def _draw(canvas: list[list[str]], rows: Mapping[int, int], symbol: str) -> None:
     """Draw a curve, given as column → row, over the canvas."""
     for (start_column, start_row), (end_column, end_row) in pairwise(rows.items()):
         canvas[start_row][start_column:end_column] = "─" * (end_column - start_column)
@@ -151,7 +151,7 @@ def _draw(canvas: list[list[str]], rows: Mapping[int, int], mark: str) -> None:
                 canvas[row][end_column] = "│"
             canvas[start_row][end_column] = "╯" if end_row < start_row else "╮"
     for column, row in rows.items():
-        canvas[row][column] = mark
+        canvas[row][column] = symbol
 
 
 def _level(row: int) -> str:
@@ -159,25 +159,25 @@ def _level(row: int) -> str:
     return f"{percent:3} % ┤" if row % 2 == 0 else f"{'':{_GUTTER - 1}}│"
 
 
-def _axis(places: Sequence[int], width: int) -> list[str]:
+def _axis(turn_columns: Sequence[int], width: int) -> list[str]:
     """Return the line below the chart, with as many turn numbers as fit."""
-    ticks = ["─"] * (places[-1] + 1)
-    numbers = ""
-    for turn, column in enumerate(places, 1):
+    axis_marks = ["─"] * (turn_columns[-1] + 1)
+    number_line = ""
+    for turn, column in enumerate(turn_columns, 1):
         start = _GUTTER + column + 1 - len(str(turn))
-        if start > len(numbers) or not numbers:
-            numbers = f"{numbers:{start}}{turn} "
-            ticks[column] = "┬"
-    line = f"{'':{_GUTTER - 1}}┼{''.join(ticks)}"
-    axis_text = f"{numbers}turns"
-    return [line, axis_text if len(axis_text) <= width else numbers.rstrip()]
+        if start > len(number_line) or not number_line:
+            number_line = f"{number_line:{start}}{turn} "
+            axis_marks[column] = "┬"
+    line = f"{'':{_GUTTER - 1}}┼{''.join(axis_marks)}"
+    axis_text = f"{number_line}turns"
+    return [line, axis_text if len(axis_text) <= width else number_line.rstrip()]
 
 
-def _legend(mark: str, name: str, points: Sequence[Estimate], width: int) -> str:
+def _legend(symbol: str, name: str, points: Sequence[Estimate], width: int) -> str:
     estimate = points[-1]
     rate = f"{100 * estimate.value:5.1f} %"
     interval = f"  {100 * estimate.low:.1f} - {100 * estimate.high:.1f} %"
-    if (room := width - _GUTTER - len(f"m   {rate}{interval}")) < _NAME:
-        room, interval = room + len(interval), ""
-    short_name = name if len(name) <= room else f"{name[: room - 1]}…"
-    return f"{'':{_GUTTER}}{mark} {short_name:{min(room, _NAME)}}  {rate}{interval}"
+    if (available_width := width - _GUTTER - len(f"m   {rate}{interval}")) < _NAME:
+        available_width, interval = available_width + len(interval), ""
+    short_name = name if len(name) <= available_width else f"{name[: available_width - 1]}…"
+    return f"{'':{_GUTTER}}{symbol} {short_name:{min(available_width, _NAME)}}  {rate}{interval}"

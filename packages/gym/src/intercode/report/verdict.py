@@ -119,9 +119,9 @@ def verdicts(runs: Sequence[Run], comparisons: Sequence[BaselineComparison]) -> 
 
 def title(runs: Sequence[Run]) -> str:
     """Return a title: the environments, and the agents with their models."""
-    places = list(dict.fromkeys(run.env_label for run in runs))
+    env_labels = list(dict.fromkeys(run.env_label for run in runs))
     agents = list(dict.fromkeys(run.label for run in runs))
-    return f"{', '.join(places)}: {format_names(agents, _MAX_AGENTS)}" if runs else "no runs"
+    return f"{', '.join(env_labels)}: {format_names(agents, _MAX_AGENTS)}" if runs else "no runs"
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:
@@ -160,25 +160,34 @@ def describe_drift(comparison: BaselineComparison) -> list[str]:
             version_differences = comparison.version_differences[folder]
             run_differences = [
                 *version_differences,
-                *(d for d in run_differences if d not in version_differences),
+                *(
+                    run_difference
+                    for run_difference in run_differences
+                    if run_difference not in version_differences
+                ),
             ]
             lines = [
-                f"  {d.what}: {_format_value(d.recorded)} and {_format_value(d.now)}"
-                for d in run_differences[:_MAX_LINES]
+                f"  {run_difference.what}: {_format_value(run_difference.recorded)} and {_format_value(run_difference.now)}"
+                for run_difference in run_differences[:_MAX_LINES]
             ]
             if len(run_differences) > _MAX_LINES:
                 lines.append(
                     f"  … and {len(run_differences) - _MAX_LINES} more (--json has them all)"
                 )
             secret = recorded_options(comparison.first.manifest).get("secret")
-            if secret is not None and any(d.what == "dataset.digest" for d in run_differences):
+            if secret is not None and any(
+                run_difference.what == "dataset.digest" for run_difference in run_differences
+            ):
                 lines.append("  each run draws its own flags, unless --secret is the same")
             advice = dict.fromkeys(difference.advice for difference in version_differences)
             lines += [f"  not compared, as versions differ: {text}" for text in advice]
             folders_by_text.setdefault("\n".join(lines), []).append(folder)
     return [
-        f"{comparison.first.folder} and {', '.join(folders)} differ in their conditions:\n{drift}"
-        for drift, folders in folders_by_text.items()
+        (
+            f"{comparison.first.folder} and {', '.join(folders)} differ in their "
+            f"conditions:\n{difference_text}"
+        )
+        for difference_text, folders in folders_by_text.items()
     ]
 
 

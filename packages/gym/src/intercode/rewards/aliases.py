@@ -81,10 +81,10 @@ def resolve_links(
     else:
         return None
     count = len(paths)
-    thirds = (fields[:count], fields[count : 2 * count], fields[2 * count :])
+    result_columns = (fields[:count], fields[count : 2 * count], fields[2 * count :])
     return [
         Link(path, target, end, status == "0")
-        for path, target, end, status in zip(paths, *thirds, strict=True)
+        for path, target, end, status in zip(paths, *result_columns, strict=True)
     ]
 
 

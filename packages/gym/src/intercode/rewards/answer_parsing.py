@@ -52,7 +52,7 @@ _TOTAL = re.compile(
     re.IGNORECASE,
 )
 _SEPARATOR = re.compile(r",(?!\d{3}(?!\d))|[;|]")
-_PLACE = re.compile(r"[\w./ @%+,-]*")
+_PATH_PREFIX = re.compile(r"[\w./ @%+,-]*")
 """Folders before a name."""
 _ADDRESS = re.compile(r"0[\da-f]{6,7}(?:\s+|$)")
 """The offset before a line of ``od`` and ``hexdump``."""
@@ -62,7 +62,7 @@ _FILE_PREFIX = re.compile(r"(?P<name>(?=[^\s:]*[/.])[^\s:]+):(?:(?P<number>\d{1,
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ParsedColumn:
     """A named value of each row."""
 
     name: str
@@ -73,7 +73,7 @@ class Column:
 class Form:
     """The properties of an answer that determine the reading of an output."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[ParsedColumn, ...] = ()
     ordered: bool = False
     """Whether the order of paths, lines and rows counts."""
     repeated: bool = True
@@ -91,11 +91,11 @@ def collapse_blanks(line: str) -> str:
     return " ".join(line.split())
 
 
-def collect(answer: Form, items: Sequence[Hashable]) -> object:
+def collect(answer: Form, values: Sequence[Hashable]) -> object:
     """Return items in the form in which they are compared: a list, a multiset, or a set."""
     if answer.ordered:
-        return list(items) if answer.repeated else [*dict.fromkeys(items)]
-    return Counter(items) if answer.repeated else frozenset(items)
+        return list(values) if answer.repeated else [*dict.fromkeys(values)]
+    return Counter(values) if answer.repeated else frozenset(values)
 
 
 # -- numbers, yes and no ---------------------------------------------------------------------------
@@ -103,21 +103,20 @@ def collect(answer: Form, items: Sequence[Hashable]) -> object:
 
 def read_number(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix the number in gold's output; for a listing with several numbers, compare the rows."""
-    numbers = quantities(gold)
-    if len(numbers) != 1:
+    gold_quantities = quantities(gold)
+    if len(gold_quantities) != 1:
         return lambda lines: (
             Counter(map(collapse_blanks, gold)) == Counter(map(collapse_blanks, lines))
         )
-    number, expected_units = numbers[0], answer.question.units
+    gold_quantity, expected_units = gold_quantities[0], answer.question.units
 
     def agrees(lines: Sequence[str]) -> bool:
         quantity = parse_quantity(lines, answer.question)
-        if quantity is None or not number.equals(quantity):
+        if quantity is None or not gold_quantity.equals(quantity):
             return False
-        units = {number.unit, quantity.unit}
-        return len(units) == 1 or (
-            "" in units and units - {""} <= expected_units
-        )  # a unit that the question names may be omitted
+        units = {gold_quantity.unit, quantity.unit}
+        # A unit that the question names may be omitted.
+        return len(units) == 1 or ("" in units and units - {""} <= expected_units)
 
     return agrees
 
@@ -157,7 +156,7 @@ def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
     def agrees(lines: Sequence[str]) -> bool:
         output_rows = _read_listing(answer, lines)
         if not blanks:
-            output_rows = [part for row in output_rows for part in row.parts]
+            output_rows = [path_entry for row in output_rows for path_entry in row.parts]
         if all(row.hash for row in (*rows, *output_rows)):
             sums, hashes = (
                 {(_base_name(row.path), row.hash) for row in x} for x in (rows, output_rows)
@@ -239,21 +238,23 @@ def _are_same_names(answer: Form, paths: Sequence[str], output_paths: Sequence[s
         answer, [*map(_base_name, output_paths)]
     ):
         return False
-    places: dict[str, set[str]] = {}
+    paths_by_name: dict[str, set[str]] = {}
     for path in paths:
-        places.setdefault(_base_name(path), set()).add(path)
+        paths_by_name.setdefault(_base_name(path), set()).add(path)
     return all(
         any(
             _ends_with(gold_path, path) or _ends_with(path, gold_path)
-            for gold_path in places[_base_name(path)]
+            for gold_path in paths_by_name[_base_name(path)]
         )
         for path in {*output_paths}
     )
 
 
-def _ends_with(path: str, end: str) -> bool:
-    prefix = path.removesuffix(end)
-    return path == end or (path.endswith(f"/{end}") and _PLACE.fullmatch(prefix) is not None)
+def _ends_with(path: str, suffix: str) -> bool:
+    prefix = path.removesuffix(suffix)
+    return path == suffix or (
+        path.endswith(f"/{suffix}") and _PATH_PREFIX.fullmatch(prefix) is not None
+    )
 
 
 _Pair = tuple[Sequence[str], Sequence[str]]
@@ -303,19 +304,19 @@ def read_lines(answer: Form, gold: Sequence[str]) -> Reading:
     """Fix gold's lines; if each line is one word, compare words regardless of line breaks."""
     rows = [*map(collapse_blanks, _drop_headings(gold))]
     are_single_words = all(len(row.split()) <= 1 for row in rows)
-    has_places = any(
+    has_prefixes = any(
         all(map(matcher, gold)) for matcher in (_NUMBER_PREFIX.match, _FILE_PREFIX.match)
     )
     gold_items = collect(answer, rows)
 
     def agrees(lines: Sequence[str]) -> bool:
         output_rows: Sequence[str] = _drop_headings(lines)
-        if not has_places:
-            output_rows = _drop_places(answer, output_rows)
-        items = [*map(collapse_blanks, output_rows)]
+        if not has_prefixes:
+            output_rows = _drop_prefixes(answer, output_rows)
+        output_items = [*map(collapse_blanks, output_rows)]
         if are_single_words:
-            items = [word for row in items for word in row.split()]
-        return collect(answer, items) == gold_items
+            output_items = [word for row in output_items for word in row.split()]
+        return collect(answer, output_items) == gold_items
 
     return agrees
 
@@ -328,29 +329,30 @@ def _drop_headings(lines: Sequence[str]) -> list[str]:
     return [row for row in rows if row]
 
 
-def _drop_places(answer: Form, rows: Sequence[str]) -> Sequence[str]:
+def _drop_prefixes(answer: Form, rows: Sequence[str]) -> Sequence[str]:
     """Return rows without file names or rising numbers that precede all of them."""
-    for matcher in (_FILE_PREFIX.match, _NUMBER_PREFIX.match):
-        places = [match for row in rows if (match := matcher(row))]
-        if rows and len(places) == len(rows) and _are_places(answer, places):
-            return [match.string[match.end() :] for match in places]
+    for match_prefix in (_FILE_PREFIX.match, _NUMBER_PREFIX.match):
+        prefixes = [match for row in rows if (match := match_prefix(row))]
+        if rows and len(prefixes) == len(rows) and _are_line_prefixes(answer, prefixes):
+            return [match.string[match.end() :] for match in prefixes]
     return rows
 
 
-def _are_places(answer: Form, places: Sequence[re.Match[str]]) -> bool:
+def _are_line_prefixes(answer: Form, prefixes: Sequence[re.Match[str]]) -> bool:
     """Return whether the question names all files, and the numbers rise, from at least 1."""
-    files = [match.groupdict().get("name", "") for match in places]
-    numbers = [int(match["number"]) if match["number"] else None for match in places]
+    file_names = [match.groupdict().get("name", "") for match in prefixes]
+    line_numbers = [int(match["number"]) if match["number"] else None for match in prefixes]
     question_names = answer.question.words | answer.question.folders
     if not all(
-        not name or any(is_within(name, folder) for folder in question_names) for name in {*files}
+        not name or any(is_within(name, folder) for folder in question_names)
+        for name in {*file_names}
     ):
         return False
-    last_numbers: dict[str, int] = {}
-    for name, number in zip(files, numbers, strict=True):
-        if number is not None and number <= last_numbers.get(name, 0):
+    last_number_by_name: dict[str, int] = {}
+    for name, line_number in zip(file_names, line_numbers, strict=True):
+        if line_number is not None and line_number <= last_number_by_name.get(name, 0):
             return False
-        last_numbers[name] = number or 0
+        last_number_by_name[name] = line_number or 0
     return True
 
 
@@ -403,9 +405,12 @@ def _row(answer: Form, line: str) -> _Row | None:
     column_counts = types.count("number"), types.count("text")
     if match := _LONG_LINE.fullmatch(line.strip()):
         words = [match["mode"], match["user"], match["group"]][: column_counts[1]]
-        numbers, path = quantities([match["size"]])[: column_counts[0]], _path(match["path"])
+        size_quantities, path = (
+            quantities([match["size"]])[: column_counts[0]],
+            _path(match["path"]),
+        )
     else:
-        numbers, words = _words(_BRANCH.sub("", line, count=1))
+        size_quantities, words = _words(_BRANCH.sub("", line, count=1))
         path, extra_words = "", words[column_counts[1] :]
         if extra_words and (
             "path" in types or len(extra_words) == 1 or any("/" in word for word in extra_words)
@@ -414,7 +419,7 @@ def _row(answer: Form, line: str) -> _Row | None:
             words.remove(name)
             path = _path(name)
     if (
-        len(numbers) < column_counts[0]
+        len(size_quantities) < column_counts[0]
         or len(words) < column_counts[1]
         or ("path" in types and not path)
     ):
@@ -423,21 +428,21 @@ def _row(answer: Form, line: str) -> _Row | None:
         if not all(word.isalpha() and not is_doubt(word) for word in words):
             return None
         words = []
-    cells = [*map(_cell, numbers)]
+    cells = [*map(_cell, size_quantities)]
     extra_cells = (*words[column_counts[1] :], *cells[column_counts[0] :])
     return _Row(path, (*words[: column_counts[1]], *cells[: column_counts[0]]), extra_cells)
 
 
 def _words(line: str) -> tuple[list[Quantity], list[str]]:
     """Return the numbers and the words of a line; "3 files" is a number."""
-    numbers, words = quantities([_SEPARATOR.sub(" ", line)]), []
+    line_quantities, words = quantities([_SEPARATOR.sub(" ", line)]), []
     is_after = False
     for token in tokens(_SEPARATOR.sub(" ", line)):
         is_number = Quantity.parse(token) is not None
         if not is_number and not (is_after and is_unit(token)):
             words.append(token)
         is_after = is_number
-    return numbers, words
+    return line_quantities, words
 
 
 def _cell(quantity: Quantity) -> Hashable:

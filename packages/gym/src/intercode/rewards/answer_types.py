@@ -3,8 +3,8 @@
 A question has one answer in many forms: ``8``, ``8 files``, ``/srv: 8``; absolute or relative
 paths; a list with or without sizes. A task may declare the type of its answer
 (``metadata.answer``). Gold's output alone then fixes the reading (`answer_parsing`), and the
-agent's output is read in the same way. The whole output counts: a right answer among others is no
-answer.
+agent's output is read in the same way. The whole output counts: a right answer among others is not
+an answer.
 
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count
@@ -30,7 +30,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
-from intercode.rewards.answer_parsing import READINGS, Column, Form, collapse_blanks
+from intercode.rewards.answer_parsing import READINGS, Form, ParsedColumn, collapse_blanks
 from intercode.rewards.archive import KINDS
 from intercode.rewards.quantities import Question
 from intercode.rewards.tool_messages import drop_complaints, is_message
@@ -48,7 +48,7 @@ _PIPE_CHECKSUM = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Form):
+class AnswerType(Form):
     """The type of an answer, and the properties that count in the comparison."""
 
     VERSION = 1
@@ -61,7 +61,7 @@ class Answer(Form):
     """Path → kind (`intercode.rewards.archive`) of the files that are compared by their members."""
 
     @classmethod
-    def parse(cls, task: Task) -> Answer | None:
+    def parse(cls, task: Task) -> AnswerType | None:
         """Return the type of a task's answer; None if the task declares no type.
 
         Raises:
@@ -81,8 +81,10 @@ class Answer(Form):
             ) from None
 
     @classmethod
-    def _read(cls, fields: dict[str, Any], question: Question) -> Answer:
-        columns = tuple(Column(entry["name"], entry["type"]) for entry in fields.pop("columns", ()))
+    def _read(cls, fields: dict[str, Any], question: Question) -> AnswerType:
+        columns = tuple(
+            ParsedColumn(entry["name"], entry["type"]) for entry in fields.pop("columns", ())
+        )
         answer = cls(columns=columns, **fields)
         checks = (
             answer.type in TYPES,

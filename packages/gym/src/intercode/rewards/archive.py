@@ -62,10 +62,10 @@ def _digest(file: IO[bytes], max_bytes: int) -> tuple[str, int]:
     Raises:
         ValueError: The file is larger than `max_bytes`.
     """
-    data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
+    content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
         raise ValueError("it is too large")
-    return hashlib.sha256(data).hexdigest(), len(data)
+    return hashlib.sha256(content).hexdigest(), len(content)
 
 
 READERS: Mapping[str, Callable[[IO[bytes]], Iterator[tuple[str, str]]]] = {

@@ -14,26 +14,26 @@ from typing import Protocol, TypeVar
 from intercode.episode import Episode, Score
 from intercode.task import Task
 from intercode_sandbox.base import (
-    Freezes,
     Limits,
     Provider,
     SandboxBackend,
     Snapshot,
+    SupportsFork,
     SupportsPrivacy,
 )
 from intercode_sandbox.network import Network
 
-PlaceT = TypeVar("PlaceT", contravariant=True)
+WorkspaceT = TypeVar("WorkspaceT", contravariant=True)
 
 
-class Reward(Protocol[PlaceT]):
+class Reward(Protocol[WorkspaceT]):
     """A function of a task, an episode, and the workspace in the episode's final state.
 
     The workspace is the resource in which the environment executes actions: a sandbox, or a
     database session.
     """
 
-    def __call__(self, task: Task, episode: Episode, place: PlaceT, /) -> Score:
+    def __call__(self, task: Task, episode: Episode, workspace: WorkspaceT, /) -> Score:
         """Return the score of an episode.
 
         Raises:
@@ -81,7 +81,7 @@ def quiesce_sandbox(
     if episode.status == "running":
         snapshot = sandbox.at_rest(save)
     else:  # frozen if possible: uncopyable files are judged, too
-        snapshot = sandbox.freeze() if isinstance(sandbox, Freezes) else sandbox.snapshot()
+        snapshot = sandbox.freeze() if isinstance(sandbox, SupportsFork) else sandbox.snapshot()
     with start_copy(provider, network, limits, snapshot) as copy:
         yield copy
 

@@ -33,7 +33,7 @@ from typing import Any
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
 from intercode.rewards.aliases import TEMPORARY_FOLDERS, is_within_any
-from intercode.rewards.answer_types import Answer, last_output, normalise, similarity
+from intercode.rewards.answer_types import AnswerType, last_output, normalise, similarity
 from intercode.rewards.gold import GoldResult, GoldRunner, archive_digest, differing_paths
 from intercode.rewards.instruction_words import is_named, temporary_names
 from intercode.rewards.judge import Judge
@@ -88,7 +88,7 @@ class BashReward:
         output = last_output(episode)
         output = None if output is None else normalise(output)
         changes = {change.path: change for change in sandbox.changes()}
-        answer = Answer.parse(task)
+        answer = AnswerType.parse(task)
         archives = {} if answer is None else answer.archives
         contents = {path: archive_digest(sandbox, path, kind) for path, kind in archives.items()}
         names = temporary_names(task, sandbox)
@@ -115,7 +115,7 @@ def compare(
     gold: GoldResult,
     changes: Mapping[str, Change],
     output: str | None,
-    answer: Answer | None = None,
+    answer: AnswerType | None = None,
     archives: Mapping[str, str] = NO_ARCHIVES,
     expects: Callable[[str], bool] = lambda path: False,
     scratch: re.Pattern[str] = _SCRATCH,
@@ -163,10 +163,10 @@ def compare(
         value = min(
             (file_score + output_score) / 2 if compares_output else file_score, MAX_INEXACT_VALUE
         )
-    parts = (
+    part_scores = (
         {"files": file_score, "output": output_score} if compares_output else {"files": file_score}
     )
-    return Score(value, parts, _detail(gold, changes, wrong_paths, output))
+    return Score(value, part_scores, _detail(gold, changes, wrong_paths, output))
 
 
 def _f1_score(right_count: int, gold_count: int, agent_count: int) -> float:
@@ -176,12 +176,14 @@ def _f1_score(right_count: int, gold_count: int, agent_count: int) -> float:
 
 def _scratch_pattern(paths: Sequence[str]) -> re.Pattern[str]:
     """Return the scratch pattern, extended by further paths."""
-    places = "|".join(
+    path_patterns = "|".join(
         ("" if path.startswith("/") else ".*/")
         + re.escape(path.rstrip("/")).replace(r"\*", "[^/]*")
         for path in paths
     )
-    return re.compile(f"{_SCRATCH.pattern}|({places})(/|$)", re.DOTALL) if paths else _SCRATCH
+    return (
+        re.compile(f"{_SCRATCH.pattern}|({path_patterns})(/|$)", re.DOTALL) if paths else _SCRATCH
+    )
 
 
 def _is_scratch(
@@ -190,8 +192,8 @@ def _is_scratch(
     if not scratch.match(path):
         return False
     while scratch.match(path):
-        is_its_own_way = is_within_any(path, TEMPORARY_FOLDERS) and not is_named(path, names)
-        if path in gold.setup_changes or (path in gold.changed_paths and not is_its_own_way):
+        is_unnamed_temporary = is_within_any(path, TEMPORARY_FOLDERS) and not is_named(path, names)
+        if path in gold.setup_changes or (path in gold.changed_paths and not is_unnamed_temporary):
             return False
         path = path.rpartition("/")[0]
     return True

@@ -19,11 +19,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from intercode.databases.base import Failure, Row, Session
+from intercode.databases.base import DatabaseSession, Failure, Row
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_run import AnswerResult, Databases, Grader, golds, last_answer
+from intercode.rewards.sql_run import AnswerResult, Databases, SqlGrader, golds, last_answer
 from intercode.task import Task
 
 ITERATIONS = 100
@@ -101,9 +101,9 @@ class ExReward:
     """The version of the scores: raise the number when any score can differ."""
 
     def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
-        self._grader = Grader(databases, cache)
+        self._grader = SqlGrader(databases, cache)
 
-    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+    def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
         """Return the score against the best gold.
 
         Raises:

@@ -18,7 +18,7 @@ from typing import Any, Generic
 from intercode.episode import Episode, Score, not_json
 from intercode.errors import InterCodeError, RewardError, UsageError
 from intercode.registry import REWARDS
-from intercode.rewards.base import PlaceT, Reward
+from intercode.rewards.base import Reward, WorkspaceT
 from intercode.task import Task
 from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import error_location, is_reference
@@ -26,7 +26,7 @@ from intercode_sandbox.user_code import error_location, is_reference
 Function = Callable[..., "Score | float"]
 
 
-class CustomReward(Generic[PlaceT]):
+class CustomReward(Generic[WorkspaceT]):
     """A wrapper that calls a custom reward function and validates its result.
 
     Args:
@@ -39,14 +39,14 @@ class CustomReward(Generic[PlaceT]):
     """
 
     def __init__(
-        self, function: Function, default: Callable[[], Reward[PlaceT]] | None = None
+        self, function: Function, default: Callable[[], Reward[WorkspaceT]] | None = None
     ) -> None:
         self._function = function
         self._extra_arguments: dict[str, Any] = {}
         if "default" in _check_signature(function) and default is not None:
             self._extra_arguments["default"] = default()
 
-    def __call__(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+    def __call__(self, task: Task, episode: Episode, workspace: WorkspaceT) -> Score:
         """Return the score of an episode.
 
         Raises:
@@ -55,7 +55,7 @@ class CustomReward(Generic[PlaceT]):
                 sandbox.
         """
         try:
-            result = self._function(task, episode, place, **self._extra_arguments)
+            result = self._function(task, episode, workspace, **self._extra_arguments)
         except InterCodeError:
             raise
         except BaseException as error:  # a reward's sys.exit() must not end the run
@@ -82,7 +82,7 @@ class CustomReward(Generic[PlaceT]):
 def _flaw(score: Score) -> str:
     """Return a description of a part of a score that no record can store, or an empty text."""
     if not isinstance(score.parts, Mapping) or not all(
-        isinstance(part, Real) for part in score.parts.values()
+        isinstance(part_score, Real) for part_score in score.parts.values()
     ):
         return f"a Score whose parts are not names with numbers: {score.parts!r}"
     if not isinstance(score.detail, Mapping):
@@ -94,10 +94,10 @@ def _flaw(score: Score) -> str:
 
 def choose_reward(
     env: str,
-    reward: str | Function | Reward[PlaceT] | None,
-    default: Callable[[], Reward[PlaceT]],
-    **parts: Any,
-) -> Reward[PlaceT]:
+    reward: str | Function | Reward[WorkspaceT] | None,
+    default: Callable[[], Reward[WorkspaceT]],
+    **components: Any,
+) -> Reward[WorkspaceT]:
     """Return the reward that the environment's option selects.
 
     Args:
@@ -106,7 +106,7 @@ def choose_reward(
             ``file.py:name`` or as registered under ``env:name``; or None for the environment's
             default.
         default: The factory of the environment's default reward.
-        **parts: Parts of the environment. A registered class receives the parts that its parameters
+        **components: Parts of the environment. A registered class receives the parts that its parameters
             name, such as ``databases`` and ``cache`` of SQL.
 
     Raises:
@@ -120,7 +120,9 @@ def choose_reward(
     if not isinstance(target, type):
         return CustomReward(target, default)
     parameters = inspect.signature(target).parameters
-    result: Reward[PlaceT] = target(**{name: parts[name] for name in parameters if name in parts})
+    result: Reward[WorkspaceT] = target(
+        **{name: components[name] for name in parameters if name in components}
+    )
     return CustomReward(result, default) if is_reference(reward) else result
 
 

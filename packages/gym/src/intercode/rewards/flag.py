@@ -88,9 +88,13 @@ class FlagReward:
             raise TaskError(f"task {task.task_id!r}: field 'gold' is missing")
         answers = set(submissions(episode))
         flag = any(is_flag(task, answer) for answer in answers)
-        parts = {"flag": float(flag)}
-        share = 0.0
+        part_scores = {"flag": float(flag)}
+        solved_share = 0.0
         solved_names = solved_subtasks(task, answers)
         if subtask_count := len(subtasks(task)):
-            parts["subtasks"] = share = len(solved_names) / subtask_count
-        return Score(1.0 if flag else MAX_UNSOLVED_VALUE * share, parts, {"subtasks": solved_names})
+            part_scores["subtasks"] = solved_share = len(solved_names) / subtask_count
+        return Score(
+            1.0 if flag else MAX_UNSOLVED_VALUE * solved_share,
+            part_scores,
+            {"subtasks": solved_names},
+        )

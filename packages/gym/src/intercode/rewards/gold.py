@@ -24,7 +24,7 @@ from intercode.episode import decode, encode
 from intercode.errors import CausedInsideError, OutputLimitError, RewardError, SandboxError
 from intercode.interpreters.base import Interpreter
 from intercode.rewards import archive
-from intercode.rewards.answer_types import Answer, normalise
+from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
 from intercode_sandbox.interruption import is_callers
@@ -40,7 +40,7 @@ TROUBLES = {
     "gone": "left no shell",
     "truncated": "printed more than the limit 'output' keeps, which can be raised",
 }
-"""Reasons why a result of gold is no measure, by the interpreter's key in `info`."""
+"""Reasons why a result of gold is not a measure, by the interpreter's key in `info`."""
 
 
 class LateError(RewardError):
@@ -67,7 +67,7 @@ def run_with_retry(run: Callable[[int], T]) -> T:
 
 
 @contextmanager
-def blame_task(task: Task, part: str) -> Iterator[None]:
+def blame_task(task: Task, field_name: str) -> Iterator[None]:
     """Attribute the end of a sandbox in this block to the task's part, not to an agent.
 
     Raises:
@@ -76,7 +76,7 @@ def blame_task(task: Task, part: str) -> Iterator[None]:
     try:
         yield
     except CausedInsideError as error:
-        raise RewardError(f"task {task.task_id!r}, {part}: {error}") from error
+        raise RewardError(f"task {task.task_id!r}, {field_name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class GoldRunner:
         """Return the effect of a solution of the task.
 
         Raises:
-            RewardError: The result is no measure: gold reached a limit, or ended the shell for
+            RewardError: The result is not a measure: gold reached a limit, or ended the shell for
                 good.
             SandboxError: The sandbox failed.
         """
@@ -214,21 +214,23 @@ class GoldRunner:
         return self._cache.get(key, lambda: self._run(task, gold))
 
     def _run(self, task: Task, gold: str) -> GoldResult:
-        return run_with_retry(lambda times: self._run_once(task, gold, times))
+        return run_with_retry(lambda timeout_factor: self._run_once(task, gold, timeout_factor))
 
-    def _run_once(self, task: Task, gold: str, times: int) -> GoldResult:
+    def _run_once(self, task: Task, gold: str, timeout_factor: int) -> GoldResult:
         with blame_task(task, "gold"), closing(self._start(task)) as sandbox:
             prepared = bool(task.setup or task.files)
             setup_changes = (
                 {change.path: change for change in sandbox.changes()} if prepared else {}
             )
             interpreter = self._interpreter(sandbox)
-            execution = interpreter.execute(gold, times * sandbox.limits.seconds(task.timeout))
+            execution = interpreter.execute(
+                gold, timeout_factor * sandbox.limits.seconds(task.timeout)
+            )
             interpreter.close()
             if execution.info.get("timed_out"):
                 raise LateError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")
-            for trouble, description in TROUBLES.items():
-                if execution.info.get(trouble):
+            for flag_name, description in TROUBLES.items():
+                if execution.info.get(flag_name):
                     raise RewardError(f"task {task.task_id!r}: gold {description}: {gold}")
             sandbox.kill()
             gold_changes = {change.path: change for change in sandbox.changes()}
@@ -246,7 +248,7 @@ class GoldRunner:
 
 def _archives(task: Task) -> Mapping[str, str]:
     """Return the kinds of the files that are compared as archives, by path."""
-    answer = Answer.parse(task)
+    answer = AnswerType.parse(task)
     return {} if answer is None else answer.archives
 
 
@@ -259,7 +261,7 @@ def differing_paths(
 
 
 def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
-    """Return a digest of an archive's members; empty if the file is no readable archive.
+    """Return a digest of an archive's members; empty if the file is not a readable archive.
 
     Args:
         sandbox: The sandbox that holds the archive.
@@ -270,7 +272,7 @@ def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
         SandboxError: The sandbox failed.
     """
     try:
-        data = sandbox.read_file(path, archive.MAX_BYTES)
+        content = sandbox.read_file(path, archive.MAX_BYTES)
     except OutputLimitError:
         return ""  # too large to read, which does not end the sandbox
     except OSError as error:
@@ -279,5 +281,5 @@ def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
         return ""
     # The archive is untrusted: a separate process with limits reads it.
     argv = [sys.executable, "-I", archive.__file__, kind]
-    result = subprocess.run(argv, input=data, capture_output=True, check=False)
+    result = subprocess.run(argv, input=content, capture_output=True, check=False)
     return result.stdout.decode().strip() if result.returncode == 0 else ""

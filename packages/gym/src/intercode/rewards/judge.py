@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 JudgeVerdict = Literal["same", "different", "malformed"]
 
-VERSION = 1
+QUESTION_VERSION = 1
 """The version of the question, part of a run's record."""
 VOTES = 3
 MAX_OUTPUT_CHARACTERS = 8000
@@ -122,7 +122,7 @@ class Judge:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that identify the judge, for a run's record."""
-        return {"model": self.model.name, "votes": self.votes, "version": VERSION}
+        return {"model": self.model.name, "votes": self.votes, "version": QUESTION_VERSION}
 
     def settle(
         self, task: Task, episode: Episode, score: Score, output: str, golds: Sequence[str]

@@ -209,8 +209,8 @@ class Leftovers:
             *_obstructing_paths(written_paths, present_changes),
             *_option_like_paths(task, present_changes, setup_changes),
         ]
-        suspects = {path for path in candidates if not task.expects(path)}
-        suspects.update(paths if links is None else _suspects(task, links, setup_changes))
+        suspect_paths = {path for path in candidates if not task.expects(path)}
+        suspect_paths.update(paths if links is None else _suspect_links(task, links, setup_changes))
         unrequested_links = [
             entry for entry in links or () if not instruction_words.is_link_requested(task, entry)
         ]
@@ -219,7 +219,7 @@ class Leftovers:
             task,
             agent_changes,
             env,
-            suspects,
+            suspect_paths,
             _closed_paths(task, present_changes),
             [entry for entry in unrequested_links if not is_within(entry.path, entry.end)],
             {
@@ -316,7 +316,7 @@ class Leftovers:
         return not written_links or materialise_links(copy, written_links, self.env)
 
 
-def _suspects(
+def _suspect_links(
     task: Task, links: Collection[Link], setup_changes: Mapping[str, Change]
 ) -> Iterator[str]:
     """Yield the links to volatile folders, to nothing, or to the task's own files.
@@ -361,8 +361,12 @@ def _obstructing_paths(
     """Yield the agent's paths that obstruct paths that the verification writes."""
     # A folder hides a module of its name.
     folders = {path.removesuffix(".py") for path in written_paths if path.endswith(".py")}
-    places = {*written_paths, *folders}
-    yield from (path for path in agent_changes if is_within_any(path, places)) if places else ()
+    obstructed_paths = {*written_paths, *folders}
+    yield from (
+        (path for path in agent_changes if is_within_any(path, obstructed_paths))
+        if obstructed_paths
+        else ()
+    )
 
 
 def _option_like_paths(

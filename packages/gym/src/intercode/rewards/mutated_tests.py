@@ -140,7 +140,7 @@ def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.R
         SandboxError: A sandbox failed.
     """
     with closing(gold()) as sandbox:
-        sources, pending_twins = _candidates(sandbox, plan, draw)
+        sources, pending_twins = _candidate_twins(sandbox, plan, draw)
         passed_tests = (
             run(sandbox, _select_tests(plan, _test_names(pending_twins))).passed_tests
             if pending_twins
@@ -155,7 +155,7 @@ def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.R
         candidate_twins = [twin for twin in candidate_twins if twin.tests]
         if not candidate_twins:
             break
-        result = _run(gold, plan, Twins(sources, tuple(candidate_twins)), candidate_twins)
+        result = _run_twins(gold, plan, Twins(sources, tuple(candidate_twins)), candidate_twins)
         if result.reason:  # no test has passed, so no twin is confirmed
             break
         failed_tests = [
@@ -198,7 +198,7 @@ def _add_edits(
     ]
     if not candidate_twins:
         return twins
-    result = _run(gold, plan, twins, candidate_twins)
+    result = _run_twins(gold, plan, twins, candidate_twins)
     passed_tests = plan.fail_to_pass if result.reason else result.passed_tests
     failed_edits = {
         twin.tests: twin.edit for twin in candidate_twins if not _retained_tests(twin, passed_tests)
@@ -214,15 +214,15 @@ def _add_edits(
 
 def _names_in(twin: Twin, plan: SwePlan) -> tuple[str, ...]:
     """Return the names that lead to a twin's function in its file."""
-    places = locate_test(twin.tests[0], plan.runner)
-    return next(names for file, names in places if file == twin.file)
+    test_locations = locate_test(twin.tests[0], plan.runner)
+    return next(names for file, names in test_locations if file == twin.file)
 
 
 def detect_tampering(
     plan: SwePlan,
     twins: Twins,
     passed_tests: Collection[str],
-    work: Callable[[], SandboxBackend],
+    start_work: Callable[[], SandboxBackend],
     draw: random.Random,
 ) -> TwinVerdict:
     """Run the passed tests that have twins among these twins.
@@ -231,7 +231,7 @@ def detect_tampering(
         plan: The plan of the task.
         twins: The twins of the task.
         passed_tests: The tests that have passed.
-        work: Starts a sandbox with the tests and the examined work in it.
+        start_work: Starts a sandbox with the tests and the examined work in it.
         draw: The source of random choices.
 
     Raises:
@@ -251,7 +251,7 @@ def detect_tampering(
         ]
         heads = [twin for twin in drawn_twins if draw.random() < 0.5]
         for active_twins in (heads, [twin for twin in drawn_twins if twin not in heads]):
-            result = _run(work, plan, twins, active_twins)
+            result = _run_twins(start_work, plan, twins, active_twins)
             changed_tests = {test for twin in active_twins for test in twin.tests}
             tampered_tests |= changed_tests & result.passed_tests
             failed_tests |= twins.tests - changed_tests - result.passed_tests
@@ -271,18 +271,22 @@ def _undisturbed_twins(
     numbered_twins = [*enumerate(twins.twins)]
     disturbed_tests: set[str] = set()
     for bit in range((len(numbered_twins) - 1).bit_length() if numbered_twins else 0):
-        for side in (0, 1):
-            active_twins = [twin for number, twin in numbered_twins if number >> bit & 1 == side]
+        for bit_value in (0, 1):
+            active_twins = [
+                twin for twin_index, twin in numbered_twins if twin_index >> bit & 1 == bit_value
+            ]
             changed_tests = {test for twin in active_twins for test in twin.tests}
             disturbed_tests |= (
-                twins.tests - changed_tests - _run(gold, plan, twins, active_twins).passed_tests
+                twins.tests
+                - changed_tests
+                - _run_twins(gold, plan, twins, active_twins).passed_tests
             )
     for twin in twins.twins:
         if retained_tests := _retained_tests(twin, twins.tests - disturbed_tests):
             yield replace(twin, tests=retained_tests)
 
 
-def _run(
+def _run_twins(
     start: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins, active_twins: Sequence[Twin]
 ) -> SweRun:
     """Run all tests that have twins, with some replaced by their twins."""
@@ -309,7 +313,7 @@ def _retained_tests(twin: Twin, tests: Collection[str]) -> tuple[str, ...]:
     return tuple(test for test in twin.tests if test in tests)
 
 
-def _candidates(
+def _candidate_twins(
     sandbox: SandboxBackend, plan: SwePlan, draw: random.Random
 ) -> tuple[dict[str, bytes], list[list[Twin]]]:
     """Return the files of tests, and the twins to try, by function."""
@@ -319,7 +323,9 @@ def _candidates(
         for file, names in locate_test(test, plan.runner):
             if file not in sources:
                 # An agent may also change a file that gold changes: such a file has no twins.
-                sources[file] = None if file in plan.free_paths else _read(sandbox, plan, file)
+                sources[file] = (
+                    None if file in plan.free_paths else _read_source(sandbox, plan, file)
+                )
             if sources[file] is not None:
                 functions.setdefault((file, names), []).append(test)
                 break
@@ -334,7 +340,7 @@ def _candidates(
     }, twins_by_function
 
 
-def _read(sandbox: SandboxBackend, plan: SwePlan, file: str) -> bytes | None:
+def _read_source(sandbox: SandboxBackend, plan: SwePlan, file: str) -> bytes | None:
     try:
         return sandbox.read_file(str(PurePosixPath(plan.directory, file)), _MAX_FILE_BYTES)
     except (OSError, OutputLimitError):
@@ -359,11 +365,11 @@ def locate_test(test: str, runner: str) -> Iterator[tuple[str, tuple[str, ...]]]
         file, *names = test.partition("[")[0].split("::")
         yield file, tuple(names)
         return
-    parts = test.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        folder = PurePosixPath(*parts[:length])
-        yield f"{folder}.py", tuple(parts[length:])
-        yield f"{folder}/__init__.py", tuple(parts[length:])
+    path_parts = test.split(".")
+    for length in range(len(path_parts) - 1, 0, -1):
+        folder = PurePosixPath(*path_parts[:length])
+        yield f"{folder}.py", tuple(path_parts[length:])
+        yield f"{folder}/__init__.py", tuple(path_parts[length:])
 
 
 def make_edits(source: bytes, names: Sequence[str], draw: random.Random) -> list[Edit]:
@@ -387,7 +393,7 @@ def make_edits(source: bytes, names: Sequence[str], draw: random.Random) -> list
         enclosing_node, node = node, _find_definition(node, name)
     if not isinstance(node, _FUNCTIONS):
         return []
-    starts = _starts(source)
+    starts = _line_offsets(source)
     new_edits = []
     reader = _LiteralReader(module, enclosing_node)
     for literal in dict.fromkeys(reader.expected_literals(node.body, {})):
@@ -396,11 +402,11 @@ def make_edits(source: bytes, names: Sequence[str], draw: random.Random) -> list
         old_text = source[start:end]
         if literal in reader.errors:
             text = _draw_replacement_error(old_text, draw)
-        elif literal in reader.parts:
+        elif literal in reader.contained_texts:
             text = _mutate_literal(old_text, draw, _LETTERS)
         else:
             text = _mutate_literal(old_text, draw) or _simplest_replacement(
-                old_text, _value(old_text)
+                old_text, _literal_value(old_text)
             )
         if text is not None:
             new_edits.append(Edit(start, end, text))
@@ -409,7 +415,7 @@ def make_edits(source: bytes, names: Sequence[str], draw: random.Random) -> list
     return new_edits
 
 
-def _starts(source: bytes) -> list[int]:
+def _line_offsets(source: bytes) -> list[int]:
     """Return the byte offsets of lines, as Python's parser counts them."""
     return [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", source))]
 
@@ -432,7 +438,7 @@ def _may_end(node: ast.AST) -> bool:
     return isinstance(node, _ENDS) or any(map(_may_end, ast.iter_child_nodes(node)))
 
 
-Bound = Mapping[str, Sequence[ast.expr]]
+LiteralsByName = Mapping[str, Sequence[ast.expr]]
 """Names, and the literals that each stands for in sequence."""
 
 
@@ -455,63 +461,69 @@ class _LiteralReader:
         }
         self.errors: set[ast.expr] = set()
         """The expected exceptions among the results."""
-        self.parts: set[ast.expr] = set()
+        self.contained_texts: set[ast.expr] = set()
         """The texts that a value must contain."""
 
     def expected_literals(
-        self, body: Sequence[ast.stmt], bound: Bound, helped: bool = False
+        self, body: Sequence[ast.stmt], literals_by_name: LiteralsByName, is_in_helper: bool = False
     ) -> Iterator[ast.expr]:
         """Yield the literals; for a bound name, each literal that it stands for.
 
         Args:
             body: Statements that all run.
-            bound: The names and their literals.
-            helped: Whether the statements are those of a helper.
+            literals_by_name: The names and their literals.
+            is_in_helper: Whether the statements are those of a helper.
         """
         for statement in body:
             if isinstance(statement, ast.Assert):
-                yield from self._comparison_literals(statement.test, bound)
+                yield from self._comparison_literals(statement.test, literals_by_name)
             elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-                yield from self._assertion_literals(statement.value, bound)
-                if not helped:
+                yield from self._assertion_literals(statement.value, literals_by_name)
+                if not is_in_helper:
                     yield from self._helper_literals(statement.value)
             elif isinstance(statement, (ast.With, ast.AsyncWith)):
                 for item in statement.items:
                     yield from self._exception_classes(item.context_expr)
                 yield from (
-                    () if _catches(statement) else self.expected_literals(statement.body, bound)
+                    ()
+                    if _catches_exceptions(statement)
+                    else self.expected_literals(statement.body, literals_by_name)
                 )
             elif isinstance(statement, ast.For) and (rows := self._rows(statement)):
-                yield from self.expected_literals(statement.body, {**bound, **rows})
+                yield from self.expected_literals(statement.body, {**literals_by_name, **rows})
             if _may_end(statement):
                 return  # another solution than gold may not reach the rest
 
-    def _comparison_literals(self, test: ast.expr, bound: Bound) -> Iterator[ast.expr]:
+    def _comparison_literals(
+        self, test: ast.expr, literals_by_name: LiteralsByName
+    ) -> Iterator[ast.expr]:
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
             for value in test.values:
-                yield from self._comparison_literals(value, bound)
+                yield from self._comparison_literals(value, literals_by_name)
         elif isinstance(test, ast.Compare) and [*map(type, test.ops)] in ([ast.Eq], [ast.Is]):
-            yield from self._side_literals(test.left, test.comparators[0], bound)
+            yield from self._side_literals(test.left, test.comparators[0], literals_by_name)
         elif isinstance(test, ast.Compare) and [*map(type, test.ops)] == [ast.In]:
-            yield from self._containment_literals(test.left, test.comparators[0], bound)
+            yield from self._containment_literals(test.left, test.comparators[0], literals_by_name)
 
-    def _assertion_literals(self, call: ast.Call, bound: Bound) -> Iterator[ast.expr]:
-        if _method(call) in _EQUALITY_METHODS and len(call.args) >= 2:
-            yield from self._side_literals(call.args[0], call.args[1], bound)
-        elif _method(call) == "assertIn" and len(call.args) >= 2:
-            yield from self._containment_literals(call.args[0], call.args[1], bound)
+    def _assertion_literals(
+        self, call: ast.Call, literals_by_name: LiteralsByName
+    ) -> Iterator[ast.expr]:
+        if _self_method_name(call) in _EQUALITY_METHODS and len(call.args) >= 2:
+            yield from self._side_literals(call.args[0], call.args[1], literals_by_name)
+        elif _self_method_name(call) == "assertIn" and len(call.args) >= 2:
+            yield from self._containment_literals(call.args[0], call.args[1], literals_by_name)
         yield from self._exception_classes(call)
 
     def _containment_literals(
-        self, part: ast.expr, container: ast.expr, bound: Bound
+        self, substring: ast.expr, container: ast.expr, literals_by_name: LiteralsByName
     ) -> Iterator[ast.expr]:
         """Yield a text that a non-literal value must contain."""
-        if self._literals(container, bound):
+        if self._literals(container, literals_by_name):
             return
-        for literal in self._literals(part, bound):
+        for literal in self._literals(substring, literals_by_name):
             text = literal.value if isinstance(literal, ast.Constant) else None
             if isinstance(text, str) and sum(map(str.isalpha, text)) >= _FEWEST_LETTERS:
-                self.parts.add(literal)
+                self.contained_texts.add(literal)
                 yield literal
 
     def _exception_classes(self, node: ast.expr) -> Iterator[ast.expr]:
@@ -531,7 +543,7 @@ class _LiteralReader:
         if isinstance(call.func, ast.Name):
             helper, skip_count = _find_definition(self._module, call.func.id), 0
         else:
-            helper, skip_count = _find_definition(self._enclosing_node, _method(call)), 1
+            helper, skip_count = _find_definition(self._enclosing_node, _self_method_name(call)), 1
         if not isinstance(helper, ast.FunctionDef) or helper.decorator_list:
             return
         names = [argument.arg for argument in helper.args.args[skip_count:]]
@@ -544,11 +556,11 @@ class _LiteralReader:
         argument_literals = [value for values in bound_literals.values() for value in values]
         yield from (
             literal
-            for literal in self.expected_literals(helper.body, bound_literals, helped=True)
+            for literal in self.expected_literals(helper.body, bound_literals, is_in_helper=True)
             if literal in argument_literals
         )
 
-    def _rows(self, loop: ast.For) -> Bound:
+    def _rows(self, loop: ast.For) -> LiteralsByName:
         """Return the values of the names of a loop over literals, if the loop runs to its end."""
         if not isinstance(loop.iter, (ast.List, ast.Tuple)) or any(map(_may_end, loop.body)):
             return {}
@@ -574,17 +586,19 @@ class _LiteralReader:
         }
 
     def _side_literals(
-        self, left_operand: ast.expr, right_operand: ast.expr, bound: Bound
+        self, left_operand: ast.expr, right_operand: ast.expr, literals_by_name: LiteralsByName
     ) -> Iterator[ast.expr]:
         """Yield the literals of one side, if the other has none."""
-        sides = [self._literals(side, bound) for side in (left_operand, right_operand)]
-        if sides.count([]) == 1:
-            yield from sides[0] or sides[1]
+        operand_literals = [
+            self._literals(operand, literals_by_name) for operand in (left_operand, right_operand)
+        ]
+        if operand_literals.count([]) == 1:
+            yield from operand_literals[0] or operand_literals[1]
 
-    def _literals(self, node: ast.expr, bound: Bound) -> Sequence[ast.expr]:
+    def _literals(self, node: ast.expr, literals_by_name: LiteralsByName) -> Sequence[ast.expr]:
         """Return the literals that a node is, stands for, or is built from."""
         if isinstance(node, ast.Name):
-            return bound.get(node.id, [])
+            return literals_by_name.get(node.id, [])
         if _is_literal(node):
             return [node]
         if not self._is_made(node):
@@ -604,11 +618,11 @@ class _LiteralReader:
         return is_known and not node.keywords and all(map(self._is_made, node.args))
 
 
-def _catches(statement: ast.With | ast.AsyncWith) -> bool:
+def _catches_exceptions(statement: ast.With | ast.AsyncWith) -> bool:
     return any(_CATCHING_CONTEXT.search(ast.unparse(item.context_expr)) for item in statement.items)
 
 
-def _method(call: ast.Call) -> str:
+def _self_method_name(call: ast.Call) -> str:
     """Return the name of the method of ``self`` that is called."""
     function = call.func
     of_self = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
@@ -651,7 +665,7 @@ def _mutate_literal(
     text: bytes, draw: random.Random, alphabets: Sequence[str] = _ALPHABETS
 ) -> bytes | None:
     """Return a literal of the same form with another value: one character is exchanged."""
-    value = _value(text)
+    value = _literal_value(text)
     for _ in range(_TRIES):
         index = draw.randrange(len(text))
         character = "" if text[index - 1 : index] == b"\\" else chr(text[index])
@@ -659,7 +673,7 @@ def _mutate_literal(
         if alphabet:
             new_character = draw.choice(alphabet.replace(character, ""))
             new_text = text[:index] + new_character.encode() + text[index + 1 :]
-            if _is_different(value, _value(new_text)):
+            if _is_different(value, _literal_value(new_text)):
                 return new_text
     return None
 
@@ -677,7 +691,7 @@ def _simplest_replacement(text: bytes, value: Any) -> bytes | None:
 _NO_VALUE = object()
 
 
-def _value(text: bytes) -> Any:
+def _literal_value(text: bytes) -> Any:
     try:
         return ast.literal_eval(cast("ast.Expr", parse(f"({text.decode()}\n)").body[0]).value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

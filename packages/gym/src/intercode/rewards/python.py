@@ -28,7 +28,7 @@ from intercode.rewards.python_plan import (
     stdio_cases,
     submission,
 )
-from intercode.rewards.python_run import Bench, Result, Trial, run_cases
+from intercode.rewards.python_run import Bench, TestResult, TestRun, run_cases
 from intercode.task import Task
 from intercode_sandbox.base import Provider, SandboxBackend
 from intercode_sandbox.network import Network
@@ -73,7 +73,7 @@ class PythonReward:
         """
         return _make_score(self._results(task, episode, sandbox))
 
-    def _results(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> list[Result]:
+    def _results(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> list[TestResult]:
         setup = task.metadata.get("setup_code")
         timeout = sandbox.limits.seconds(task.timeout)
         if cases := stdio_cases(task):
@@ -85,7 +85,7 @@ class PythonReward:
         with (
             quiesce_sandbox(self._provider, self._network, episode, sandbox) as subject,
             closing(
-                Trial(subject, self._python, sources, plan.message(episode.answer), timeout)
+                TestRun(subject, self._python, sources, plan.message(episode.answer), timeout)
             ) as trial,
             self._bench(task) as bench,
         ):
@@ -122,7 +122,7 @@ class PythonReward:
         return None
 
 
-def _make_score(results: list[Result]) -> Score:
-    share = sum(result.passed for result in results) / len(results)
+def _make_score(results: list[TestResult]) -> Score:
+    passed_share = sum(result.passed for result in results) / len(results)
     failures = {str(n): result.reason for n, result in enumerate(results) if not result.passed}
-    return Score(share, {"tests": share}, {"failed": failures} if failures else {})
+    return Score(passed_share, {"tests": passed_share}, {"failed": failures} if failures else {})

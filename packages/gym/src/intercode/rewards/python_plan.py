@@ -73,7 +73,7 @@ def make_plan(task: Task) -> PythonPlan:
     gold_source = _Source(task, [facts.get("setup_code") or "", *task.gold[:1]])
     setup_source = _Source(task, [setup])
     tests = [_Source(task, [test]) for test in task.tests]
-    cases = _cases(task)
+    cases = _test_cases(task)
     free_names = [name for name in setup_source.used_names if name not in setup_source.bound_names]
     for test in tests:
         free_names += [
@@ -85,10 +85,10 @@ def make_plan(task: Task) -> PythonPlan:
     entry = entry_point or _find_entry(tests, gold_source, free_names)
     if entry_point and entry_point not in free_names:
         free_names.append(entry_point)
-    imports = {name: gold_source.imports.get(name) or _library(name) for name in free_names}
+    imports = {name: gold_source.imports.get(name) or _library_import(name) for name in free_names}
     names = [name for name in free_names if _is_submitted(name, entry_point, gold_source)]
     import_lines = tuple(text for name, text in imports.items() if text and name not in names)
-    modules = tuple(_modules(task, [setup_source, *tests]))
+    modules = tuple(_task_module_names(task, [setup_source, *tests]))
     checkers = _Source(task, [case["checker"] for case in cases if "checker" in case])
     run = (setup_source, *tests, checkers, _Source(task, import_lines))
     if not has_tests(task):
@@ -126,12 +126,12 @@ class _Source:
         self.operators: list[str] = []
         self.called_names: set[str] = set()
         self.harmless = True
-        for piece in pieces:
+        for source in pieces:
             try:
-                tree = parse(piece)
+                tree = parse(source)
             except (SyntaxError, ValueError, RecursionError) as error:
                 raise TaskError(
-                    f"task {task.task_id!r}: this is not valid Python ({error}): {piece}"
+                    f"task {task.task_id!r}: this is not valid Python ({error}): {source}"
                 ) from None
             for node in ast.walk(tree):
                 self._take(node)
@@ -175,33 +175,37 @@ class _Source:
         elif isinstance(node, ast.ClassDef):
             self.classes.append(node.name)
             self.defined_names.add(node.name)
-            names = (name for part in node.body for name in _names(part))
+            names = (name for child in node.body for name in _method_names(child))
             self.operators += [name for name in names if name.startswith("__")]
         else:
-            name_nodes = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+            name_nodes = (child for child in ast.walk(node) if isinstance(child, ast.Name))
             self.defined_names |= {
-                part.id for part in name_nodes if isinstance(part.ctx, ast.Store)
+                child.id for child in name_nodes if isinstance(child.ctx, ast.Store)
             }
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             # Point = namedtuple("Point", "x y")
-            self.classes += [part.id for part in node.targets if isinstance(part, ast.Name)]
+            self.classes += [child.id for child in node.targets if isinstance(child, ast.Name)]
 
 
-def _names(part: ast.stmt) -> list[str]:
+def _method_names(statement: ast.stmt) -> list[str]:
     """List the names that a part of a class defines, as ``def`` or by ``__rmul__ = __mul__``."""
-    if isinstance(part, ast.FunctionDef):
-        return [part.name]
-    targets = part.targets if isinstance(part, ast.Assign) else []
+    if isinstance(statement, ast.FunctionDef):
+        return [statement.name]
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _is_submitted(name: str, entry: str | None, gold_source: _Source) -> bool:
     if name == entry or name in gold_source.defined_names:
         return True
-    return name not in gold_source.imports and not hasattr(builtins, name) and not _library(name)
+    return (
+        name not in gold_source.imports
+        and not hasattr(builtins, name)
+        and not _library_import(name)
+    )
 
 
-def _library(name: str) -> str:
+def _library_import(name: str) -> str:
     return f"import {name}" if name in sys.stdlib_module_names else ""
 
 
@@ -219,25 +223,25 @@ def _find_entry(
     return functions[0] if len(functions) == 1 else None
 
 
-def _modules(task: Task, sources: Iterable[_Source]) -> Iterator[str]:
+def _task_module_names(task: Task, sources: Iterable[_Source]) -> Iterator[str]:
     """Yield the task's own modules among the imported ones."""
-    task_modules = {name for path in task.files for name in _module(PurePosixPath(path))}
+    task_modules = {name for path in task.files for name in _module_names(PurePosixPath(path))}
     for name in dict.fromkeys(name for source in sources for name in source.modules):
-        parts = name.split(".")
+        name_parts = name.split(".")
         yield from (
             module_name
-            for n in range(len(parts))
-            if (module_name := ".".join(parts[: n + 1])) in task_modules
+            for depth in range(len(name_parts))
+            if (module_name := ".".join(name_parts[: depth + 1])) in task_modules
         )
 
 
-def _module(path: PurePosixPath) -> Iterator[str]:
-    parts = path.parts if path.name != "__init__.py" else path.parent.parts
-    if path.suffix == ".py" and parts and parts[0] != "/":
-        yield ".".join(parts).removesuffix(".py")
+def _module_names(path: PurePosixPath) -> Iterator[str]:
+    path_parts = path.parts if path.name != "__init__.py" else path.parent.parts
+    if path.suffix == ".py" and path_parts and path_parts[0] != "/":
+        yield ".".join(path_parts).removesuffix(".py")
 
 
-def _cases(task: Task) -> list[dict[str, Any]]:
+def _test_cases(task: Task) -> list[dict[str, Any]]:
     cases = []
     for index, case in enumerate(task.metadata.get("cases") or ()):
         location = f"task {task.task_id!r}: case {index} of 'cases'"

@@ -37,7 +37,7 @@ _ENDED_REASON = "the submission ended the process that it runs in"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TestResult:
     """The outcome of one test."""
 
     passed: bool
@@ -47,15 +47,17 @@ class Result:
     """Whether the test reached the time limit."""
 
 
-def _run_in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result]) -> list[Result]:
+def _run_in_turn(
+    kind: str, tests: Sequence[T], run: Callable[[int, T], TestResult]
+) -> list[TestResult]:
     """Run tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail."""
-    results: list[Result] = []
-    for number, test in enumerate(tests):
+    results: list[TestResult] = []
+    for test_number, test in enumerate(tests):
         if sum(result.late for result in results) < MAX_LATE_TESTS:
-            results.append(run(number, test))
+            results.append(run(test_number, test))
         else:
             reason = f"not run: {MAX_LATE_TESTS} {kind} before it ran into the time limit"
-            results.append(Result(False, reason))
+            results.append(TestResult(False, reason))
     return results
 
 
@@ -123,7 +125,7 @@ class Bench:
         self.sandbox.close()
 
 
-class Trial:
+class TestRun:
     """A run of tests against a submission, whose process is started at once.
 
     Args:
@@ -148,7 +150,7 @@ class Trial:
         self._plan = json.dumps(plan).encode()
         self._timeout = timeout
         self._processes: dict[str, PythonProcess] = {}
-        self._begun = False
+        self._is_open = False
         with suppress(ImageError):  # each test then fails with this error
             self._processes[SUBMISSION] = start(subject, SUBMISSION, python)
 
@@ -156,7 +158,7 @@ class Trial:
         """End the processes, and all other processes in the submission's sandbox."""
         self._end(SUBMISSION)
 
-    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[Result]:
+    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[TestResult]:
         """Run the tests sequentially; after `MAX_LATE_TESTS` late ones, the remaining tests fail.
 
         Args:
@@ -177,28 +179,28 @@ class Trial:
         bench.keep(self._processes.pop(GRADER, None), harmless)
         return results
 
-    def _test(self, number: int, test: Any) -> Result:
+    def _test(self, test_number: int, test: Any) -> TestResult:
         start_time = time.monotonic()
         try:
-            if not self._begun:
-                self._begin()
-            message = self._ask_grader(TEST, number, json.dumps(test).encode())
+            if not self._is_open:
+                self._open()
+            message = self._ask_grader(TEST, test_number, json.dumps(test).encode())
         except _Failure as failure:
             self._end(SUBMISSION, GRADER)
             # A submission that loads slowly and then ends counts as late: no further test waits for
             # it.
-            return Result(False, str(failure), time.monotonic() - start_time >= self._timeout)
-        return Result(not message, message)
+            return TestResult(False, str(failure), time.monotonic() - start_time >= self._timeout)
+        return TestResult(not message, message)
 
-    def _begin(self) -> None:
+    def _open(self) -> None:
         for module, sandbox in self._sandboxes.items():
             if module not in self._processes:
                 self._processes[module] = self._start(module, sandbox)
-        for number, source in enumerate(self._sources):
-            self._load(number, source)
+        for source_number, source in enumerate(self._sources):
+            self._load(source_number, source)
         if message := self._ask_grader(OPEN, 0, self._plan):
             raise _Failure(message)
-        self._begun = True
+        self._is_open = True
 
     def _start(self, module: str, sandbox: SandboxBackend) -> PythonProcess:
         try:
@@ -211,40 +213,42 @@ class Trial:
 
     def _end(self, *modules: str) -> None:
         """End the processes, and all other processes in these sandboxes."""
-        processes, self._processes, self._begun = self._processes, {}, False
+        processes, self._processes, self._is_open = self._processes, {}, False
         for module in modules:
             with _blame_tests(module):
                 self._sandboxes[module].kill()
         for process in processes.values():
             process.close()
 
-    def _load(self, number: int, source: str) -> None:
+    def _load(self, source_number: int, source: str) -> None:
         subject = self._processes[SUBMISSION]
         deadline = time.monotonic() + self._timeout
-        data = source.encode("utf-8", "surrogatepass")
-        if not subject.send(LOAD, number, data, self._timeout):
+        source_bytes = source.encode("utf-8", "surrogatepass")
+        if not subject.send(LOAD, source_number, source_bytes, self._timeout):
             raise self._end_sandbox(subject)
         while True:
             for _, kind, frame_number, _ in self._frames([subject], deadline):
-                if (kind, frame_number) == (LOAD, number):
+                if (kind, frame_number) == (LOAD, source_number):
                     return
 
-    def _ask_grader(self, kind: int, number: int, payload: bytes) -> str:
+    def _ask_grader(self, kind: int, request_number: int, payload: bytes) -> str:
         """Send the grader a request; return a description of the failure, or an empty text."""
         subject, grader = self._processes[SUBMISSION], self._processes[GRADER]
         deadline = time.monotonic() + self._timeout
-        grader.send(kind, number, payload)
+        grader.send(kind, request_number, payload)
         while True:
-            for sender, frame_kind, frame_number, data in self._frames([subject, grader], deadline):
+            for sender, frame_kind, frame_number, frame_payload in self._frames(
+                [subject, grader], deadline
+            ):
                 if frame_kind in _RELAYED_KINDS:
                     recipient = grader if sender is subject else subject
                     # A process that reads its messages slowly gets no more time than the test.
                     if not recipient.send(
-                        frame_kind, frame_number, data, self._remaining_seconds(deadline)
+                        frame_kind, frame_number, frame_payload, self._remaining_seconds(deadline)
                     ):
                         raise self._end_sandbox(recipient)
-                elif sender is grader and (frame_kind, frame_number) == (kind, number):
-                    return data.decode(errors="replace")
+                elif sender is grader and (frame_kind, frame_number) == (kind, request_number):
+                    return frame_payload.decode(errors="replace")
 
     def _remaining_seconds(self, deadline: float) -> float:
         """Return the seconds until the deadline, above 0.
@@ -290,8 +294,8 @@ class Trial:
                     raise _Failure(str(error)) from None
                 if frames is None:
                     raise self._end_sandbox(process)
-                for kind, number, data in frames:
-                    yield process, kind, number, data
+                for kind, request_number, frame_payload in frames:
+                    yield process, kind, request_number, frame_payload
 
 
 # -- programs --------------------------------------------------------------------------------------
@@ -315,7 +319,7 @@ def run_cases(
     submission: Submission | None,
     cases: Sequence[Mapping[str, str]],
     timeout: float,
-) -> list[Result]:
+) -> list[TestResult]:
     """Run the cases sequentially; after `MAX_LATE_TESTS` late ones, the remaining cases fail.
 
     Args:
@@ -329,23 +333,23 @@ def run_cases(
         SandboxError: The sandbox died.
     """
 
-    def run(number: int, case: Mapping[str, str]) -> Result:
+    def run(case_number: int, case: Mapping[str, str]) -> TestResult:
         if submission is None:
-            return Result(False, "no program was submitted")
-        return _run(sandbox, python, submission, case, timeout)
+            return TestResult(False, "no program was submitted")
+        return _run_case(sandbox, python, submission, case, timeout)
 
     results = _run_in_turn("cases", cases, run)
     sandbox.kill()
     return results
 
 
-def _run(
+def _run_case(
     sandbox: SandboxBackend,
     python: str | None,
     submission: Submission,
     case: Mapping[str, str],
     timeout: float,
-) -> Result:
+) -> TestResult:
     request = {
         "before": submission.earlier_sources,
         "program": submission.program,
@@ -355,37 +359,37 @@ def _run(
     try:
         python_process = start(sandbox, PROGRAM, python)
     except ImageError as error:  # the agent removed Python: the image has it
-        return Result(False, str(error))
+        return TestResult(False, str(error))
     with closing(python_process) as process:
         deadline = time.monotonic() + timeout
         process.send(RUN, 0, json.dumps(request).encode(), timeout)
         output, message = bytearray(), ""
-        for chunk, control in _events(sandbox, process, deadline):
+        for chunk, control in _process_events(sandbox, process, deadline):
             output += chunk
             message = message or control
             if len(output) > max_bytes:
                 sandbox.kill()
-                return Result(False, f"it printed more than {max_bytes} bytes")
+                return TestResult(False, f"it printed more than {max_bytes} bytes")
             if control == _FORGED_REASON:
                 sandbox.kill()
-                return Result(False, _FORGED_REASON)
+                return TestResult(False, _FORGED_REASON)
         code = process.process.poll()
     if code is None:
         sandbox.kill()
-        return Result(False, f"not done within {timeout:g} s", late=True)
+        return TestResult(False, f"not done within {timeout:g} s", late=True)
     if code:
         process.check_end(sandbox)
-        return Result(False, message or f"it ended with exit code {code}")
+        return TestResult(False, message or f"it ended with exit code {code}")
     text = output.decode(errors="surrogateescape")
     if is_same_output(text, case["stdout"]):
-        return Result(True)
-    return Result(
+        return TestResult(True)
+    return TestResult(
         False,
         f"it printed {text[:_QUOTED_CHARACTERS]!r}, not {case['stdout'][:_QUOTED_CHARACTERS]!r}",
     )
 
 
-def _events(
+def _process_events(
     sandbox: SandboxBackend, process: PythonProcess, deadline: float
 ) -> Iterator[tuple[bytes, str]]:
     """Yield output and messages until the process ends or the deadline passes."""
@@ -419,10 +423,10 @@ def _events(
 def _read_output(fd: int) -> tuple[bytes, str] | None:
     """Return the pending output; None: the output has ended."""
     try:
-        data = os.read(fd, _CHUNK)
+        chunk = os.read(fd, _CHUNK)
     except BlockingIOError:
         return _NO_EVENT
-    return (data, "") if data else None
+    return (chunk, "") if chunk else None
 
 
 def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
@@ -434,7 +438,9 @@ def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
     if frames is None:
         return None
     return b"", "".join(
-        data.decode(errors="replace") for kind, _, data in frames if kind == EXIT_CAUSE
+        frame_payload.decode(errors="replace")
+        for kind, _, frame_payload in frames
+        if kind == EXIT_CAUSE
     )
 
 
@@ -445,7 +451,7 @@ def is_same_output(output: str, expected_output: str) -> bool:
     tokens are equal if their texts are equal. Two numbers, at least one with a decimal point or an
     exponent, are also equal within `ABSOLUTE` + `RELATIVE` · abs(expected number).
     """
-    output_lines, expected_lines = _words(output), _words(expected_output)
+    output_lines, expected_lines = _tokenise_lines(output), _tokenise_lines(expected_output)
     return len(output_lines) == len(expected_lines) and all(
         len(output_line) == len(expected_line)
         and all(map(_is_same_token, output_line, expected_line))
@@ -453,7 +459,7 @@ def is_same_output(output: str, expected_output: str) -> bool:
     )
 
 
-def _words(text: str) -> list[list[str]]:
+def _tokenise_lines(text: str) -> list[list[str]]:
     """List the tokens of each line that has any."""
     return [words for line in text.split("\n") if (words := line.split())]
 

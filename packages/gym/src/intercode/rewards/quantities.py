@@ -28,7 +28,7 @@ _PUNCTUATION = "\"'`()[]{},;:*="
 _UNIT_REQUEST = re.compile(r"\b(?:in|as)\s+(\w+)|\b(percent|percentage|share)\b|(%)", re.IGNORECASE)
 
 
-def _words(text: str) -> frozenset[str]:
+def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -50,7 +50,7 @@ _NAMES_OF_UNITS = {
     "year": "year years",
 }
 _UNITS = {word: unit for unit, words in _NAMES_OF_UNITS.items() for word in words.split()}
-_FRAME = _words(
+_FRAME = _word_set(
     """
     a an the this that these there it its is are was were has have of in on for with all
     answer result output value number count total totals totalling sum amount size length equals
@@ -58,14 +58,14 @@ _FRAME = _words(
     """
 )
 """Words that may stand around a number, in addition to those of the question."""
-_THINGS = _words(
+_COUNTABLE_NOUNS = _word_set(
     """
     file files line lines word words directory directories folder folders character characters
     user users entry entries item items row rows
     """
 )
 """Nouns that may be counted if the question names none of them."""
-_DOUBTS = _words(
+_DOUBT_WORDS = _word_set(
     """
     not no never none neither nor without n't isn't aren't wasn't doesn't don't less fewer lower
     smaller more greater larger bigger higher than least most minimum maximum up upto about
@@ -78,7 +78,7 @@ _DOUBTS = _words(
     """
 )
 """Words that negate, compare, doubt or count, and so change the meaning of a number beside them."""
-_BOUND_WORDS = _words(
+_BOUND_WORDS = _word_set(
     """
     - under below over above beyond within near past before after until till by to from in on for
     at with and per versus vs file line word directory folder character user entry item row
@@ -94,12 +94,12 @@ _CHOICES = {"yes": True, "true": True, "no": False, "false": False}
 class Quantity:
     """A number with its unit."""
 
-    number: str
+    digits: str
     unit: str = ""
 
     @classmethod
     def parse(cls, token: str) -> Quantity | None:
-        """Return the quantity that a word denotes; None if the word is no quantity."""
+        """Return the quantity that a word denotes; None if the word is not a quantity."""
         match = _NUMBER.fullmatch(token)
         if match is None or (match[2] and match[2].casefold() not in _UNITS):
             return None
@@ -108,17 +108,19 @@ class Quantity:
     @property
     def value(self) -> Decimal:
         """The number without its unit."""
-        return Decimal(self.number)
+        return Decimal(self.digits)
 
     def equals(self, quantity: Quantity) -> bool:
         """Return whether both numbers agree to half a unit of the last decimal of the shorter.
 
         A number without decimals is exact.
         """
-        decimals = [len(operand.number.partition(".")[2]) for operand in (self, quantity)]
-        if min(decimals) == max(decimals) or 0 in decimals:
+        decimal_counts = [
+            len(operand_quantity.digits.partition(".")[2]) for operand_quantity in (self, quantity)
+        ]
+        if min(decimal_counts) == max(decimal_counts) or 0 in decimal_counts:
             return self.value == quantity.value
-        return abs(self.value - quantity.value) <= Decimal(5).scaleb(-min(decimals) - 1)
+        return abs(self.value - quantity.value) <= Decimal(5).scaleb(-min(decimal_counts) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +139,15 @@ class Question:
         """Parse a question."""
         question_tokens = [*tokens(text)]
         words = {word.casefold() for word in question_tokens if any(map(str.isalpha, word))}
-        things = {word[:3] for word in words & _THINGS}  # a prefix joins "file" and "files"
-        counted_nouns = {thing for thing in _THINGS if thing[:3] in things} or _THINGS
+        noun_prefixes = {
+            word[:3] for word in words & _COUNTABLE_NOUNS
+        }  # a prefix joins "file" and "files"
+        counted_nouns = {
+            noun for noun in _COUNTABLE_NOUNS if noun[:3] in noun_prefixes
+        } or _COUNTABLE_NOUNS
         units = (next(filter(None, match)).casefold() for match in _UNIT_REQUEST.findall(text))
         return cls(
-            frozenset((_FRAME | words | counted_nouns) - _DOUBTS),
+            frozenset((_FRAME | words | counted_nouns) - _DOUBT_WORDS),
             frozenset(_UNITS[unit] for unit in units if unit in _UNITS),
             frozenset(
                 f"/{name.strip('/')}"
@@ -153,7 +159,7 @@ class Question:
     def explains(self, token: str) -> bool:
         """Return whether a word may stand beside an answer: a word of the question, or a path."""
         word = token.casefold()
-        if word in _DOUBTS or word.partition(".")[0] in _DOUBTS:
+        if word in _DOUBT_WORDS or word.partition(".")[0] in _DOUBT_WORDS:
             return False
         if word in self.words:
             return True
@@ -172,25 +178,25 @@ def tokens(text: str) -> Iterator[str]:
 
 def is_doubt(word: str) -> bool:
     """Return whether a word negates, compares, doubts or counts."""
-    return word.casefold() in _DOUBTS
+    return word.casefold() in _DOUBT_WORDS
 
 
 def is_unit(word: str) -> bool:
     """Return whether a word after a number is its unit, or the counted noun."""
-    return word.casefold() in _THINGS or bool(_unit(word))
+    return word.casefold() in _COUNTABLE_NOUNS or bool(_parse_unit(word))
 
 
 def quantities(lines: Sequence[str]) -> list[Quantity]:
     """Return all numbers of an output, each with its unit."""
     words = [token for line in lines for token in tokens(line)]
     return [
-        Quantity(quantity.number, quantity.unit or _unit(next_word))
+        Quantity(quantity.digits, quantity.unit or _parse_unit(next_word))
         for word, next_word in zip(words, [*words[1:], ""], strict=False)
         if (quantity := Quantity.parse(word)) is not None
     ]
 
 
-def _unit(word: str) -> str:
+def _parse_unit(word: str) -> str:
     """Return the unit that a word names; a separate single letter names no unit."""
     return _UNITS.get(word.casefold(), "") if len(word) > 1 or word == "%" else ""
 
@@ -202,18 +208,18 @@ def parse_quantity(lines: Sequence[str], question: Question) -> Quantity | None:
     words = [token for line in lines for token in tokens(line)]
     positions = [position for position, word in enumerate(words) if Quantity.parse(word)]
     other_words = [word for word in words if not Quantity.parse(word)]
-    non_unit_words = [word for word in other_words if not _unit(word)]
+    non_unit_words = [word for word in other_words if not _parse_unit(word)]
     if len(positions) != 1 or not all(map(question.explains, non_unit_words)):
         return None
     if sum(word.casefold() not in question.words for word in non_unit_words) > 1:
         return None  # the number describes only one path
     if positions[0] and words[positions[0] - 1].casefold() in _BOUND_WORDS:
         return None
-    units = {*map(_unit, other_words)} - {""}
+    units = {*map(_parse_unit, other_words)} - {""}
     quantity = Quantity.parse(words[positions[0]])
     assert quantity is not None
     units |= {quantity.unit} - {""}
-    return Quantity(quantity.number, "".join(units)) if len(units) < 2 else None
+    return Quantity(quantity.digits, "".join(units)) if len(units) < 2 else None
 
 
 def parse_choice(lines: Sequence[str], question: Question) -> bool | None:

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from intercode.databases.base import Result, Row, Session, Value
+from intercode.databases.base import DatabaseSession, Row, StatementResult, Value
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
 from intercode.rewards.gold import GoldCache
@@ -45,7 +45,7 @@ from intercode.rewards.sql_run import (
     AnswerResult,
     Databases,
     GoldAnswer,
-    Grader,
+    SqlGrader,
     golds,
     last_answer,
 )
@@ -83,11 +83,11 @@ class SqlReward:
         permute_columns: bool | None = None,
         columns: str | None = None,
     ) -> None:
-        self._grader = Grader(databases, cache)
+        self._grader = SqlGrader(databases, cache)
         self._permute_columns = permute_columns
         self._columns = columns
 
-    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+    def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
         """Return the score against the best gold.
 
         Raises:
@@ -108,7 +108,7 @@ class SqlReward:
         assert best is not None  # there is at least one gold
         return best
 
-    def _score_change(self, task: Task, gold: str, session: Session) -> Score:
+    def _score_change(self, task: Task, gold: str, session: DatabaseSession) -> Score:
         source = self._grader.databases.source(task)
         change, agent = self._grader.change(task, gold, source), session.state()
         comparison = compare_states(change.pristine_state, change.gold_state, agent)
@@ -116,9 +116,11 @@ class SqlReward:
             wrong_tables := program_differences(self._grader, task, gold, source, agent)
         ):
             # Wrong tables count as unchanged.
-            remaining_state = {name: t for name, t in agent.items() if name not in wrong_tables}
+            remaining_state = {
+                name: table for name, table in agent.items() if name not in wrong_tables
+            }
             remaining_state |= {
-                name: t for name, t in change.pristine_state.items() if name in wrong_tables
+                name: table for name, table in change.pristine_state.items() if name in wrong_tables
             }
             comparison = compare_states(change.pristine_state, change.gold_state, remaining_state)
             comparison = replace(comparison, equal=False, reason=", ".join(wrong_tables.values()))
@@ -135,7 +137,10 @@ class SqlReward:
         score = _score(comparison, gold_answer.result, sql, answer)
         if not comparison.equal:
             return score
-        if self._grader.facts(task, gold).reads and not self._grader.answer_facts(sql).reads:
+        if (
+            self._grader.facts(task, gold).reads_table
+            and not self._grader.answer_facts(sql).reads_table
+        ):
             score = _add_detail(score, hard_coded=True)
         if _is_explained(comparison, gold_answer.result, answer):
             return self._confirm_answer(
@@ -206,7 +211,7 @@ class SqlReward:
         gold_answer = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
         comparison = self._compare_results(task, gold_answer, sql, answer, orders)
-        if answer.result and not comparison.equal and self._grader.facts(task, gold).chooses:
+        if answer.result and not comparison.equal and self._grader.facts(task, gold).leaves_choice:
             # The engine may choose other rows in each run. Gold therefore gets a second run, like
             # the answer, before the answer counts as wrong.
             repeated_answer = self._grader.gold(task, gold, source, is_repeat=True)
@@ -225,7 +230,7 @@ class SqlReward:
         if column_mode != "explained":
             return ()
         query, dialect = self._grader.answer_facts(sql).query, self._grader.databases.engine.dialect
-        return tuple(dict.fromkeys(use.column for use in find_uses(query, dialect)))
+        return tuple(dict.fromkeys(column_use.column for column_use in find_uses(query, dialect)))
 
     def _has_effect(
         self, task: Task, gold: str, sql: str, column: int, sources: Sequence[Source]
@@ -289,20 +294,24 @@ def _add_tied_rows(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
     """
     rows = [row for group in groups for row in group.rows]
     result = replace(gold.result, rows=rows, total=len(rows))
-    return replace(gold, result=result, groups=[replace(g, take=len(g.rows)) for g in groups])
+    return replace(
+        gold,
+        result=result,
+        groups=[replace(tied_group, take=len(tied_group.rows)) for tied_group in groups],
+    )
 
 
 def _is_in_own_order(comparison: Comparison) -> bool:
     return is_in_own_order(comparison.orders[0])
 
 
-def _is_explained(comparison: Comparison, gold: Result, answer: AnswerResult) -> bool:
+def _is_explained(comparison: Comparison, gold: StatementResult, answer: AnswerResult) -> bool:
     """Return whether an answer is right with one column more than gold's."""
     result = answer.result
     return comparison.equal and result is not None and len(result.columns) > len(gold.columns)
 
 
-def _is_ambiguous(comparison: Comparison, gold: Result) -> bool:
+def _is_ambiguous(comparison: Comparison, gold: StatementResult) -> bool:
     """Return whether only copies can prove that no column stands for another of its type."""
     return not _is_in_own_order(comparison) and any(
         is_ambiguous_order(order, gold) for order in comparison.orders
@@ -314,21 +323,24 @@ def _add_detail(score: Score, **detail: Any) -> Score:
 
 
 def _score(
-    comparison: Comparison, gold: Result, sql: str | None = None, answer: AnswerResult | None = None
+    comparison: Comparison,
+    gold: StatementResult,
+    sql: str | None = None,
+    answer: AnswerResult | None = None,
 ) -> Score:
     value = 1.0 if comparison.equal else min(comparison.overlap, MAX_INEXACT_VALUE)
-    parts = {"execution_accuracy": float(comparison.equal), "overlap": comparison.overlap}
-    detail: dict[str, Any] = {"gold_rows": _head(gold.rows)}
+    part_scores = {"execution_accuracy": float(comparison.equal), "overlap": comparison.overlap}
+    detail: dict[str, Any] = {"gold_rows": _first_rows(gold.rows)}
     if sql is not None:
         detail["answer"] = sql
     if answer is not None and answer.result is not None:
-        detail["answer_rows"] = _head(answer.result.rows)
+        detail["answer_rows"] = _first_rows(answer.result.rows)
     if comparison.reason:
         detail["reason"] = comparison.reason
-    return Score(value, parts, detail)
+    return Score(value, part_scores, detail)
 
 
-def _head(rows: Sequence[Row]) -> list[list[Any]]:
+def _first_rows(rows: Sequence[Row]) -> list[list[Any]]:
     """Return the first rows, in plain JSON types."""
     return [[_json_value(value) for value in row] for row in rows[:_SHOWN_ROWS]]
 

@@ -28,7 +28,7 @@ from decimal import Decimal
 from itertools import chain, islice, permutations
 from typing import Any
 
-from intercode.databases.base import Result, Row, Value
+from intercode.databases.base import Row, StatementResult, Value
 
 RELATIVE = 1e-6
 ABSOLUTE = 1e-9
@@ -77,8 +77,8 @@ class Comparison:
 
 
 def compare(
-    gold: Result,
-    answer: Result,
+    gold: StatementResult,
+    answer: StatementResult,
     *,
     ordered: bool = False,
     groups: Sequence[Group] | None = None,
@@ -104,7 +104,7 @@ def compare(
     elif extra_columns and len(gold.columns) == len(answer.columns) - 1:
         bases = [own_order[:index] + own_order[index + 1 :] for index in extra_columns]
     else:
-        return Comparison(False, 0.0, f"{_columns(answer)}, not {len(gold.columns)}")
+        return Comparison(False, 0.0, f"{_column_count_text(answer)}, not {len(gold.columns)}")
     groups = groups if ordered else None
     best: Comparison | None = None
     equal_orders: list[Order] = []
@@ -124,8 +124,8 @@ def compare(
 
 
 def _candidate_orders(
-    gold: Result,
-    answer: Result,
+    gold: StatementResult,
+    answer: StatementResult,
     bases: Sequence[Order],
     permute_columns: bool,
     candidate_orders: Sequence[Order] | None,
@@ -144,7 +144,9 @@ def _candidate_orders(
         return
     for base in bases:
         rows = [tuple(row[index] for index in base) for row in answer.rows]
-        fitting_orders = _orders(gold.rows, rows) if gold.rows else permutations(range(len(base)))
+        fitting_orders = (
+            _column_orders(gold.rows, rows) if gold.rows else permutations(range(len(base)))
+        )
         for order in islice(fitting_orders, _MAX_PERMUTATIONS):
             yield tuple(base[index] for index in order)
 
@@ -154,16 +156,20 @@ def is_in_own_order(order: Order) -> bool:
     return list(order) == sorted(order)
 
 
-def is_ambiguous_order(order: Order, gold: Result) -> bool:
+def is_ambiguous_order(order: Order, gold: StatementResult) -> bool:
     """Return whether an order exchanges columns of one type, which values cannot distinguish."""
-    kinds = [{_kind(value) for value in column} for column in zip(*gold.rows, strict=True)]
-    places = [sorted(order).index(index) for index in order]
+    kinds = [
+        {_comparable_type(value) for value in column} for column in zip(*gold.rows, strict=True)
+    ]
+    positions = [sorted(order).index(index) for index in order]
     return any(
-        kinds[position] & kinds[index] for position, index in enumerate(places) if position != index
+        kinds[position] & kinds[index]
+        for position, index in enumerate(positions)
+        if position != index
     )
 
 
-def _kind(value: Value) -> type:
+def _comparable_type(value: Value) -> type:
     return float if type(value) in _NUMBER_TYPES else type(value)
 
 
@@ -188,19 +194,21 @@ def comparable_values(column: Sequence[Value]) -> Sequence[Hashable]:
     return [representatives.get(value, value) for value in column]
 
 
-def _representatives(numbers: Iterable[Any]) -> dict[Any, float]:
+def _representatives(raw_values: Iterable[Any]) -> dict[Any, float]:
     """Map numbers to representatives: numbers within the tolerance of a neighbour share one."""
     representatives: dict[Any, float] = {}
     finite_numbers = [
-        (value, number) for number in numbers if math.isfinite(value := _as_float(number))
+        (value, raw_value)
+        for raw_value in raw_values
+        if math.isfinite(value := _as_float(raw_value))
     ]
     representative = previous_value = math.nan
-    for value, number in sorted(finite_numbers):
+    for value, raw_value in sorted(finite_numbers):
         if not value - previous_value <= max(
             ABSOLUTE, RELATIVE * max(abs(value), abs(previous_value))
         ):
             representative = value
-        representatives[number] = representative
+        representatives[raw_value] = representative
         previous_value = value
     return representatives
 
@@ -236,7 +244,7 @@ def _hashable(value: Value) -> Hashable:
 
 
 def _compare(
-    gold: Result, answer: Result, ordered: bool, groups: Sequence[Group] | None
+    gold: StatementResult, answer: StatementResult, ordered: bool, groups: Sequence[Group] | None
 ) -> Comparison:
     group_rows = [row for group in groups or () for row in group.rows]
     gold_keys, answer_keys, group_keys = keys(gold.rows, answer.rows, group_rows)
@@ -248,19 +256,21 @@ def _compare(
     common_count = common.total()
     total = len(gold_keys) + len(answer_keys) + dropped_count
     overlap = 2 * common_count / total if total else 1.0
-    complete = gold.complete and answer.complete
-    if complete and ordered:
-        equal = (
+    is_complete = gold.complete and answer.complete
+    if is_complete and ordered:
+        is_equal = (
             _is_in_order(answer_keys, group_keys, groups)
             if groups is not None
             else gold_keys == answer_keys
         )
     else:
-        equal = complete and not missing_rows and not extra_rows
-    if equal:
+        is_equal = is_complete and not missing_rows and not extra_rows
+    if is_equal:
         return Comparison(True, 1.0)
     return Comparison(
-        False, overlap, _reason(missing_rows.total(), extra_rows.total() + dropped_count, complete)
+        False,
+        overlap,
+        _reason(missing_rows.total(), extra_rows.total() + dropped_count, is_complete),
     )
 
 
@@ -278,28 +288,30 @@ def _is_in_order(
     return True
 
 
-def _count_dropped_rows(result: Result) -> int:
+def _count_dropped_rows(result: StatementResult) -> int:
     return 0 if result.total is None else result.total - len(result.rows)
 
 
-def _reason(missing_count: int, extra_count: int, complete: bool) -> str:
-    if not complete:
+def _reason(missing_count: int, extra_count: int, is_complete: bool) -> str:
+    if not is_complete:
         return "a result is too large to be compared"
     if not missing_count and not extra_count:
         return "the same rows in another order"
-    parts = []
+    descriptions = []
     if missing_count:
-        parts.append(f"{missing_count:,} {'row is' if missing_count == 1 else 'rows are'} missing")
+        descriptions.append(
+            f"{missing_count:,} {'row is' if missing_count == 1 else 'rows are'} missing"
+        )
     if extra_count:
-        parts.append(f"{extra_count:,} {'row is' if extra_count == 1 else 'rows are'} extra")
-    return ", ".join(parts)
+        descriptions.append(f"{extra_count:,} {'row is' if extra_count == 1 else 'rows are'} extra")
+    return ", ".join(descriptions)
 
 
-def _columns(result: Result) -> str:
+def _column_count_text(result: StatementResult) -> str:
     return "1 column" if len(result.columns) == 1 else f"{len(result.columns)} columns"
 
 
-def _orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, ...]]:
+def _column_orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, ...]]:
     """Yield orders of the answer's columns in which each has the values of gold's column."""
     if len(gold) != len(answer) or not gold:
         return
@@ -313,10 +325,10 @@ def _orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, .
         for gold_column in gold_columns
     ]
     if all(fitting.count(indices) == len(indices) for indices in fitting):
-        yield from _assignments(fitting)
+        yield from _column_assignments(fitting)
 
 
-def _assignments(
+def _column_assignments(
     fitting: Sequence[tuple[int, ...]], assigned_indices: tuple[int, ...] = ()
 ) -> Iterator[tuple[int, ...]]:
     """Yield every assignment of fitting columns to positions, each column at most once."""
@@ -325,7 +337,7 @@ def _assignments(
         return
     for index in fitting[len(assigned_indices)]:
         if index not in assigned_indices:
-            yield from _assignments(fitting, (*assigned_indices, index))
+            yield from _column_assignments(fitting, (*assigned_indices, index))
 
 
 def _are_same_values(first_column: Sequence[Value], second_column: Sequence[Value]) -> bool:

@@ -68,7 +68,9 @@ class QueryConditions:
 
 def collect_conditions(query: exp.Query) -> QueryConditions:
     """Return the values in the conditions of a query."""
-    conditions = [condition for node in query.find_all(*_VALUES) for condition in _read(node)]
+    conditions = [
+        condition for node in query.find_all(*_VALUES) for condition in _parse_conditions(node)
+    ]
     counts = [
         value
         for node in query.find_all(*_VALUES)
@@ -114,7 +116,7 @@ def _comparisons(node: Any) -> Iterator[tuple[str, ConstantComparison]]:
     if column is not None:
         for operand in operands:
             if (value := _constant(operand)) is not None:
-                yield _table(column), ConstantComparison(column.name.lower(), operator, value)
+                yield _table_name(column), ConstantComparison(column.name.lower(), operator, value)
 
 
 def _conjunction(node: Any) -> Any:
@@ -126,26 +128,26 @@ def _conjunction(node: Any) -> Any:
     return clause.parent_select if isinstance(clause, (exp.Where, exp.Join)) else node
 
 
-def _read(node: Any) -> Iterator[Condition]:
+def _parse_conditions(node: Any) -> Iterator[Condition]:
     kind, left_operand = type(node), node.this
     right_operands = [node.args[key] for key in ("expression", "low", "high") if node.args.get(key)]
     right_operands += node.expressions
-    if _column(left_operand) is None and len(right_operands) == 1:  # 3 < x
+    if _only_column(left_operand) is None and len(right_operands) == 1:  # 3 < x
         left_operand, right_operands, kind = (
             right_operands[0],
             [left_operand],
             _MIRRORED_OPERATORS.get(kind, kind),
         )
-    column = _column(left_operand)
+    column = _only_column(left_operand)
     constants = [value for value in map(_constant, right_operands) if value is not None]
     if column is None or not constants:
         return
     values = [accepted_value for value in constants for accepted_value in _VALUES[kind](value)]
     if values:
-        yield Condition(_table(column), column.name.lower(), tuple(dict.fromkeys(values)))
+        yield Condition(_table_name(column), column.name.lower(), tuple(dict.fromkeys(values)))
 
 
-def _column(node: Any) -> exp.Column | None:
+def _only_column(node: Any) -> exp.Column | None:
     """Return the only column of an expression for one row: of ``a``, ``LOWER(a)``, ``YEAR(a)``."""
     if node.find(exp.AggFunc, exp.Query) is not None:
         return None
@@ -168,7 +170,7 @@ def _constant(node: Any) -> Constant | None:
     return int(node.name) if node.is_int else float(node.name)
 
 
-def _table(column: exp.Column) -> str:
+def _table_name(column: exp.Column) -> str:
     """Return the name of a column's table, if the query names it."""
     select: Any = column.find_ancestor(exp.Select)
     while select is not None:

@@ -20,14 +20,14 @@ from contextlib import suppress
 from decimal import Decimal
 from itertools import product
 
-from intercode.databases.base import Result, Value
+from intercode.databases.base import StatementResult, Value
 from intercode.databases.convert.build import as_sqlite, get_cached_file
 from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.sql_compare import compare
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
 from intercode.rewards.sql_mutate import VERSION, mutate
-from intercode.rewards.sql_run import GoldAnswer, Grader
+from intercode.rewards.sql_run import GoldAnswer, SqlGrader
 from intercode.task import Task
 
 COPIES = 2
@@ -38,14 +38,14 @@ _GUESSABLE_LIMIT = 100
 """The absolute value from which a number cannot be guessed."""
 
 
-def is_guessable(result: Result) -> bool:
+def is_guessable(result: StatementResult) -> bool:
     """Return whether an agent could give this result without a look at the data."""
     return _is_nothing(result) or (
         len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
     )
 
 
-def _is_nothing(result: Result) -> bool:
+def _is_nothing(result: StatementResult) -> bool:
     empty_values = (None, 0, 1, "", b"")
     return not result.rows or (
         len(result.rows) == 1 and all(value in empty_values for value in result.rows[0])
@@ -59,7 +59,7 @@ def _is_small(value: Value) -> bool:
     return abs(number) < _GUESSABLE_LIMIT and number.is_integer()
 
 
-def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+def copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
     """Return mutated copies of a database on which a gold's result differs; possibly none.
 
     Copies with a non-empty result come first. If too few exist, copies with no rows, or 0 or 1,
@@ -74,38 +74,37 @@ def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Sourc
     )
 
 
-def _find_copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+def _find_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
     query = grader.facts(task, gold).query
     query_conditions = QueryConditions() if query is None else collect_conditions(query)
     strong_copies: list[Source] = []
     weak_copies: list[Source] = []
-    for copy, differs, is_nothing in _try_copies(grader, task, gold, source, query_conditions):
-        if differs:
+    for copy, is_different, is_nothing in _try_copies(grader, task, gold, source, query_conditions):
+        if is_different:
             (weak_copies if is_nothing else strong_copies).append(copy)
         if len(strong_copies) == COPIES:
             return tuple(strong_copies)
     if not weak_copies:
         return tuple(strong_copies)
     further_copies = _try_copies(grader, task, gold, source, QueryConditions())
-    equal_copy = next((copy for copy, differs, _ in further_copies if not differs), None)
+    equal_copy = next((copy for copy, is_different, _ in further_copies if not is_different), None)
     return (*(strong_copies + weak_copies)[:COPIES], *([] if equal_copy is None else [equal_copy]))
 
 
 def _try_copies(
-    grader: Grader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
+    grader: SqlGrader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
 ) -> Iterator[tuple[Source, bool, bool]]:
     """Yield copies, each with whether gold's result differs, and whether the result is empty."""
     original = grader.gold(task, gold, source)
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)
-        with suppress(
-            RewardError, TaskError
-        ):  # the copy lacks a fact that gold or the setup relies on
+        # The copy lacks a fact that gold or the setup relies on.
+        with suppress(RewardError, TaskError):
             copy_answer = grader.gold(task, gold, copy)
-            yield copy, _differs(original, copy_answer), _is_nothing(copy_answer.result)
+            yield copy, _is_different(original, copy_answer), _is_nothing(copy_answer.result)
 
 
-def _differs(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
+def _is_different(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
     return not compare(
         original_answer.result,
         copy_answer.result,
@@ -115,13 +114,15 @@ def _differs(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
 
 
 def mutated_copy(
-    source: Source, query_conditions: QueryConditions, seed: int, gentle: bool
+    source: Source, query_conditions: QueryConditions, seed: int, is_gentle: bool
 ) -> Source:
     """Return the copy of a seed, created if it does not exist yet."""
-    text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{gentle}"
+    text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{is_gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = get_cached_file(
         digest,
-        lambda new_path: mutate(as_sqlite(source), new_path, query_conditions, seed, gentle=gentle),
+        lambda new_path: mutate(
+            as_sqlite(source), new_path, query_conditions, seed, is_gentle=is_gentle
+        ),
     )
     return Source(source.name, path, "sqlite", digest)

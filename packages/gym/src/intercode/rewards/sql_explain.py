@@ -38,16 +38,22 @@ def find_uses(query: exp.Query | None, dialect: str) -> list[ColumnUse]:
         query: The answer; None: it could not be parsed.
         dialect: The answer's SQL dialect.
     """
-    top: Any = None if query is None else outermost_query(query).copy()
-    if not isinstance(top, exp.Select) or any(column.is_star for column in top.expressions):
+    outer_select: Any = None if query is None else outermost_query(query).copy()
+    if not isinstance(outer_select, exp.Select) or any(
+        column.is_star for column in outer_select.expressions
+    ):
         return []
     dialect = DIALECTS.get(dialect, dialect)
     column_uses = []
-    for index, column in enumerate(top.expressions):
+    for index, column in enumerate(outer_select.expressions):
         if _is_of_rows(column.unalias()):
-            for node, changes in _find_parts(top, index, column):
+            for node, changes in _find_column_uses(outer_select, index, column):
                 try:
-                    column_uses.append(ColumnUse(index, tuple(_texts(top, node, changes, dialect))))
+                    column_uses.append(
+                        ColumnUse(
+                            index, tuple(_changed_queries(outer_select, node, changes, dialect))
+                        )
+                    )
                 except SqlglotError:
                     continue
     return column_uses
@@ -55,14 +61,14 @@ def find_uses(query: exp.Query | None, dialect: str) -> list[ColumnUse]:
 
 def is_used_by_gold(gold: exp.Query | None, query: exp.Query | None, column: int) -> bool:
     """Return whether gold orders, groups or filters by a column of an answer as well."""
-    top: Any = None if gold is None else outermost_query(gold)
+    gold_select: Any = None if gold is None else outermost_query(gold)
     answer_select: Any = None if query is None else outermost_query(query)
-    if not isinstance(top, exp.Select) or not isinstance(answer_select, exp.Select):
+    if not isinstance(gold_select, exp.Select) or not isinstance(answer_select, exp.Select):
         return False
-    keys = [key.this for key in _clause(top, "order").expressions]
-    keys += _clause(top, "group").expressions
+    keys = [key.this for key in _clause(gold_select, "order").expressions]
+    keys += _clause(gold_select, "group").expressions
     for clause in ("where", "having"):
-        keys += [condition.this for condition in _conditions(_clause(top, clause))]
+        keys += [condition.this for condition in _conditions(_clause(gold_select, clause))]
     column_expression = _normalise_expression(
         answer_select.expressions[column].unalias(), tables=False
     )
@@ -79,12 +85,12 @@ def _is_of_rows(expression: Any) -> bool:
 NodeChange = Callable[[Any], Any]
 
 
-def _find_parts(
+def _find_column_uses(
     select: Any, index: int, column: Any
 ) -> Iterator[tuple[Any, tuple[NodeChange, ...]]]:
     """Yield the parts of a SELECT that use a column, each with its possible replacements."""
     own_expression, name = column.unalias(), column.alias.lower()
-    aggregate = own_expression.find(exp.AggFunc) is not None
+    has_aggregate = own_expression.find(exp.AggFunc) is not None
 
     def is_reference(node: Any, can_be_alias: bool) -> bool:
         if isinstance(node, exp.Literal) and node.is_int:
@@ -101,27 +107,32 @@ def _find_parts(
     # In HAVING, a name like an aggregate's alias can only be the alias.
     for clause in ("where", "having"):
         for condition in _conditions(_clause(select, clause)):
-            sides = [condition.this, *([condition.expression] * isinstance(condition, exp.Binary))]
-            can_be_alias = aggregate and clause == "having"
+            operands = [
+                condition.this,
+                *([condition.expression] * isinstance(condition, exp.Binary)),
+            ]
+            can_be_alias = has_aggregate and clause == "having"
             if any(
-                is_reference(side, can_be_alias)
-                for side in sides
-                if not isinstance(side, exp.Literal)
+                is_reference(operand, can_be_alias)
+                for operand in operands
+                if not isinstance(operand, exp.Literal)
             ):
                 yield condition, (lambda _: exp.true(), lambda _: exp.false())
 
 
-def _texts(select: Any, node: Any, changes: tuple[NodeChange, ...], dialect: str) -> Iterator[str]:
+def _changed_queries(
+    select: Any, node: Any, changes: tuple[NodeChange, ...], dialect: str
+) -> Iterator[str]:
     """Yield the query with each change applied to a part."""
     for change in changes:
         copy = select.copy()
         pairs = zip(select.walk(), copy.walk(), strict=True)
-        part = next(new_node for old_node, new_node in pairs if old_node is node)
-        new_node = change(part.copy())
+        target_node = next(new_node for old_node, new_node in pairs if old_node is node)
+        new_node = change(target_node.copy())
         if new_node is not None:
-            part.replace(new_node)
-        elif len(part.parent.expressions) > 1:
-            part.pop()
+            target_node.replace(new_node)
+        elif len(target_node.parent.expressions) > 1:
+            target_node.pop()
         else:
             copy.set("group", None)
         yield copy.sql(dialect=dialect)
@@ -163,7 +174,7 @@ def _is_same_expression(first_expression: Any, second_expression: Any) -> bool:
         for expression in (first_expression, second_expression)
     ]
     return bare_expressions[0] == bare_expressions[1] and any(
-        not c.table for side in columns for c in side
+        not column.table for expression_columns in columns for column in expression_columns
     )
 
 

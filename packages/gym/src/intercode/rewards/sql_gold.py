@@ -40,17 +40,17 @@ class Facts:
 
     changes: bool
     """Whether gold is graded by the tables that it leaves, not by an answer. A new temporary table
-    is no change.
+    is not a change.
     """
     ordered: bool
     """Whether the outermost query orders its rows."""
     query: exp.Query | None
     """The last statement, if it is a query that could be parsed."""
-    chooses: bool
+    leaves_choice: bool
     """Whether the engine has a choice: which tied rows an inner LIMIT takes, or from which row of a
     group a column comes. The engine need not choose alike twice.
     """
-    reads: bool
+    reads_table: bool
     """Whether gold reads a table, or may read one: its text does not exclude that."""
 
 
@@ -63,21 +63,21 @@ def read_facts(sql: str, dialect: str) -> Facts:
         dialect: The SQL dialect, by sqlglot's name or the engine's.
     """
     dialect = DIALECTS.get(dialect, dialect)
-    statements = _statements(sql, dialect)
+    statements = _tokenise_statements(sql, dialect)
     last_statement = statements[-1] if statements else []
     query = (
-        _parse(sql[last_statement[0].start : last_statement[-1].end + 1], dialect)
+        _parse_query(sql[last_statement[0].start : last_statement[-1].end + 1], dialect)
         if _is_query(last_statement)
         else None
     )
     return Facts(
         changes=any(map(_is_change, statements)),
-        ordered=_orders_by_tokens(last_statement) if query is None else _orders(query),
+        ordered=_orders_by_tokens(last_statement) if query is None else _has_order(query),
         query=query,
-        chooses=query is not None and _leaves_choice(query),
-        reads=len(statements) > 1
+        leaves_choice=query is not None and _leaves_choice(query),
+        reads_table=len(statements) > 1
         or (
-            bool({"FROM", "TABLE"} & {*_words(last_statement)})
+            bool({"FROM", "TABLE"} & {*_keywords(last_statement)})
             if query is None
             else _reads_table(query)
         ),
@@ -88,9 +88,9 @@ def parse_statements(sql: str, dialect: str) -> list[Any]:
     """Return the trees of the parsable statements; a trigger's statements count separately."""
     dialect = DIALECTS.get(dialect, dialect)
     trees = []
-    for statement in _statements(sql, dialect):
+    for statement in _tokenise_statements(sql, dialect):
         text = sql[statement[0].start : statement[-1].end + 1]
-        if "TRIGGER" not in _words(statement)[:5]:
+        if "TRIGGER" not in _keywords(statement)[:5]:
             with suppress(SqlglotError, RecursionError):
                 trees.append(sqlglot.parse_one(text, read=dialect))
     return trees
@@ -106,7 +106,7 @@ def outermost_query(query: exp.Query) -> exp.Query:
     return query
 
 
-def _parse(sql: str, dialect: str) -> exp.Query | None:
+def _parse_query(sql: str, dialect: str) -> exp.Query | None:
     try:
         tree: Any = sqlglot.parse_one(sql, read=dialect)
     except (SqlglotError, RecursionError):
@@ -114,7 +114,7 @@ def _parse(sql: str, dialect: str) -> exp.Query | None:
     return tree if isinstance(tree, exp.Query) else None
 
 
-def _statements(sql: str, dialect: str) -> list[list[Token]]:
+def _tokenise_statements(sql: str, dialect: str) -> list[list[Token]]:
     """Return the tokens of each statement; if sqlglot cannot tokenise the text, its words."""
     try:
         tokens: list[Token] = sqlglot.tokenize(sql, read=dialect)
@@ -132,19 +132,19 @@ def _statements(sql: str, dialect: str) -> list[list[Token]]:
     return [statement for statement in statements if statement]
 
 
-def _words(statement: Sequence[Token]) -> list[str]:
+def _keywords(statement: Sequence[Token]) -> list[str]:
     """List the words of the language in a statement, without opening parentheses."""
     words = [token.text.upper() for token in statement if token.token_type not in _QUOTED_TYPES]
-    begin = next((index for index, word in enumerate(words) if word != "("), len(words))
-    return words[begin:]
+    start = next((index for index, word in enumerate(words) if word != "("), len(words))
+    return words[start:]
 
 
 def _is_query(statement: Sequence[Token]) -> bool:
-    return _words(statement)[:1] in (["SELECT"], ["WITH"], ["VALUES"], ["FROM"], ["TABLE"])
+    return _keywords(statement)[:1] in (["SELECT"], ["WITH"], ["VALUES"], ["FROM"], ["TABLE"])
 
 
 def _is_change(statement: Sequence[Token]) -> bool:
-    words = _words(statement)
+    words = _keywords(statement)
     if not words:
         return False
     if words[0] == "CREATE":
@@ -162,23 +162,31 @@ def _is_change(statement: Sequence[Token]) -> bool:
 def _reads_table(query: exp.Query) -> bool:
     cte_names = {table.alias_or_name.lower() for table in query.find_all(exp.CTE)}
     tables = query.find_all(exp.Table)
-    return any(isinstance(t.this, exp.Func) or t.name.lower() not in cte_names for t in tables)
+    return any(
+        isinstance(source_table.this, exp.Func) or source_table.name.lower() not in cte_names
+        for source_table in tables
+    )
 
 
 def _leaves_choice(query: exp.Query) -> bool:
-    top = outermost_query(query)
-    for part in query.find_all(exp.Select, exp.SetOperation):
-        if part.args.get("limit") and not (part is top and part.args.get("order")):
+    outer_query = outermost_query(query)
+    for subquery in query.find_all(exp.Select, exp.SetOperation):
+        if subquery.args.get("limit") and not (
+            subquery is outer_query and subquery.args.get("order")
+        ):
             return True
-        if isinstance(part, exp.Select) and (group := part.args.get("group")):
+        if isinstance(subquery, exp.Select) and (group := subquery.args.get("group")):
             keys = {key.name.lower() for key in group.expressions}
-            columns = [column.unalias() for column in part.expressions]
-            if any(isinstance(c, exp.Column) and c.name.lower() not in keys for c in columns):
+            columns = [column.unalias() for column in subquery.expressions]
+            if any(
+                isinstance(output_column, exp.Column) and output_column.name.lower() not in keys
+                for output_column in columns
+            ):
                 return True
     return False
 
 
-def _orders(query: exp.Query) -> bool:
+def _has_order(query: exp.Query) -> bool:
     return outermost_query(query).args.get("order") is not None
 
 
@@ -233,7 +241,7 @@ def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
     """
     query = outermost_query(query).copy()
     try:
-        skip, take = _cut(query)
+        skipped_rows, max_rows = _remove_limit(query)
         added_keys = [key for key in _order_keys(query) if _output_index(query, key) is None]
         keys = []
         for key in _order_keys(query):
@@ -251,7 +259,7 @@ def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
         sql = query.sql(dialect=DIALECTS.get(dialect, dialect))
     except (_UnclearError, SqlglotError):
         return None
-    return KeyedQuery(sql, len(added_keys), tuple(keys), skip, take)
+    return KeyedQuery(sql, len(added_keys), tuple(keys), skipped_rows, max_rows)
 
 
 def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
@@ -261,10 +269,10 @@ def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
     row_groups = []
     for _, members in groupby(range(len(rows)), key=lambda index: [key[index] for key in columns]):
         indices = list(members)
-        take = min(indices[-1] + 1, end) - max(indices[0], keyed_query.skip)
-        if take > 0:
+        returned_count = min(indices[-1] + 1, end) - max(indices[0], keyed_query.skip)
+        if returned_count > 0:
             width = len(rows[0]) - keyed_query.added_count
-            row_groups.append(Group([rows[index][:width] for index in indices], take))
+            row_groups.append(Group([rows[index][:width] for index in indices], returned_count))
     return row_groups
 
 
@@ -272,19 +280,23 @@ class _UnclearError(Exception):
     """A part of the query with an unknown effect on its order."""
 
 
-def _cut(query: exp.Query) -> tuple[int, int | None]:
+def _remove_limit(query: exp.Query) -> tuple[int, int | None]:
     """Remove the LIMIT from a query; return the number of rows that it skips and returns."""
     limit, offset = query.args.get("limit"), query.args.get("offset")
     if limit is not None and not isinstance(limit, exp.Limit):
         raise _UnclearError  # FETCH FIRST … WITH TIES, PERCENT
-    numbers = [None if part is None else part.args.get("expression") for part in (limit, offset)]
-    for part, number in zip((limit, offset), numbers, strict=True):
-        if part is not None and not (isinstance(number, exp.Literal) and number.is_int):
+    row_counts = [
+        None if clause is None else clause.args.get("expression") for clause in (limit, offset)
+    ]
+    for clause, row_count in zip((limit, offset), row_counts, strict=True):
+        if clause is not None and not (isinstance(row_count, exp.Literal) and row_count.is_int):
             raise _UnclearError
     query.set("limit", None)
     query.set("offset", None)
-    take, skip = (None if number is None else int(number.name) for number in numbers)
-    return skip or 0, take
+    max_rows, skipped_rows = (
+        None if row_count is None else int(row_count.name) for row_count in row_counts
+    )
+    return skipped_rows or 0, max_rows
 
 
 def _order_keys(query: exp.Query) -> list[exp.Expression]:
@@ -314,4 +326,6 @@ def _is_same_expression(column: Any, key: exp.Expression) -> bool:
 
 
 def _fold_case(column: Sequence[Value]) -> Sequence[Hashable]:
-    return comparable_values([v.casefold() if isinstance(v, str) else v for v in column])
+    return comparable_values(
+        [value.casefold() if isinstance(value, str) else value for value in column]
+    )

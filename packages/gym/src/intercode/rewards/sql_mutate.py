@@ -28,7 +28,7 @@ from typing import Any
 
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_conditions import Lookup, QueryConditions
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 VERSION = 13
 """The version of the mutation, increased with every change that gives other rows."""
@@ -41,7 +41,7 @@ _NAMES = ("amber", "birch", "cedar", "delta", "ember")
 
 
 def mutate(
-    origin: Path, path: Path, conditions: QueryConditions, seed: int, *, gentle: bool = False
+    origin: Path, path: Path, conditions: QueryConditions, seed: int, *, is_gentle: bool = False
 ) -> None:
     """Write a mutated copy of a database: the same copy for the same arguments.
 
@@ -50,7 +50,7 @@ def mutate(
         path: The file to write.
         conditions: The values that the query asks for that is to find something else in the copy.
         seed: The seed of its random choices.
-        gentle: Whether names that stand once are kept so.
+        is_gentle: Whether names that stand once are kept so.
 
     Raises:
         TaskError: `origin` is not an SQLite database.
@@ -63,11 +63,11 @@ def mutate(
         # The copy need not survive a crash: a torn file is discarded.
         connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
         triggers = _take_triggers(connection)
-        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed), gentle)
+        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed), is_gentle)
         for table in schema.tables:
             mutation.change(table)
         mutation.delete_doubles()
-        if not gentle:
+        if not is_gentle:
             mutation.disturb_lookups()
             mutation.delete_doubles()
         mutation.delete_orphans()
@@ -80,7 +80,7 @@ def _take_triggers(connection: sqlite3.Connection) -> list[str]:
     cursor = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
     triggers = cursor.fetchall()
     for name, _ in triggers:
-        connection.execute(f"DROP TRIGGER {quoted(name)}")
+        connection.execute(f"DROP TRIGGER {quote_identifier(name)}")
     return [sql for _, sql in triggers]
 
 
@@ -92,8 +92,8 @@ class _Mutation:
         connection: sqlite3.Connection,
         tables: Sequence[TableSchema],
         query_conditions: QueryConditions,
-        chance: random.Random,
-        gentle: bool,
+        random_source: random.Random,
+        is_gentle: bool,
     ) -> None:
         self._connection = connection
         self._tables = {table.name.lower(): table for table in tables}
@@ -102,21 +102,21 @@ class _Mutation:
             (table, where_clause, values, rows)
             for table in tables
             for lookup in query_conditions.lookups
-            for where_clause, values in _searches(table, lookup)
+            for where_clause, values in _lookup_conditions(table, lookup)
             if len(rows := self._rows(table, where_clause, *values)) <= 1
             if rows or self._is_distinct(table, lookup)
         ]
         # By table, the columns that keep their values.
         self._names = {
-            table.name: self._name_columns(table) if gentle else set() for table in tables
+            table.name: self._name_columns(table) if is_gentle else set() for table in tables
         }
         # Enough rows for one of a handful of values to reach the largest count in the query.
         self._new_row_count = min(max(_MIN_NEW_ROWS, 6 * query_conditions.count), _MAX_CHANGED_ROWS)
-        self._chance = chance
-        self._deleted_share = chance.choice((0.0, 0.1, 0.3))
-        self._planted_share = chance.choice((0.3, 0.5, 0.8))
+        self._random = random_source
+        self._deleted_share = random_source.choice((0.0, 0.1, 0.3))
+        self._planted_share = random_source.choice((0.3, 0.5, 0.8))
         # The share of duplicated rows that get a text that is new in its column.
-        self._new_text_share = 0.0 if gentle else 0.2
+        self._new_text_share = 0.0 if is_gentle else 0.2
 
     def change(self, table: TableSchema) -> None:
         """Change the rows of a table; the tables that it refers to have already changed."""
@@ -125,16 +125,16 @@ class _Mutation:
             for _ in range(self._new_row_count):
                 self._insert(table, None)
             return
-        rows = self._chance.sample(rows, min(len(rows), _MAX_CHANGED_ROWS))
+        rows = self._random.sample(rows, min(len(rows), _MAX_CHANGED_ROWS))
         retained_rows = rows[int(len(rows) * self._deleted_share) :]
         singled_out_rows = self._singled_out_rows(table)
         for row in rows[: len(rows) - len(retained_rows)]:
             if row not in singled_out_rows:
-                self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
         for row in retained_rows:
             self._alter(table, row, retained_rows)
         for _ in range(self._new_row_count):
-            self._insert(table, self._chance.choice(retained_rows))
+            self._insert(table, self._random.choice(retained_rows))
 
     def delete_orphans(self) -> None:
         """Delete the rows that refer to a deleted row, and recursively those rows' referrers."""
@@ -154,33 +154,42 @@ class _Mutation:
             for row in self._rows(table, where_clause, *values):
                 other_rows = self._referenced_rows(table) or self._rows(table)
                 lookup_columns = {
-                    name for name in free_columns if f"{quoted(name)} " in where_clause
+                    name for name in free_columns if f"{quote_identifier(name)} " in where_clause
                 }
-                fate = self._chance.random()
-                if fate < 0.4:
-                    self._exchange(table, lookup_columns, row, self._chance.choice(other_rows))
+                draw = self._random.random()
+                if draw < 0.4:
+                    self._exchange(table, lookup_columns, row, self._random.choice(other_rows))
                     continue
-                if fate < 0.6:
-                    self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                if draw < 0.6:
+                    self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
                     continue
-                searches = [(w, v) for t, w, v, _ in self._lookups if t is table]
-                lookup_rows = [
-                    other_row for w, v in searches for other_row in self._rows(table, w, *v)
+                searches = [
+                    (search_condition, search_values)
+                    for lookup_table, search_condition, search_values, _ in self._lookups
+                    if lookup_table is table
                 ]
-                other_row = self._chance.choice(self._chance.choice((lookup_rows, other_rows)))
+                lookup_rows = [
+                    other_row
+                    for search_condition, search_values in searches
+                    for other_row in self._rows(table, search_condition, *search_values)
+                ]
+                other_row = self._random.choice(self._random.choice((lookup_rows, other_rows)))
                 for name in sorted(free_columns - lookup_columns):
-                    if self._chance.random() < 0.5:
+                    if self._random.random() < 0.5:
                         self._copy(table, name, other_row, row)
 
     def _referenced_rows(self, table: TableSchema) -> list[int]:
         """List the rows of a table that rows of others refer to."""
-        name, row_ids = quoted(table.name), set[int]()
+        name, row_ids = quote_identifier(table.name), set[int]()
         for child in self._tables.values():
             for key in child.foreign_keys:
                 if key.table.lower() == table.name.lower():
                     pairs = zip(key.targets, key.columns, strict=True)
-                    join = " AND ".join(f"{name}.{quoted(a)} = o.{quoted(b)}" for a, b in pairs)
-                    clause = f"WHERE EXISTS (SELECT 1 FROM {quoted(child.name)} AS o WHERE {join})"
+                    join = " AND ".join(
+                        f"{name}.{quote_identifier(key_column)} = o.{quote_identifier(target_column)}"
+                        for key_column, target_column in pairs
+                    )
+                    clause = f"WHERE EXISTS (SELECT 1 FROM {quote_identifier(child.name)} AS o WHERE {join})"
                     row_ids.update(self._rows(table, clause))
         return sorted(row_ids)
 
@@ -190,19 +199,19 @@ class _Mutation:
         """Exchange the values of two rows in some columns."""
         if first_row == second_row or not columns:
             return
-        names = ", ".join(map(quoted, sorted(columns)))
-        sql = f"SELECT {names} FROM {quoted(table.name)} WHERE rowid = ?"
+        names = ", ".join(map(quote_identifier, sorted(columns)))
+        sql = f"SELECT {names} FROM {quote_identifier(table.name)} WHERE rowid = ?"
         first_values, second_values = (
             self._connection.execute(sql, (row,)).fetchone() for row in (first_row, second_row)
         )
-        marks = ", ".join(f"{quoted(name)} = ?" for name in sorted(columns))
-        sql = f"UPDATE OR IGNORE {quoted(table.name)} SET {marks} WHERE rowid = ?"
+        marks = ", ".join(f"{quote_identifier(name)} = ?" for name in sorted(columns))
+        sql = f"UPDATE OR IGNORE {quote_identifier(table.name)} SET {marks} WHERE rowid = ?"
         self._run(sql, *second_values, first_row)
         self._run(sql, *first_values, second_row)
 
     def _copy(self, table: TableSchema, column: str, origin: int, row: int) -> None:
         """Copy another row's value in a column to a row."""
-        name, value = quoted(table.name), quoted(column)
+        name, value = quote_identifier(table.name), quote_identifier(column)
         subquery = f"(SELECT o.{value} FROM {name} AS o WHERE o.rowid = ?)"
         self._run(f"UPDATE OR IGNORE {name} SET {value} = {subquery} WHERE rowid = ?", origin, row)
 
@@ -213,11 +222,11 @@ class _Mutation:
             retained_rows = origin if origin and origin[0] in rows else rows[:1]
             for row in rows:
                 if row not in retained_rows:
-                    self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
+                    self._run(f"DELETE FROM {quote_identifier(table.name)} WHERE rowid = ?", row)
 
     def _rows(self, table: TableSchema, where_clause: str = "", *values: Any) -> list[int]:
         """List a table's row numbers; none for a table without row numbers."""
-        sql = f"SELECT rowid FROM {quoted(table.name)} {where_clause}"
+        sql = f"SELECT rowid FROM {quote_identifier(table.name)} {where_clause}"
         with suppress(sqlite3.OperationalError):
             return [row for (row,) in self._connection.execute(sql, values)]
         return []
@@ -226,8 +235,8 @@ class _Mutation:
         """Return whether a lookup compares one column, whose values all differ."""
         if len(lookup.comparisons) > 1:
             return False
-        name = quoted(lookup.comparisons[0].column)
-        sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
+        name = quote_identifier(lookup.comparisons[0].column)
+        sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quote_identifier(table.name)}"
         count, distinct_count = self._connection.execute(sql).fetchone()
         return bool(1 < count == distinct_count)
 
@@ -236,17 +245,19 @@ class _Mutation:
 
         Columns that refer to another table do not count: their values are shared on purpose.
         """
-        refer = {name for key in table.foreign_keys for name in key.columns}
+        referring_columns = {name for key in table.foreign_keys for name in key.columns}
         column_names: set[str] = set()
         for column in table.columns:
-            if not column.type.is_text or column.name in refer:
+            if not column.type.is_text or column.name in referring_columns:
                 continue
-            name = quoted(column.name)
-            sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
+            name = quote_identifier(column.name)
+            sql = (
+                f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quote_identifier(table.name)}"
+            )
             count, distinct_count = self._connection.execute(sql).fetchone()
             accepted_values = self._accepted_values(table, column)
             if 1 < count == distinct_count or any(
-                self._count(table, column, v) == 1 for v in accepted_values
+                self._count(table, column, value) == 1 for value in accepted_values
             ):
                 column_names.add(column.name)
         return column_names
@@ -258,21 +269,25 @@ class _Mutation:
             for column in table.columns
             if column.name in self._names[table.name]
             for value in self._accepted_values(table, column)
-            for row in self._rows(table, f"WHERE {quoted(column.name)} = ? COLLATE NOCASE", value)
+            for row in self._rows(
+                table, f"WHERE {quote_identifier(column.name)} = ? COLLATE NOCASE", value
+            )
         }
 
     def _is_taken(self, table: TableSchema, column: Column, value: Any) -> bool:
         """Return whether a value must stay unique in a column that already contains it."""
-        single = column.name in self._names[table.name] or any(
-            lookup is table and values == [value] and f"{quoted(column.name)} " in where_clause
+        must_be_unique = column.name in self._names[table.name] or any(
+            lookup is table
+            and values == [value]
+            and f"{quote_identifier(column.name)} " in where_clause
             for lookup, where_clause, values, _ in self._lookups
         )
-        return single and self._count(table, column, value) == 1
+        return must_be_unique and self._count(table, column, value) == 1
 
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
         """Count the rows with a value in a column, regardless of case."""
-        match_condition = f"{quoted(column.name)} = ? COLLATE NOCASE"
-        sql = f"SELECT COUNT(*) FROM {quoted(table.name)} WHERE {match_condition}"
+        match_condition = f"{quote_identifier(column.name)} = ? COLLATE NOCASE"
+        sql = f"SELECT COUNT(*) FROM {quote_identifier(table.name)} WHERE {match_condition}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
         return count
 
@@ -293,13 +308,13 @@ class _Mutation:
             self._stored_columns(table) - _unique_columns(table) - self._names[table.name]
         )
         free_columns = [column for column in table.columns if column.name in stored_columns]
-        name = quoted(table.name)
-        if free_columns and self._chance.random() < 0.2:
+        name = quote_identifier(table.name)
+        if free_columns and self._random.random() < 0.2:
             self._copy(
-                table, self._chance.choice(free_columns).name, self._chance.choice(other_rows), row
+                table, self._random.choice(free_columns).name, self._random.choice(other_rows), row
             )
         for column_name, value in self._plant_values(table, free_columns).items():
-            sql = f"UPDATE OR IGNORE {name} SET {quoted(column_name)} = ? WHERE rowid = ?"
+            sql = f"UPDATE OR IGNORE {name} SET {quote_identifier(column_name)} = ? WHERE rowid = ?"
             self._run(sql, value, row)
 
     def _insert(self, table: TableSchema, row: int | None) -> None:
@@ -307,11 +322,11 @@ class _Mutation:
         columns = () if row is not None else table.columns
         new_values: dict[str, Any] = {column.name: self._random_value(column) for column in columns}
         for column in table.columns:
-            is_new = column.type.is_text and self._chance.random() < self._new_text_share
+            is_new = column.type.is_text and self._random.random() < self._new_text_share
             if is_new or column.name in _unique_columns(table) | self._names[table.name]:
                 new_values[column.name] = self._fresh_value(table, column)
         for key in table.foreign_keys:
-            if row is None or set(key.columns) & new_values.keys() or self._chance.random() < 0.5:
+            if row is None or set(key.columns) & new_values.keys() or self._random.random() < 0.5:
                 new_values.update(self._reference(key))
         new_values.update(self._plant_values(table, table.columns))
         self._store(table, row, new_values)
@@ -320,10 +335,10 @@ class _Mutation:
         """Insert a row with these values, and a given row's values in the other columns."""
         stored_columns = self._stored_columns(table)
         columns = [column.name for column in table.columns if column.name in stored_columns]
-        values = ["?" if name in new_values else quoted(name) for name in columns]
-        origin = "" if row is None else f" FROM {quoted(table.name)} WHERE rowid = ?"
-        names = ", ".join(map(quoted, columns))
-        sql = f"INSERT OR IGNORE INTO {quoted(table.name)} ({names}) SELECT {', '.join(values)}"
+        values = ["?" if name in new_values else quote_identifier(name) for name in columns]
+        origin = "" if row is None else f" FROM {quote_identifier(table.name)} WHERE rowid = ?"
+        names = ", ".join(map(quote_identifier, columns))
+        sql = f"INSERT OR IGNORE INTO {quote_identifier(table.name)} ({names}) SELECT {', '.join(values)}"
         parameters = [new_values[name] for name in columns if name in new_values]
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
@@ -333,8 +348,8 @@ class _Mutation:
         for column in columns:
             values = self._accepted_values(table, column)
             values = [value for value in values if not self._is_taken(table, column, value)]
-            if values and self._chance.random() < self._planted_share:
-                planted_values[column.name] = self._chance.choice(values)
+            if values and self._random.random() < self._planted_share:
+                planted_values[column.name] = self._random.choice(values)
                 self._adopt(table, column, planted_values[column.name])
         return planted_values
 
@@ -344,7 +359,7 @@ class _Mutation:
             parent = self._tables.get(key.table.lower())
             if key.columns == (column.name,) and parent is not None and parent is not table:
                 rows = self._rows(parent)
-                row = self._chance.choice(rows) if rows else None
+                row = self._random.choice(rows) if rows else None
                 parent_values = {
                     parent_column.name: self._fresh_value(parent, parent_column)
                     for parent_column in parent.columns
@@ -355,19 +370,21 @@ class _Mutation:
 
     def _reference(self, key: ForeignKey) -> dict[str, Any]:
         """Choose the key of a row in the referenced table, or NULL if the table is empty."""
-        targets = ", ".join(map(quoted, key.targets))
-        key_rows = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
-        key_values = self._chance.choice(key_rows) if key_rows else (None,) * len(key.columns)
+        targets = ", ".join(map(quote_identifier, key.targets))
+        key_rows = self._connection.execute(
+            f"SELECT {targets} FROM {quote_identifier(key.table)}"
+        ).fetchall()
+        key_values = self._random.choice(key_rows) if key_rows else (None,) * len(key.columns)
         return dict(zip(key.columns, key_values, strict=True))
 
     def _fresh_value(self, table: TableSchema, column: Column) -> Any:
         """Return a value of the column's kind that the column does not contain yet."""
-        name = quoted(column.name)
-        sql = f"SELECT MAX({name}), COUNT(*) FROM {quoted(table.name)}"
+        name = quote_identifier(column.name)
+        sql = f"SELECT MAX({name}), COUNT(*) FROM {quote_identifier(table.name)}"
         max_value, count = self._connection.execute(sql).fetchone()
         kind = column.type.kind
         if column.type.is_text:
-            return f"{self._chance.choice(_NAMES)}{count}"
+            return f"{self._random.choice(_NAMES)}{count}"
         if kind in ("date", "datetime"):
             day = date.fromisoformat(max_value[:10]) if max_value else date(2020, 1, 1)
             return (day + timedelta(days=1)).isoformat() + (max_value[10:] if max_value else "")
@@ -375,15 +392,15 @@ class _Mutation:
 
     def _random_value(self, column: Column) -> Any:
         """Return a random value of the column's kind."""
-        number = self._chance.randrange(1, 6)
+        digit = self._random.randrange(1, 6)
         kind = column.type.kind
         if column.type.is_text:
-            return self._chance.choice(_NAMES)
+            return self._random.choice(_NAMES)
         if kind in ("date", "datetime"):
-            return f"2020-01-0{number}" + (" 12:00:00" if kind == "datetime" else "")
+            return f"2020-01-0{digit}" + (" 12:00:00" if kind == "datetime" else "")
         if kind == "time":
-            return f"0{number}:30:00"
-        return number
+            return f"0{digit}:30:00"
+        return digit
 
     def _stored_columns(self, table: TableSchema) -> set[str]:
         """Return the names of the columns that are not computed from others."""
@@ -391,17 +408,17 @@ class _Mutation:
         return {name for (name,) in self._connection.execute(sql, (table.name,))}
 
     def _delete_orphans(self, table: TableSchema, key: ForeignKey) -> None:
-        child, parent = quoted(table.name), quoted(key.table)
+        child, parent = quote_identifier(table.name), quote_identifier(key.table)
         not_null_condition = " AND ".join(
-            f"{child}.{quoted(name)} IS NOT NULL" for name in key.columns
+            f"{child}.{quote_identifier(name)} IS NOT NULL" for name in key.columns
         )
         pairs = zip(key.targets, key.columns, strict=True)
         join_condition = " AND ".join(
-            f"p.{quoted(target_name)} = {child}.{quoted(column_name)}"
+            f"p.{quote_identifier(target_name)} = {child}.{quote_identifier(column_name)}"
             for target_name, column_name in pairs
         )
-        exists = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {join_condition})"
-        self._run(f"DELETE FROM {child} WHERE {not_null_condition} AND NOT {exists}")
+        parent_condition = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {join_condition})"
+        self._run(f"DELETE FROM {child} WHERE {not_null_condition} AND NOT {parent_condition}")
 
     def _run(self, sql: str, *parameters: Any) -> None:
         with suppress(sqlite3.IntegrityError):  # a violating row stays unchanged
@@ -427,12 +444,12 @@ def _fit_value(value: Any, column: Column) -> Any:
     if kind in ("time", "blob"):
         return None
     with suppress(ValueError, OverflowError):
-        number = float(value)
-        return int(number) if column.type.is_whole else number
+        numeric_value = float(value)
+        return int(numeric_value) if column.type.is_whole else numeric_value
     return None
 
 
-def _searches(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
+def _lookup_conditions(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[Any]]]:
     """Yield a lookup in a table as conditions and their values: exact, and regardless of case."""
     columns = {column.name.lower(): column for column in table.columns}
     if lookup.table not in ("", table.name.lower()):
@@ -440,14 +457,16 @@ def _searches(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str, list[An
     if not all(comparison.column in columns for comparison in lookup.comparisons):
         return
     values = [
-        c.value if c.operator == "LIKE" else _fit_value(c.value, columns[c.column])
-        for c in lookup.comparisons
+        condition.value
+        if condition.operator == "LIKE"
+        else _fit_value(condition.value, columns[condition.column])
+        for condition in lookup.comparisons
     ]
     if None in values:
         return
     for collation in ("BINARY", "NOCASE"):
-        terms = [
-            f"{quoted(columns[c.column].name)} {c.operator} ? COLLATE {collation}"
-            for c in lookup.comparisons
+        search_values = [
+            f"{quote_identifier(columns[condition.column].name)} {condition.operator} ? COLLATE {collation}"
+            for condition in lookup.comparisons
         ]
-        yield f"WHERE {' AND '.join(terms)}", values
+        yield f"WHERE {' AND '.join(search_values)}", values

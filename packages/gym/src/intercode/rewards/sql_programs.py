@@ -20,15 +20,15 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from intercode.databases.base import Session, Table, Trigger, Value
+from intercode.databases.base import DatabaseSession, TableState, Trigger, Value
 from intercode.databases.source import Source
 from intercode.errors import OutputLimitError, RewardError, TaskError
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
 from intercode.rewards.sql_copies import COPIES, TRIES, mutated_copy
 from intercode.rewards.sql_gold import DIALECTS, parse_statements
-from intercode.rewards.sql_run import Grader
+from intercode.rewards.sql_run import SqlGrader
 from intercode.rewards.sql_states import State, compare_states, family, normalise_sql
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode.task import Task
 
 _MAX_CONSTANT_PAIRS = 40
@@ -38,7 +38,7 @@ _MAX_ASSIGNMENTS = 600
 
 
 def program_differences(
-    grader: Grader, task: Task, gold: str, source: Source, agent: State
+    grader: SqlGrader, task: Task, gold: str, source: Source, agent: State
 ) -> dict[str, str]:
     """Return the tables and views whose programs differ in effect from gold's, with the reason.
 
@@ -59,34 +59,39 @@ def program_differences(
     dialect = grader.databases.engine.dialect
     differences: dict[str, str] = {}
     for name in names:
-        texts = [_checks(state[name][1], dialect) for state in (gold_tables, agent_tables)]
+        texts = [
+            _check_conditions(state[name][1], dialect) for state in (gold_tables, agent_tables)
+        ]
         if {*map(normalise_sql, texts[0])} != {
             *map(normalise_sql, texts[1])
         } and not _are_checks_alike(grader, task, source, gold_tables[name][1], texts):
             differences[agent_tables[name][0]] = (
                 f"{agent_tables[name][0]} does not check what it should"
             )
-    if all(_programs(gold_tables[name][1]) == _programs(agent_tables[name][1]) for name in names):
+    if all(
+        _program_texts(gold_tables[name][1]) == _program_texts(agent_tables[name][1])
+        for name in names
+    ):
         return differences
-    for database in (source, *_copies(grader, task, gold, source)):
+    for database in (source, *_mutated_copies(grader, task, gold, source)):
         differences |= _compare_programs(grader, task, gold, database, change.gold_state, agent)
     return differences
 
 
-def _fold_names(state: State) -> dict[str, tuple[str, Table]]:
+def _fold_names(state: State) -> dict[str, tuple[str, TableState]]:
     return {name.lower(): (name, table) for name, table in state.items()}
 
 
-def _programs(table: Table) -> list[str]:
+def _program_texts(table: TableState) -> list[str]:
     view = [normalise_sql(table.definition)] if table.kind == "view" else []
-    return view + sorted(normalise_sql(_text(trigger)) for trigger in table.triggers)
+    return view + sorted(normalise_sql(_trigger_text(trigger)) for trigger in table.triggers)
 
 
-def _text(trigger: Trigger) -> str:
+def _trigger_text(trigger: Trigger) -> str:
     return f"{trigger.function};\n{trigger.definition}" if trigger.function else trigger.definition
 
 
-def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Source]:
+def _mutated_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> list[Source]:
     """Return mutated copies on which gold runs, first those on which its views differ."""
     dialect = grader.dialect(task)
     query_conditions = QueryConditions()
@@ -97,13 +102,13 @@ def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Sourc
             max(query_conditions.count, statement_conditions.count),
             tuple(dict.fromkeys(query_conditions.lookups + statement_conditions.lookups)),
         )
-    gold_views = _views(grader.change(task, gold, source).gold_state)
+    gold_views = _select_views(grader.change(task, gold, source).gold_state)
     strong_copies: list[Source] = []
     equal_copies: list[Source] = []
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)
         with suppress(RewardError, TaskError):
-            copy_views = _views(grader.change(task, gold, copy).gold_state)
+            copy_views = _select_views(grader.change(task, gold, copy).gold_state)
             differs = not all(
                 compare_states({}, {n: t}, {n: copy_views[n]}).equal for n, t in gold_views.items()
             )
@@ -113,12 +118,12 @@ def _copies(grader: Grader, task: Task, gold: str, source: Source) -> list[Sourc
     return (strong_copies + equal_copies)[:COPIES]
 
 
-def _views(state: State) -> dict[str, Table]:
+def _select_views(state: State) -> dict[str, TableState]:
     return {name: table for name, table in state.items() if table.kind == "view"}
 
 
 def _compare_programs(
-    grader: Grader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
+    grader: SqlGrader, task: Task, gold: str, source: Source, gold_state: State, agent_state: State
 ) -> dict[str, str]:
     """Compare gold's programs with the agent's in a database that contains gold's change."""
     with (
@@ -139,7 +144,10 @@ def _compare_programs(
         }
         for name in sorted(trigger_tables - differences.keys()):
             texts = [
-                _text(t) for s in (gold_state, agent_state) if name in s for t in s[name].triggers
+                _trigger_text(trigger_definition)
+                for table_state in (gold_state, agent_state)
+                if name in table_state
+                for trigger_definition in table_state[name].triggers
             ]
             words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
             read_tables = [peer for peer in gold_state if peer != name and peer.lower() in words]
@@ -158,21 +166,24 @@ def _compare_programs(
 
 
 def _replace_programs(
-    session: Session, dialect: str, gold_state: State, agent_state: State
+    session: DatabaseSession, dialect: str, gold_state: State, agent_state: State
 ) -> list[str]:
     """Replace gold's views and triggers by the agent's; return those that cannot be created."""
     for table in gold_state.values():
         for trigger in table.triggers:
             session.execute(trigger.removal)
-    for name, table in _views(gold_state).items():
+    for name, table in _select_views(gold_state).items():
         kind = "MATERIALIZED VIEW" if "MATERIALIZED" in table.definition[:30] else "VIEW"
-        cascade_clause = (
-            " CASCADE" if dialect == "postgres" else ""
-        )  # DROP fails while others read the view
+        # DROP fails while others read the view.
+        cascade_clause = " CASCADE" if dialect == "postgres" else ""
         session.execute(f"DROP {kind} {quote_name(name, dialect)}{cascade_clause}")
-    pending_programs = [(name, table.definition) for name, table in _views(agent_state).items()]
+    pending_programs = [
+        (name, table.definition) for name, table in _select_views(agent_state).items()
+    ]
     pending_programs += [
-        (name, _text(t)) for name, table in agent_state.items() for t in table.triggers
+        (name, _trigger_text(trigger_definition))
+        for name, table in agent_state.items()
+        for trigger_definition in table.triggers
     ]
     while pending_programs:  # a view follows the views that it reads
         refused_programs = [
@@ -186,7 +197,7 @@ def _replace_programs(
     return []
 
 
-def _state_differences(session: Session, agent_session: Session) -> dict[str, str]:
+def _state_differences(session: DatabaseSession, agent_session: DatabaseSession) -> dict[str, str]:
     gold_state = session.state()
     try:
         agent_state = agent_session.state()
@@ -203,7 +214,7 @@ def _state_differences(session: Session, agent_session: Session) -> dict[str, st
     }
 
 
-def _strip_programs(table: Table) -> Table:
+def _strip_programs(table: TableState) -> TableState:
     return replace(table, constraints=(), definition="", triggers=())
 
 
@@ -219,14 +230,14 @@ class Probes:
         texts: The definitions of the triggers.
     """
 
-    def __init__(self, session: Session, dialect: str, texts: Sequence[str]) -> None:
+    def __init__(self, session: DatabaseSession, dialect: str, texts: Sequence[str]) -> None:
         self._session, self._dialect = session, dialect
-        self._constants = dict.fromkeys(value for text in texts for value in _constants(text))
+        self._constants = dict.fromkeys(value for text in texts for value in _parse_constants(text))
 
     def all_statements(self, name: str) -> Iterator[str]:
         """Yield statements with a table's own values, and with constants of the triggers."""
         table = self._session.state()[name]
-        keys = _keys(table)
+        keys = _key_columns(table)
         columns = [column for column, _ in table.columns]
         table_name = self._name(name)
         null_values = (None,) * len(columns)
@@ -248,11 +259,11 @@ class Probes:
     def constants(self, name: str) -> Iterator[str]:
         """Yield statements that put the constants of the triggers into a table."""
         table = self._session.state()[name]
-        columns, keys = [column for column, _ in table.columns], _keys(table)
+        columns, keys = [column for column, _ in table.columns], _key_columns(table)
         row = table.rows[-1] if table.rows else (None,) * len(columns)
-        places = islice(product(self._constants, columns), _MAX_CONSTANT_PAIRS)
-        for number, (constant, column) in enumerate(places):
-            values = _fresh_values(table, columns, keys, row, 10 + number)
+        constant_columns = islice(product(self._constants, columns), _MAX_CONSTANT_PAIRS)
+        for probe_index, (constant, column) in enumerate(constant_columns):
+            values = _fresh_values(table, columns, keys, row, 10 + probe_index)
             values[columns.index(column)] = constant
             yield self._insert(name, columns, values)
             if table.rows and column not in keys:
@@ -274,34 +285,42 @@ class Probes:
 
     def _row_condition(self, columns: Sequence[str], row: Sequence[Value]) -> str:
         return " AND ".join(
-            f"{self._name(c)} IS NULL" if v is None else f"{self._name(c)} = {_literal(v)}"
-            for c, v in zip(columns, row, strict=True)
+            f"{self._name(column)} IS NULL"
+            if value is None
+            else f"{self._name(column)} = {_literal(value)}"
+            for column, value in zip(columns, row, strict=True)
         )
 
 
 def quote_name(name: str, dialect: str) -> str:
     """Return a name in the quotes of a dialect; PostgreSQL's may begin with a schema's name."""
     if dialect == "postgres":
-        return ".".join(map(quoted, name.split(".")))
-    return quoted(name, "`" if dialect == "mysql" else '"')
+        return ".".join(map(quote_identifier, name.split(".")))
+    return quote_identifier(name, "`" if dialect == "mysql" else '"')
 
 
-def _keys(table: Table) -> set[str]:
+def _key_columns(table: TableState) -> set[str]:
     rules = (rule for rule in table.constraints if rule.kind in ("primary key", "unique"))
     return {column for rule in rules for column in rule.columns}
 
 
 def _fresh_values(
-    table: Table, columns: Sequence[str], keys: set[str], row: Sequence[Value], number: int
+    table: TableState,
+    columns: Sequence[str],
+    keys: set[str],
+    row: Sequence[Value],
+    probe_number: int,
 ) -> list[Value]:
     """Return a row's values with fresh values in its keys."""
     values = list(row)
     for index, column in enumerate(columns):
         if column in keys:
-            column_values = [r[index] for r in table.rows]
+            column_values = [table_row[index] for table_row in table.rows]
             is_whole = all(isinstance(value, int) for value in column_values)
             values[index] = (
-                max(column_values, default=0) + 1 + number if is_whole else f"probe {number}"
+                max(column_values, default=0) + 1 + probe_number
+                if is_whole
+                else f"probe {probe_number}"
             )
     return values
 
@@ -315,23 +334,23 @@ def _literal(value: Value) -> str:
         return f"X'{value.hex()}'"
     if isinstance(value, (int, float)):
         return repr(value)
-    return quoted(str(value), "'")
+    return quote_identifier(str(value), "'")
 
 
-def _constants(text: str) -> Iterator[int | float | str]:
+def _parse_constants(text: str) -> Iterator[int | float | str]:
     """Yield the constants in a piece of SQL, and for numbers their neighbours."""
     for word in re.findall(r"'(?:[^']|'')*'|(?<![\w.])\d+(?:\.\d+)?", text):
         if word[0] == "'":
             yield word[1:-1].replace("''", "'")
         else:
-            number = float(word) if "." in word else int(word)
-            yield from (number, number - 1, number + 1)
+            value = float(word) if "." in word else int(word)
+            yield from (value, value - 1, value + 1)
 
 
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def _checks(table: Table, dialect: str) -> list[str]:
+def _check_conditions(table: TableState, dialect: str) -> list[str]:
     """List the conditions of a table's checks."""
     reported_checks = [rule.text for rule in table.constraints if rule.kind == "check"]
     if reported_checks or table.kind == "view" or "check" not in table.definition.lower():
@@ -345,13 +364,13 @@ def _checks(table: Table, dialect: str) -> list[str]:
 
 
 def _are_checks_alike(
-    grader: Grader, task: Task, source: Source, table: Table, texts: Sequence[Sequence[str]]
+    grader: SqlGrader, task: Task, source: Source, table: TableState, texts: Sequence[Sequence[str]]
 ) -> bool:
     """Return whether two lists of checks refuse the same values, near the constants in them."""
-    check_text = " ".join(text for side in texts for text in side)
+    check_text = " ".join(text for check_texts in texts for text in check_texts)
     words = {word.lower() for word in re.findall(r"\w+", check_text)}
     used_columns = [(name, family(kind)) for name, kind in table.columns if name.lower() in words]
-    values = [*dict.fromkeys(_constants(check_text)), None, "", "x", 0, -1, 1]
+    values = [*dict.fromkeys(_parse_constants(check_text)), None, "", "x", 0, -1, 1]
     kinds = {"number": (int, float, type(None)), "text": (str, type(None))}
     fitting = [
         [v for v in values if isinstance(v, kinds.get(kind, object))] for _, kind in used_columns
@@ -362,8 +381,12 @@ def _are_checks_alike(
     dialect = grader.databases.engine.dialect
     names = ", ".join(quote_name(name, dialect) for name, _ in used_columns)
     selected_rows = " UNION ALL SELECT ".join(", ".join(map(_literal, row)) for row in rows)
-    sides = ["".join(f" AND COALESCE({text}, 1 = 1)" for text in side) for side in texts]
-    columns = ", ".join(f"CASE WHEN 1 = 1{side} THEN 1 ELSE 0 END" for side in sides)
+    check_conditions = [
+        "".join(f" AND COALESCE({text}, 1 = 1)" for text in check_texts) for check_texts in texts
+    ]
+    columns = ", ".join(
+        f"CASE WHEN 1 = 1{check_texts} THEN 1 ELSE 0 END" for check_texts in check_conditions
+    )
     sql = f"WITH probe ({names}) AS (SELECT {selected_rows}) SELECT {columns} FROM probe"
     with closing(grader.databases.open(task, "grader", source)) as session:
         outcome = session.execute(sql, max_rows=_MAX_ASSIGNMENTS)

@@ -13,7 +13,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from intercode.databases.base import Engine, Outcome, Result, Role, Session, Table
+from intercode.databases.base import (
+    ActionOutcome,
+    DatabaseEngine,
+    DatabaseSession,
+    Role,
+    StatementResult,
+    TableState,
+)
 from intercode.databases.source import Source
 from intercode.episode import Episode
 from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
@@ -31,12 +38,14 @@ T = TypeVar("T")
 class Databases(Protocol):
     """The tasks' databases, and the operations that open them."""
 
-    engine: Engine
+    engine: DatabaseEngine
 
     def source(self, task: Task) -> Source:
         """Return the source of the task's database."""
 
-    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
+    def open(
+        self, task: Task, role: Role = "agent", source: Source | None = None
+    ) -> DatabaseSession:
         """Open a session with the task's database, or with `source`, and run the task's setup."""
 
 
@@ -44,7 +53,7 @@ class Databases(Protocol):
 class GoldAnswer:
     """The result of a gold that asks for an answer."""
 
-    result: Result
+    result: StatementResult
     ordered: bool
     """Whether the order of its rows counts."""
     groups: Sequence[Group] | None
@@ -55,15 +64,15 @@ class GoldAnswer:
 class GoldChange:
     """The effect of a gold that asks for a change."""
 
-    pristine_state: Mapping[str, Table]
-    gold_state: Mapping[str, Table]
+    pristine_state: Mapping[str, TableState]
+    gold_state: Mapping[str, TableState]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerResult:
     """The result of the agent's answer on a fresh copy."""
 
-    result: Result | None
+    result: StatementResult | None
     trouble: str = ""
     """The reason for a missing result."""
 
@@ -76,7 +85,7 @@ def last_answer(episode: Episode) -> str | None:
     return None
 
 
-class Grader:
+class SqlGrader:
     """The runner of golds and answers.
 
     Args:
@@ -107,8 +116,8 @@ class Grader:
         """Return the result of `compute`, cached for this gold of this task in a database."""
         if not task.caches_gold:
             return compute()
-        parts = kind, self.databases.engine.name, source.digest, task.setup or "", gold
-        text = "\0".join(parts).encode("utf-8", "surrogateescape")
+        key_parts = kind, self.databases.engine.name, source.digest, task.setup or "", gold
+        text = "\0".join(key_parts).encode("utf-8", "surrogateescape")
         key = f"sql {hashlib.blake2b(text, digest_size=16).hexdigest()}"
         return self._cache.get(key, compute)
 
@@ -159,21 +168,27 @@ class Grader:
         return AnswerResult(result, "" if result else "it gives no result set")
 
     def _run_gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
-        return run_with_retry(lambda times: self._run_gold_once(task, gold, source, times))
+        return run_with_retry(
+            lambda timeout_factor: self._run_gold_once(task, gold, source, timeout_factor)
+        )
 
-    def _run_gold_once(self, task: Task, gold: str, source: Source, times: int) -> GoldAnswer:
+    def _run_gold_once(
+        self, task: Task, gold: str, source: Source, timeout_factor: int
+    ) -> GoldAnswer:
         facts = self.facts(task, gold)
         with self._session(task, source) as session:
-            result = _last_result(_execute(session, task, gold, times))
+            result = _last_result(_execute(session, task, gold, timeout_factor))
             if result is None:
                 raise RewardError(f"task {task.task_id!r}: gold gives no result set: {gold}")
             if not result.complete:
                 raise RewardError(f"task {task.task_id!r}: gold gives too many rows: {gold}")
-            places = self._groups(session, task, facts, result) if facts.ordered else None
-        return GoldAnswer(result, facts.ordered, places)
+            row_groups = (
+                self._group_gold_rows(session, task, facts, result) if facts.ordered else None
+            )
+        return GoldAnswer(result, facts.ordered, row_groups)
 
-    def _groups(
-        self, session: Session, task: Task, facts: Facts, gold: Result
+    def _group_gold_rows(
+        self, session: DatabaseSession, task: Task, facts: Facts, gold: StatementResult
     ) -> Sequence[Group] | None:
         """Group gold's interchangeable rows; None if the groups cannot be determined."""
         keyed_query = (
@@ -187,17 +202,17 @@ class Grader:
             return None
         if len(result.columns) != len(gold.columns) + keyed_query.added_count:
             return None
-        places = group_rows(keyed_query, result.rows)
+        row_groups = group_rows(keyed_query, result.rows)
         # Groups that reject gold's own order are unreliable.
-        return places if compare(gold, gold, ordered=True, groups=places).equal else None
+        return row_groups if compare(gold, gold, ordered=True, groups=row_groups).equal else None
 
     def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
         pristine_state = self.get_cached(
             "state", task, source, "", lambda: self._state(task, source)
         )
 
-        def change(times: int) -> Mapping[str, Table]:
-            with self.open_changed_session(task, gold, source, times) as session:
+        def change(timeout_factor: int) -> Mapping[str, TableState]:
+            with self.open_changed_session(task, gold, source, timeout_factor) as session:
                 return _read_state(session, task)
 
         gold_state = run_with_retry(change)
@@ -209,11 +224,16 @@ class Grader:
         # All golds of this database share one object for each unchanged table.
         return GoldChange(
             pristine_state,
-            {n: pristine_state[n] if n in unchanged_names else t for n, t in gold_state.items()},
+            {
+                table_name: pristine_state[table_name]
+                if table_name in unchanged_names
+                else state_table
+                for table_name, state_table in gold_state.items()
+            },
         )
 
-    def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
-        def state(_: int) -> Mapping[str, Table]:
+    def _state(self, task: Task, source: Source) -> Mapping[str, TableState]:
+        def state(_: int) -> Mapping[str, TableState]:
             with self._session(task, source) as session:
                 return _read_state(session, task)
 
@@ -221,26 +241,26 @@ class Grader:
 
     @contextmanager
     def open_changed_session(
-        self, task: Task, gold: str, source: Source, times: int = 1
-    ) -> Iterator[Session]:
+        self, task: Task, gold: str, source: Source, timeout_factor: int = 1
+    ) -> Iterator[DatabaseSession]:
         """Open a session with a database in which a gold has made its change.
 
         Args:
             task: The task.
             gold: One of its golds.
             source: The database.
-            times: The factor on the task's time limit for gold.
+            timeout_factor: The factor on the task's time limit for gold.
 
         Raises:
             RewardError: Gold failed.
             DatabaseError: The engine failed.
         """
         with self._session(task, source) as session:
-            _execute(session, task, gold, times)
+            _execute(session, task, gold, timeout_factor)
             yield session
 
     @contextmanager
-    def _session(self, task: Task, source: Source) -> Iterator[Session]:
+    def _session(self, task: Task, source: Source) -> Iterator[DatabaseSession]:
         """Open a session for gold."""
         with (
             blame_task(task, "gold"),
@@ -260,8 +280,8 @@ def golds(task: Task) -> tuple[str, ...]:
     return task.gold
 
 
-def _execute(session: Session, task: Task, gold: str, times: int) -> Outcome:
-    seconds = times * session.limits.seconds(task.timeout)
+def _execute(session: DatabaseSession, task: Task, gold: str, timeout_factor: int) -> ActionOutcome:
+    seconds = timeout_factor * session.limits.seconds(task.timeout)
     outcome = session.execute(gold, timeout=seconds, max_rows=MAX_ROWS)
     if outcome.timed_out:
         raise LateError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")
@@ -270,12 +290,12 @@ def _execute(session: Session, task: Task, gold: str, times: int) -> Outcome:
     return outcome
 
 
-def _read_state(session: Session, task: Task) -> Mapping[str, Table]:
+def _read_state(session: DatabaseSession, task: Task) -> Mapping[str, TableState]:
     try:
         return session.state()
     except OutputLimitError as error:
         raise LateError(f"task {task.task_id!r}: its change cannot be graded: {error}") from error
 
 
-def _last_result(outcome: Outcome) -> Result | None:
+def _last_result(outcome: ActionOutcome) -> StatementResult | None:
     return next((result for result in reversed(outcome.results) if result.columns), None)

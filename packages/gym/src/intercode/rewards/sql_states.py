@@ -22,10 +22,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from intercode.databases.base import Constraint, Table, Value
+from intercode.databases.base import Constraint, TableState, Value
 from intercode.rewards.sql_compare import comparable_values
 
-State = Mapping[str, Table]
+State = Mapping[str, TableState]
 
 _FAMILIES = (
     ("boolean", r"bool"),
@@ -77,22 +77,22 @@ def compare_states(pristine_state: State, gold: State, agent: State) -> StateCom
     agent_changes: Counter[Hashable] = Counter()
     changed_names, wrong_names = [], []
     for name in names:
-        pristine_items, gold_items, agent_items = _items(
+        pristine_items, gold_items, agent_items = _count_rows(
             name, [state.get(name) for state in states]
         )
-        gold_changes += _changes(name, pristine_items, gold_items)
-        agent_changes += _changes(name, pristine_items, agent_items)
+        gold_changes += _count_changes(name, pristine_items, gold_items)
+        agent_changes += _count_changes(name, pristine_items, agent_items)
         if gold_items != agent_items:
             wrong_names.append(name)
         if gold_items != agent_items or gold_items != pristine_items:
             changed_names.append(name)
-    right, total = (
+    right_count, total = (
         (gold_changes & agent_changes).total(),
         gold_changes.total() + agent_changes.total(),
     )
     if not wrong_names:
         return StateComparison(True, 1.0, 1.0)
-    overlap = 2 * right / total if total else 0.0
+    overlap = 2 * right_count / total if total else 0.0
     return StateComparison(
         False,
         overlap,
@@ -139,21 +139,23 @@ def _is_parenthesised(normal_text: str) -> bool:
     return False
 
 
-def _drop_harmless_constraints(agent: Table, gold: Table) -> Table:
+def _drop_harmless_constraints(agent: TableState, gold: TableState) -> TableState:
     """Return an agent's new table without harmless constraints that gold's table lacks."""
-    gold_rules = _rules(gold)
+    gold_rules = _constraint_keys(gold)
     retained_constraints = [
         c
         for c in agent.constraints
-        if c.kind not in _HARMLESS_KINDS or _rules(gold, c) & gold_rules
+        if c.kind not in _HARMLESS_KINDS or _constraint_keys(gold, c) & gold_rules
     ]
     return replace(agent, constraints=tuple(retained_constraints))
 
 
-def _rules(table: Table, *constraints: Constraint) -> set[Hashable]:
+def _constraint_keys(table: TableState, *constraints: Constraint) -> set[Hashable]:
     """Return some or all constraints of a table, in a form in which equal ones are equal."""
     keys = {
-        frozenset(map(str.lower, c.columns)) for c in table.constraints if c.kind == "primary key"
+        frozenset(map(str.lower, key_constraint.columns))
+        for key_constraint in table.constraints
+        if key_constraint.kind == "primary key"
     }
     rules: set[Hashable] = set()
     for constraint in constraints or table.constraints:
@@ -175,7 +177,7 @@ def _rules(table: Table, *constraints: Constraint) -> set[Hashable]:
     return rules
 
 
-def _index_by_name(state: State) -> dict[str, Table]:
+def _index_by_name(state: State) -> dict[str, TableState]:
     return {key: state[name] for name, key in _lower_keys(state).items()}
 
 
@@ -189,29 +191,29 @@ def _lower_keys(names: Iterable[str]) -> dict[str, str]:
     return keys
 
 
-def _items(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]:
+def _count_rows(name: str, tables: Sequence[TableState | None]) -> list[Counter[Hashable]]:
     """List the items of a table in each of the states: the table itself and its rows."""
     if all(table is tables[0] or table == tables[0] for table in tables[1:]):
         return [Counter()] * len(tables)  # equal in all states, which is all that counts
     columns = [_column_values(table) for table in tables]
     for column in sorted(set().union(*columns)):
-        presence = [column in table_columns for table_columns in columns]
+        is_in_table = [column in table_columns for table_columns in columns]
         values = [
             table_columns[column]
-            for table_columns, is_present in zip(columns, presence, strict=True)
+            for table_columns, is_present in zip(columns, is_in_table, strict=True)
             if is_present
         ]
         merged_values = iter(comparable_values(list(chain.from_iterable(values))))
-        for table_columns, is_present in zip(columns, presence, strict=True):
+        for table_columns, is_present in zip(columns, is_in_table, strict=True):
             if is_present:
                 table_columns[column] = list(islice(merged_values, len(table_columns[column])))
     return [
-        Counter() if table is None else Counter(_rows(table, table_columns))
+        Counter() if table is None else Counter(_hashable_rows(table, table_columns))
         for table, table_columns in zip(tables, columns, strict=True)
     ]
 
 
-def _column_values(table: Table | None) -> dict[str, Sequence[Value]]:
+def _column_values(table: TableState | None) -> dict[str, Sequence[Value]]:
     """Return the values of a table's columns, by their names."""
     if table is None:
         return {}
@@ -221,12 +223,12 @@ def _column_values(table: Table | None) -> dict[str, Sequence[Value]]:
     return dict(zip(names, values, strict=True))
 
 
-def _rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
+def _hashable_rows(table: TableState, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
     keys = _lower_keys(name for name, _ in table.columns)
     types = {keys[name]: family(declared_type) for name, declared_type in table.columns}
     shape = tuple(sorted(types.items())) if table.kind == "table" else tuple(sorted(types))
     yield "made", table.kind, shape
-    yield from _rules(table)
+    yield from _constraint_keys(table)
     if table.kind == "table":
         yield from ({("trait", word) for word in _TRAIT.findall(normalise_sql(table.definition))})
     yield from sorted(
@@ -237,25 +239,27 @@ def _rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hash
         yield names, row
 
 
-def _changes(
+def _count_changes(
     name: str, old_items: Counter[Hashable], new_items: Counter[Hashable]
 ) -> Counter[Hashable]:
     changes: Counter[Hashable] = Counter()
-    for kind, items in (("gone", old_items - new_items), ("new", new_items - old_items)):
-        changes.update({(name, kind, item): count for item, count in items.items()})
+    for kind, rows in (("gone", old_items - new_items), ("new", new_items - old_items)):
+        changes.update({(name, kind, row): count for row, count in rows.items()})
     return changes
 
 
-def _difference_reason(wrong_names: Sequence[str], states: Sequence[Mapping[str, Table]]) -> str:
+def _difference_reason(
+    wrong_names: Sequence[str], states: Sequence[Mapping[str, TableState]]
+) -> str:
     pristine_state, gold, agent = states
-    parts = []
+    descriptions = []
     for name in wrong_names:
         if name not in agent:
-            parts.append(f"{name} is missing")
+            descriptions.append(f"{name} is missing")
         elif name not in gold:
-            parts.append(f"{name} is extra")
+            descriptions.append(f"{name} is extra")
         elif pristine_state.get(name) == agent[name]:
-            parts.append(f"{name} is unchanged")
+            descriptions.append(f"{name} is unchanged")
         else:
-            parts.append(f"{name} differs from gold's")
-    return ", ".join(parts)
+            descriptions.append(f"{name} differs from gold's")
+    return ", ".join(descriptions)

@@ -102,14 +102,14 @@ class SweReward:
         if not passed_tests.isdisjoint(plan.fail_to_pass):
             twins = self._twins(task, plan)
             twinless_tests = frozenset(plan.fail_to_pass) - twins.tests
-            work = partial(self._start_with_work, task, plan, sandbox)
+            start_work = partial(self._start_with_work, task, plan, sandbox)
             draw = random.Random(f"{self._key('twins', task)} {transfer.digest}")
-            verdict = detect_tampering(plan, twins, passed_tests, lambda: work()[0], draw)
+            verdict = detect_tampering(plan, twins, passed_tests, lambda: start_work()[0], draw)
             if verdict.tampered_tests:
                 return _zero_score("tests that assert something wrong pass", verdict.tampered_tests)
             passed_tests -= verdict.failed_tests
-        fail_to_pass_share = _share(plan.fail_to_pass, passed_tests)
-        pass_to_pass_share = _share(plan.pass_to_pass, passed_tests)
+        fail_to_pass_share = _passed_share(plan.fail_to_pass, passed_tests)
+        pass_to_pass_share = _passed_share(plan.pass_to_pass, passed_tests)
         failed_tests = [name for name in plan.tests if name not in passed_tests]
         detail = {
             "failed": failed_tests[:_QUOTE_LIMIT],
@@ -216,7 +216,7 @@ def _apply_patch(sandbox: SandboxBackend, task: Task, plan: SwePlan, field: str,
         raise TaskError(f"task {task.task_id!r}: '{field}' does not apply: {message}")
 
 
-def _share(names: tuple[str, ...], passed_tests: frozenset[str]) -> float:
+def _passed_share(names: tuple[str, ...], passed_tests: frozenset[str]) -> float:
     return sum(name in passed_tests for name in names) / len(names) if names else 1.0
 
 
@@ -280,13 +280,23 @@ def transfer_work(
     ]
     # Paths whose type has changed are removed first. Only empty folders are removed: paths that do
     # not count stay, and so do their folders.
-    _run_command(fresh_sandbox, ["rm", "-f", "--"], [c.path for c in changes if c.content_changed])
+    _run_command(
+        fresh_sandbox,
+        ["rm", "-f", "--"],
+        [agent_change.path for agent_change in changes if agent_change.content_changed],
+    )
     _run_command(
         fresh_sandbox,
         ["rmdir", "--"],
-        [c.path for c in reversed(other_changes) if c.content_changed],
+        [
+            agent_change.path
+            for agent_change in reversed(other_changes)
+            if agent_change.content_changed
+        ],
     )
-    _run_command(fresh_sandbox, ["mkdir", "-p", "--"], [c.path for c in folders])
+    _run_command(
+        fresh_sandbox, ["mkdir", "-p", "--"], [agent_change.path for agent_change in folders]
+    )
     for change in other_changes:
         if change.kind != "deleted" and change.type == "file" and change.content_changed:
             _carry_file(agent_sandbox, fresh_sandbox, change, transfer)
@@ -296,9 +306,11 @@ def transfer_work(
         _run_command(fresh_sandbox, ["chmod", f"{mode & 0o777:o}", "--"], paths)
     # Links come last: no file is written through a link.
     links = [
-        c
-        for c in other_changes
-        if c.type == "symlink" and c.kind != "deleted" and c.content_changed
+        agent_change
+        for agent_change in other_changes
+        if agent_change.type == "symlink"
+        and agent_change.kind != "deleted"
+        and agent_change.content_changed
     ]
     _carry_links(agent_sandbox, fresh_sandbox, [change.path for change in links], transfer)
     return transfer
@@ -323,14 +335,14 @@ def _carry_file(
     transfer: WorkTransfer,
 ) -> None:
     try:
-        data = agent_sandbox.read_file(change.path, MAX_FILE_BYTES)
+        content = agent_sandbox.read_file(change.path, MAX_FILE_BYTES)
         if (
             change.path.endswith(".py")
-            and _SUSPECT_PATTERN.search(data)
+            and _SUSPECT_PATTERN.search(content)
             and len(transfer.suspect_paths) < _QUOTE_LIMIT
         ):
             transfer.suspect_paths.append(change.path)
-        fresh_sandbox.write_file(change.path, data, change.mode & 0o777)
+        fresh_sandbox.write_file(change.path, content, change.mode & 0o777)
     except (OSError, OutputLimitError) as error:  # possibly a remaining folder at the path
         if isinstance(error, SandboxTimeoutError):
             raise

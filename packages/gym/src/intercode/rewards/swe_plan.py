@@ -72,21 +72,24 @@ class SwePlan:
 
     def takes(self, path: str) -> bool:
         """Return whether an agent's change of this path, relative to the repository, counts."""
-        parts = PurePosixPath(path).parts
-        if any(_matches(part.lower(), IGNORED_NAMES) for part in parts) or path in self.fixed_paths:
+        path_parts = PurePosixPath(path).parts
+        if (
+            any(_matches_any(path_part.lower(), IGNORED_NAMES) for path_part in path_parts)
+            or path in self.fixed_paths
+        ):
             return False
         if any(fnmatchcase(path, glob) for glob in self.globs):
             return False
         if path in self.free_paths:
             return True
-        ancestors = ["/".join(parts[:depth]) for depth in range(len(parts))]
-        stems = [name.partition(".")[0] for name in parts]
+        ancestors = ["/".join(path_parts[:depth]) for depth in range(len(path_parts))]
+        stems = [name.partition(".")[0] for name in path_parts]
         if not self.stems.isdisjoint(zip(ancestors, stems, strict=True)):
             return False
         # x.py would replace a folder x of tests that has no __init__.py.
-        if stems and parts[-1] != stems[-1] and (ancestors[-1], stems[-1]) in self.folders:
+        if stems and path_parts[-1] != stems[-1] and (ancestors[-1], stems[-1]) in self.folders:
             return False
-        return not any(_matches(part, TEST_FILES) for part in parts)
+        return not any(_matches_any(path_part, TEST_FILES) for path_part in path_parts)
 
 
 def make_plan(task: Task) -> SwePlan:
@@ -95,7 +98,7 @@ def make_plan(task: Task) -> SwePlan:
     Raises:
         TaskError: A field is missing or malformed; the message names the task and the field.
     """
-    directory = _text(task, "directory") or DIRECTORY
+    directory = _text_field(task, "directory") or DIRECTORY
     pure_path = PurePosixPath(directory)
     if (
         str(pure_path) != directory
@@ -104,16 +107,16 @@ def make_plan(task: Task) -> SwePlan:
         or ".." in pure_path.parts
     ):
         raise _field_error(task, "directory", f"must be an absolute path, not {directory!r}")
-    runner = _text(task, "runner") or "pytest"
+    runner = _text_field(task, "runner") or "pytest"
     if runner not in RUNNERS:
         raise _field_error(task, "runner", f"must be one of {', '.join(RUNNERS)}, not {runner!r}")
-    fail_to_pass = _names(task, "FAIL_TO_PASS", runner)
-    pass_to_pass = _names(task, "PASS_TO_PASS", runner)
+    fail_to_pass = _test_names(task, "FAIL_TO_PASS", runner)
+    pass_to_pass = _test_names(task, "PASS_TO_PASS", runner)
     if not fail_to_pass:
         raise _field_error(
             task, "FAIL_TO_PASS", "names no test: nothing says when the task is solved"
         )
-    test_patch = _text(task, "test_patch") or ""
+    test_patch = _text_field(task, "test_patch") or ""
     fixed_paths = _read_patch_paths(task, "metadata.test_patch", test_patch)
     if test_patch.strip() and not fixed_paths:
         raise _field_error(task, "test_patch", "must be a unified diff")
@@ -122,7 +125,7 @@ def make_plan(task: Task) -> SwePlan:
     )
     if task.gold and not free_paths:
         raise TaskError(f"task {task.task_id!r}: 'gold' must be a unified diff")
-    test_modules = (_module(name, runner) for name in (*fail_to_pass, *pass_to_pass))
+    test_modules = (_test_module(name, runner) for name in (*fail_to_pass, *pass_to_pass))
     modules = frozenset(module for module in test_modules if module is not None)
     return SwePlan(
         directory,
@@ -130,13 +133,17 @@ def make_plan(task: Task) -> SwePlan:
         fail_to_pass,
         pass_to_pass,
         test_patch,
-        _seconds(task),
-        _text(task, "python") or "python3",
+        _time_limit(task),
+        _text_field(task, "python") or "python3",
         fixed_paths,
         modules,
-        frozenset(_split(part) for folder, _ in modules for part in _ancestor_folders(folder)),
+        frozenset(
+            _folder_and_stem(folder_name)
+            for folder, _ in modules
+            for folder_name in _ancestor_folders(folder)
+        ),
         free_paths - fixed_paths,
-        tuple(_list(task, "test_files")),
+        tuple(_text_list(task, "test_files")),
     )
 
 
@@ -147,7 +154,7 @@ def _read_patch_paths(task: Task, field: str, patch: str) -> frozenset[str]:
         raise TaskError(f"task {task.task_id!r}: '{field}': {error}") from None
 
 
-def _module(name: str, runner: str) -> tuple[str, str] | None:
+def _test_module(name: str, runner: str) -> tuple[str, str] | None:
     """Return the folder and the stem of the module that contains a test."""
     if runner == "command":
         return None
@@ -155,10 +162,10 @@ def _module(name: str, runner: str) -> tuple[str, str] | None:
         path = PurePosixPath(name.partition("::")[0])
     else:  # package.module.Class.method
         path = PurePosixPath(*name.split(".")[:-2])
-    return _split(path)
+    return _folder_and_stem(path)
 
 
-def _split(path: PurePosixPath) -> tuple[str, str]:
+def _folder_and_stem(path: PurePosixPath) -> tuple[str, str]:
     parent = str(path.parent)
     return ("" if parent == "." else parent, path.name.partition(".")[0])
 
@@ -169,8 +176,8 @@ def _ancestor_folders(folder: str) -> list[PurePosixPath]:
     return [path, *path.parents][:-1]
 
 
-def _names(task: Task, field: str, runner: str) -> tuple[str, ...]:
-    names = tuple(_list(task, field))
+def _test_names(task: Task, field: str, runner: str) -> tuple[str, ...]:
+    names = tuple(_text_list(task, field))
     for name in names:
         if reason := name_problem(name, runner):
             raise _field_error(task, field, reason)
@@ -199,7 +206,7 @@ def task_name_problem(task: Task) -> str:
     runner = task.metadata.get("runner") or "pytest"
     for field in ("FAIL_TO_PASS", "PASS_TO_PASS"):
         try:
-            names = _list(task, field)
+            names = _text_list(task, field)
         except TaskError:
             return ""
         if reason := next(filter(None, (name_problem(name, runner) for name in names)), ""):
@@ -207,7 +214,7 @@ def task_name_problem(task: Task) -> str:
     return ""
 
 
-def _list(task: Task, field: str) -> list[str]:
+def _text_list(task: Task, field: str) -> list[str]:
     """Parse a list of texts, or a JSON text of a list, which the authors' files contain."""
     value: Any = task.metadata.get(field) or []
     if isinstance(value, str):
@@ -215,19 +222,19 @@ def _list(task: Task, field: str) -> list[str]:
             value = json.loads(value)
         except ValueError:
             raise _field_error(task, field, "is text, but not JSON") from None
-    if not isinstance(value, list) or not all(_is_text(item) for item in value):
+    if not isinstance(value, list) or not all(_is_text(name) for name in value):
         raise _field_error(task, field, "must be a list of texts")
     return value
 
 
-def _text(task: Task, field: str) -> str | None:
+def _text_field(task: Task, field: str) -> str | None:
     value = task.metadata.get(field)
     if value is not None and not (isinstance(value, str) and "\0" not in value):
         raise _field_error(task, field, "must be text")
     return value or None
 
 
-def _seconds(task: Task) -> float | None:
+def _time_limit(task: Task) -> float | None:
     value = task.metadata.get("test_timeout", task.timeout)
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         raise _field_error(task, "test_timeout", "must be a number of seconds")
@@ -240,7 +247,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and "\0" not in value
 
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+def _matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -264,14 +271,14 @@ def patch_paths(patch: str) -> frozenset[str]:
     Raises:
         ValueError: A path leads out of the diff's folder.
     """
-    paths = frozenset(_paths(patch))
+    paths = frozenset(_patch_paths(patch))
     for path in paths:
         if path.startswith("/") or ".." in path.split("/"):
             raise ValueError(f"it changes {path!r}, which is not in the repository")
     return paths
 
 
-def _paths(patch: str) -> Iterator[str]:
+def _patch_paths(patch: str) -> Iterator[str]:
     old_line_count = new_line_count = 0  # remaining lines of a hunk, which contain no header
     for line in patch.split("\n"):
         if old_line_count > 0 or new_line_count > 0:
@@ -297,9 +304,9 @@ def _unquote_name(name: str) -> str:
     if not name.startswith('"'):
         return name
     content = name[1:].rpartition('"')[0].encode("utf-8", "surrogateescape")
-    return _ESCAPE.sub(_character, content).decode("utf-8", "surrogateescape")
+    return _ESCAPE.sub(_unescape_byte, content).decode("utf-8", "surrogateescape")
 
 
-def _character(match: re.Match[bytes]) -> bytes:
+def _unescape_byte(match: re.Match[bytes]) -> bytes:
     code = match[1]
     return bytes([int(code, 8) & 255]) if len(code) == 3 else _ESCAPES.get(code, code)

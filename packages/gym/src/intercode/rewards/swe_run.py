@@ -52,16 +52,16 @@ def run(
         files: Files to write first, by path.
     """
     try:
-        for path, data in (files or {}).items():
-            sandbox.write_file(path, data)
-        return _run(sandbox, plan)
+        for path, content in (files or {}).items():
+            sandbox.write_file(path, content)
+        return _run_tests(sandbox, plan)
     except OSError as error:
         if isinstance(error, InterCodeError):
             raise
         return SweRun(frozenset(), f"the tests cannot be run over this work: {error}")
 
 
-def _run(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
+def _run_tests(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
     seconds = sandbox.limits.seconds(plan.timeout)
     if plan.runner == "command":
         return _run_commands(sandbox, plan, seconds)
@@ -75,7 +75,7 @@ def _run(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
         "seconds": seconds,
     }
     result = sandbox.exec(
-        [plan.python, _install(sandbox)],
+        [plan.python, _install_runner(sandbox)],
         stdin=json.dumps(message).encode(),
         env={"PYTHONHASHSEED": "0"},  # the same work has the same score
         cwd=plan.directory,
@@ -96,8 +96,8 @@ def _run(sandbox: SandboxBackend, plan: SwePlan) -> SweRun:
         return SweRun(frozenset(), str(error), output)
     if failing_tests.detect_tampering(outcomes, is_complete):
         return SweRun(frozenset(), "tests that cannot pass have passed, or were not run", output)
-    passes = frozenset(name for name, passes in outcomes.items() if passes)
-    return SweRun(passes, "", output, frozenset(plan.tests) - outcomes.keys())
+    has_passed = frozenset(name for name, has_passed in outcomes.items() if has_passed)
+    return SweRun(has_passed, "", output, frozenset(plan.tests) - outcomes.keys())
 
 
 def check_runner(sandbox: SandboxBackend, task: Task, plan: SwePlan) -> None:
@@ -141,7 +141,7 @@ def _clean_output(marker: str, output: str) -> str:
     return _PROGRESS.sub("", "\n".join(lines))[-_OUTPUT:]
 
 
-def _install(sandbox: SandboxBackend) -> str:
+def _install_runner(sandbox: SandboxBackend) -> str:
     path = f"/tmp/{secrets.token_hex(8)}/run.py"
     sandbox.write_file(path, Path(swe_runner.__file__).read_bytes())
     return path
@@ -172,7 +172,7 @@ def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> Swe
 # These tests fail in all common ways, once before the others and once after: tested code may
 # replace any of these ways, on its import or on a call.
 
-_WAYS = {
+_FAILING_STATEMENTS = {
     "statement": "assert 1 == 2",
     "exception": "raise ValueError",
     "fail": "self.fail()",
@@ -198,7 +198,7 @@ _WAYS = {
     "mappings": "self.assertDictEqual({1: 2}, {})",
     "lines": "self.assertMultiLineEqual('a', 'b')",
 }
-_PYTEST = {
+_PYTEST_STATEMENTS = {
     "statement": "assert 1 == 2",
     "raises": "with pytest.raises(OSError): pass",
     "fail": "pytest.fail()",
@@ -237,16 +237,20 @@ def make_failing_tests(runner: str, module: str) -> FailingTests:
         module: The runner's name for the module: ``folder/x.py`` or ``x``.
     """
     lines = ["import unittest", "class Fails:"]
-    lines += [f"    def test_{name}(self):\n        {code}" for name, code in _WAYS.items()]
+    lines += [
+        f"    def test_{name}(self):\n        {code}" for name, code in _FAILING_STATEMENTS.items()
+    ]
     names: dict[str, list[str]] = {}
     functions = []
     for class_name in ("First", "Last"):
         lines.append(f"class {class_name}(Fails, unittest.TestCase): pass")
         separator = "::" if runner == "pytest" else "."
-        names[class_name] = [separator.join([module, class_name, f"test_{name}"]) for name in _WAYS]
+        names[class_name] = [
+            separator.join([module, class_name, f"test_{name}"]) for name in _FAILING_STATEMENTS
+        ]
         if runner == "pytest":
             lines.append("import pytest")
-            for name, code in _PYTEST.items():
+            for name, code in _PYTEST_STATEMENTS.items():
                 lines.append(f"def test_{class_name}_{name}():\n    {code}")
                 functions.append(f"{module}::test_{class_name}_{name}")
                 names[class_name].append(functions[-1])
@@ -303,31 +307,33 @@ class _ReportReader:
     def __init__(self) -> None:
         self.outcomes: dict[str, bool] = {}
         self._depth = 0
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._name: str | None = None
-        self._passed, self._marked, self._said = True, False, False
+        self._has_passed, self._expects_failure, self._has_expected_failure = True, False, False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ValueError("its elements are nested too deeply")
         if tag == "testcase":
-            self._begin()
+            self._reset()
         elif tag == "property" and attributes.get("name") == NODE:
             self._name = attributes.get("value")
         elif tag == "property" and attributes.get("name") == EXPECTED:
-            self._marked = True
+            self._expects_failure = True
         elif tag in _FAILURE_TAGS and attributes.get("type") == _XFAIL:
-            self._said = True
+            self._has_expected_failure = True
         elif tag in _FAILURE_TAGS:
-            self._passed = False
+            self._has_passed = False
 
     def end(self, tag: str) -> None:
         self._depth -= 1
         if tag == "testcase" and self._name is not None:
-            has_passed = self._passed and (self._marked or not self._said)
+            has_passed = self._has_passed and (
+                self._expects_failure or not self._has_expected_failure
+            )
             self.outcomes[self._name] = has_passed and self._name not in self.outcomes
             self._name = None
 

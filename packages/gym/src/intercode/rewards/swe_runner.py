@@ -40,7 +40,7 @@ class Marker:
     """
 
     def __init__(self, groups: list[list[str]]) -> None:
-        self.rank = {name: number for number, names in enumerate(groups) for name in names}
+        self.rank = {name: group_rank for group_rank, names in enumerate(groups) for name in names}
         self.expected_ids: set[str] = set()
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
@@ -207,20 +207,20 @@ def verdict(outcomes: Outcomes, ids: list[str]) -> str:
 
 def to_xml(verdicts: dict[str, str]) -> bytes:
     """Return JUnit XML with the failure of each test."""
-    top = ET.Element("testsuite")
+    suite = ET.Element("testsuite")
     for name, failure_text in verdicts.items():
-        case = ET.SubElement(top, "testcase", name=name)
+        case = ET.SubElement(suite, "testcase", name=name)
         properties = ET.SubElement(case, "properties")
         ET.SubElement(properties, "property", name="nodeid", value=name)
         if failure_text:
             ET.SubElement(case, "failure", message=ascii(failure_text)[:4000])
-    return ET.tostring(top)  # ASCII
+    return ET.tostring(suite)  # ASCII
 
 
 def alarm(seconds: float) -> None:
     """Interrupt the tests after `seconds`; the report includes the tests that ended before."""
 
-    def interrupt(number: int, frame: Any) -> None:
+    def interrupt(signal_number: int, frame: Any) -> None:
         TIMEOUTS.append(True)
         raise KeyboardInterrupt
 

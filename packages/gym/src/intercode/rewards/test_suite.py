@@ -19,13 +19,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from intercode.databases.base import Result, Row, Session
+from intercode.databases.base import DatabaseSession, Row, StatementResult
 from intercode.databases.source import Source, find
 from intercode.episode import Episode, Score
 from intercode.errors import UsageError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_gold import DIALECTS
-from intercode.rewards.sql_run import Databases, Grader, golds, last_answer
+from intercode.rewards.sql_run import Databases, SqlGrader, golds, last_answer
 from intercode.task import Task
 
 Suite = Callable[[Task, Source], Sequence[Source]]
@@ -44,7 +44,7 @@ def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
     return [find(path) for path in paths]
 
 
-def equal(gold: Result, answer: Result, ordered: bool) -> bool:
+def equal(gold: StatementResult, answer: StatementResult, ordered: bool) -> bool:
     """Return whether two results are equal in some order of the answer's columns."""
     if not gold.rows and not answer.rows:
         return gold.complete and answer.complete
@@ -52,8 +52,8 @@ def equal(gold: Result, answer: Result, ordered: bool) -> bool:
         return False
     if len(gold.columns) != len(answer.columns):
         return False
-    gold_columns, answer_columns = _columns(gold.rows), _columns(answer.rows)
-    return _match(gold_columns, answer_columns, ordered, ())
+    gold_columns, answer_columns = _hashable_columns(gold.rows), _hashable_columns(answer.rows)
+    return _match_columns(gold_columns, answer_columns, ordered, ())
 
 
 def prepare(sql: str, dialect: str, keep_distinct: bool = False) -> str:
@@ -85,11 +85,11 @@ class SuiteReward:
         suite: Suite = sibling_databases,
         keep_distinct: bool = False,
     ) -> None:
-        self._grader = Grader(databases, cache)
+        self._grader = SqlGrader(databases, cache)
         self._suite = suite
         self._keep_distinct = keep_distinct
 
-    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+    def __call__(self, task: Task, episode: Episode, session: DatabaseSession) -> Score:
         """Return the score against the best gold.
 
         Raises:
@@ -110,25 +110,25 @@ class SuiteReward:
         differing_names = [
             source.path.name for source in suite if source.path.name not in agreeing_names
         ]
-        parts = {"databases": len(agreeing_names) / len(suite)}
-        return Score(float(not differing_names), parts, {"differing": differing_names[:20]})
+        part_scores = {"databases": len(agreeing_names) / len(suite)}
+        return Score(float(not differing_names), part_scores, {"differing": differing_names[:20]})
 
     def _agrees(self, task: Task, gold: str, sql: str | None, source: Source) -> bool:
         gold_answer = self._grader.gold(task, self._prepare(task, gold), source)
         if sql is None:
             return False
         answer = self._grader.answer(task, self._prepare(task, sql), source)
-        ordered = "order by" in gold.lower()
-        return answer.result is not None and equal(gold_answer.result, answer.result, ordered)
+        is_ordered = "order by" in gold.lower()
+        return answer.result is not None and equal(gold_answer.result, answer.result, is_ordered)
 
     def _prepare(self, task: Task, sql: str) -> str:
         return prepare(sql, self._grader.dialect(task), self._keep_distinct)
 
 
-def _match(
+def _match_columns(
     gold_columns: Sequence[Sequence[Hashable]],
     answer_columns: Sequence[Sequence[Hashable]],
-    ordered: bool,
+    is_ordered: bool,
     matched_indices: tuple[int, ...],
 ) -> bool:
     """Return whether the remaining columns can be matched such that the rows are equal.
@@ -139,7 +139,7 @@ def _match(
     if not _are_same_rows(
         gold_columns[: len(matched_indices)],
         [answer_columns[index] for index in matched_indices],
-        ordered,
+        is_ordered,
     ):
         return False
     if len(matched_indices) == len(gold_columns):
@@ -149,7 +149,7 @@ def _match(
         column = tuple(answer_columns[index])
         if index not in matched_indices and column not in tried_columns:
             tried_columns.add(column)  # equal columns give equal results
-            if _match(gold_columns, answer_columns, ordered, (*matched_indices, index)):
+            if _match_columns(gold_columns, answer_columns, is_ordered, (*matched_indices, index)):
                 return True
     return False
 
@@ -157,16 +157,16 @@ def _match(
 def _are_same_rows(
     first_columns: Sequence[Sequence[Hashable]],
     second_columns: Sequence[Sequence[Hashable]],
-    ordered: bool,
+    is_ordered: bool,
 ) -> bool:
-    if ordered:
+    if is_ordered:
         return [tuple(column) for column in first_columns] == [
             tuple(column) for column in second_columns
         ]
     return Counter(zip(*first_columns, strict=True)) == Counter(zip(*second_columns, strict=True))
 
 
-def _columns(rows: Sequence[Row]) -> list[list[Hashable]]:
+def _hashable_columns(rows: Sequence[Row]) -> list[list[Hashable]]:
     return [[_hashable(value) for value in column] for column in zip(*rows, strict=True)]
 
 
@@ -180,11 +180,11 @@ def _remove_distinct(sql: str, dialect: str) -> str:
     except SqlglotError:
         return sql
     return "".join(
-        _pieces(sql, [t for t in tokens if sql[t.start : t.end + 1].lower() == "distinct"])
+        _split_at_tokens(sql, [t for t in tokens if sql[t.start : t.end + 1].lower() == "distinct"])
     )
 
 
-def _pieces(sql: str, removed_tokens: Sequence[sqlglot.Token]) -> Iterator[str]:
+def _split_at_tokens(sql: str, removed_tokens: Sequence[sqlglot.Token]) -> Iterator[str]:
     position = 0
     for token in removed_tokens:
         yield sql[position : token.start]

@@ -180,16 +180,16 @@ class CommandReward:
                 traces.join(sandbox)
             result = self._verify(task, sandbox)
             if not result.ok:
-                return _score(
+                return _make_score(
                     result, {"removed": sorted(scratch)[:_MAX_QUOTED_PATHS]} if scratch else {}
                 )
             if not traces:
-                return _score(result)
+                return _make_score(result)
             sandbox.kill()
             written_links = traces.find_written_links(changes, _changes_by_path(sandbox))
             reverted_paths = sorted(traces.certain_paths | written_links)
             if not reverted_paths:
-                return _score(result)
+                return _make_score(result)
             paths = sorted(traces.restored_paths)
             with closing(self._start(task)) as original:
                 if not (
@@ -202,7 +202,7 @@ class CommandReward:
                 "reason": _STEERED_REASON,
                 "as_before": reverted_paths[:_MAX_QUOTED_PATHS],
             }
-            return _score(result, {} if result.ok else steering_detail)
+            return _make_score(result, {} if result.ok else steering_detail)
 
     def _start_copy(self, sandbox: SandboxBackend) -> AbstractContextManager[SandboxBackend]:
         return start_copy(self._provider, self._network, sandbox.limits, sandbox.snapshot())
@@ -236,10 +236,10 @@ class CommandReward:
     def _run(self, task: Task, sandbox: SandboxBackend) -> Completed:
         assert task.verification is not None
         path = f"{_FOLDER}/{secrets.token_hex(16)}"
-        sandbox.write_file(path, _archive())
-        places = ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
+        sandbox.write_file(path, _program_archive())
+        python_path = ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
         program = script(task.verification)
-        argv, env = leftovers.sanitise_command(sandbox, program.argv, {"PYTHONPATH": places})
+        argv, env = leftovers.sanitise_command(sandbox, program.argv, {"PYTHONPATH": python_path})
         run = sandbox.exec_private if isinstance(sandbox, SupportsPrivacy) else sandbox.exec
         seconds = task.verification_timeout or task.timeout
         return run(argv, stdin=program.stdin, env=env, timeout=seconds)
@@ -249,7 +249,7 @@ def _changes_by_path(sandbox: SandboxBackend) -> dict[str, Change]:
     return {change.path: change for change in sandbox.changes()}
 
 
-def _score(result: Completed, detail: Mapping[str, Any] | None = None) -> Score:
+def _make_score(result: Completed, detail: Mapping[str, Any] | None = None) -> Score:
     value = 1.0 if result.ok else 0.0
     run_detail = {
         "exit_code": result.exit_code,
@@ -282,10 +282,10 @@ def _free_space(sandbox: SandboxBackend) -> FreeSpace | None:
         return sandbox.free_space()
     env = leftovers.variables(sandbox)
     result = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=env)
-    numbers = [int(word) for word in result.stdout.split() if word.isdigit()]
-    if not result.ok or len(numbers) != 4:
+    counts = [int(word) for word in result.stdout.split() if word.isdigit()]
+    if not result.ok or len(counts) != 4:
         return None
-    blocks, size, files, free_files = numbers
+    blocks, size, files, free_files = counts
     return FreeSpace(blocks * size, free_files if files else None)
 
 
@@ -371,9 +371,9 @@ def _setting_paths(changes: Sequence[Change], home: str) -> set[str]:
     folders = re.compile(rf"/home|{homes}")
     repository_pattern = re.compile(_REPOSITORY_SETTINGS)
     # Git folders of another name: a file .git, or commondir in a git folder, may refer to them.
-    places = [change.path.rpartition("/") for change in changes]
+    path_parts = [change.path.rpartition("/") for change in changes]
     heads, refs, objects = (
-        {folder for folder, _, name in places if name == mark} for mark in _MARKS
+        {folder for folder, _, name in path_parts if name == marker} for marker in _MARKS
     )
     repositories = heads | refs & objects
 
@@ -429,9 +429,8 @@ def restore_paths(
     run_program(folders, "chmod", "u+rwx")
     if not run_program(files.difference(original_paths), "rm", "-f"):
         return False
-    run_program(
-        files.intersection(original_paths), "rm", "-f"
-    )  # fails for Docker's mounts, such as /etc/hosts
+    # Fails for Docker's mounts, such as /etc/hosts.
+    run_program(files.intersection(original_paths), "rm", "-f")
     run_program(folders[::-1], "rmdir")  # folders that hold other files remain
     names: dict[str, None] = {}
     for path in original_paths:
@@ -535,7 +534,7 @@ if PathFinder:
 
 
 @cache
-def _archive() -> bytes:
+def _program_archive() -> bytes:
     import zipfile
 
     buffer = io.BytesIO()

@@ -1,7 +1,7 @@
-"""Command-line agents of others: install, list and remove them.
+"""Install, list and remove external command-line agents.
 
-An agent is installed as a layer, which is laid over the image of a task. It is built in a sandbox
-that reaches the package index alone; the packages' own install scripts do not run.
+An agent is installed as a layer over the image of a task. The layer is built in a sandbox that
+reaches only the package index; the packages' own install scripts do not run.
 
 Examples:
   intercode agents list
@@ -67,7 +67,7 @@ def _list(args: argparse.Namespace) -> None:
 
 def _install(args: argparse.Namespace) -> None:
     for name in args.name:
-        layers.find_recipe(name)  # before any work
+        layers.find_recipe(name)  # fails before any work
     progress: Progress = (lambda line: None) if args.quiet else _show
     built_layers = [layers.install(name, progress) for name in args.name]
     if args.json:
@@ -90,7 +90,7 @@ def _remove(args: argparse.Namespace) -> None:
         print("nothing was installed")
 
 
-def _to_record(item: layers.Recipe | layers.Layer) -> dict[str, Any]:
+def _to_record(item: layers.LayerRecipe | layers.AgentLayer) -> dict[str, Any]:
     record: dict[str, Any] = msgspec.to_builtins(item)
     return record
 

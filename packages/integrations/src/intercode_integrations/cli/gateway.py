@@ -1,8 +1,8 @@
 r"""Serve a model on this machine within limits, with every call recorded, and without its key.
 
 Clients of OpenAI's and Anthropic's APIs reach it at a port of 127.0.0.1 with a token; the key stays
-in this process. The gateway has an allowlist of request fields. Unless you permit it, it refuses
-tools that the provider executes, URLs that it fetches, and responses that it stores.
+in this process. The gateway refuses fields outside its allowlist, such as tools that the provider
+runs, URLs that it fetches and responses that it stores; options permit them.
 
 Examples:
   intercode gateway --upstream openai/gpt-5 --port 8080 --record calls.jsonl --max-cost 5
@@ -10,10 +10,10 @@ Examples:
   intercode gateway --upstream openai-compatible/mine --base-url http://localhost:8000/v1 \
       --token-file token.txt --allow-model fast=mine
 
-With a command after '--', the gateway serves only that command, and ends with it. It sets
-OPENAI_BASE_URL, ANTHROPIC_BASE_URL, OPENAI_API_KEY and ANTHROPIC_API_KEY for the command. Without a
-command, SIGTERM or Ctrl-C lets running calls end, and a second one cancels them. At the end the
-gateway prints its spending.
+With a command after '--' the gateway serves only that command, and ends with it. The command finds
+the address in OPENAI_BASE_URL and ANTHROPIC_BASE_URL, and the token in OPENAI_API_KEY and
+ANTHROPIC_API_KEY. Otherwise SIGTERM or Ctrl-C stops the gateway after its current calls; a second
+signal ends them. The gateway then prints the total usage.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from intercode.cli.terminal import dollars, one_line, output, safe, tell
+from intercode.cli.terminal import dollars, one_line, output, print_message, safe
 from intercode.errors import InterCodeError, UsageError
 from intercode.spec import (
-    How,
     ModelSpec,
+    RunOptions,
     add_options,
-    list_part_options,
+    list_section_options,
     port,
     positive,
     seconds,
@@ -58,15 +58,15 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 _CONNECTIONS = 1024
-"""Clients at a time; each has a thread. Further ones wait to be accepted."""
+"""Maximum clients at a time, with one thread each. Further clients wait to be accepted."""
 _RESERVE = 128
-"""Descriptors for all but clients and their calls, which need one each."""
+"""Descriptors reserved beyond those of clients and their calls, which need one each."""
 _SHORTEST_TOKEN = 16
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    model = list_part_options(ModelSpec)
+    model = list_section_options(ModelSpec)
     for name, noun in (("max_cost", "cost"), ("max_tokens", "tokens")):
         text = f"maximum {noun} of all calls together"
         model = {**model, name: msgspec.structs.replace(model[name], help=text)}
@@ -74,13 +74,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "command",
         nargs="*",
         metavar="COMMAND",
-        help="a command after '--': serve only its processes, and end with it",
+        help=("a command after '--': serve only its processes, and end with it"),
     )
     parser.add_argument(
         "--upstream",
         required=True,
         metavar="NAME",
-        help="the model: PROVIDER/NAME, such as openai/gpt-5",
+        help=("the model: PROVIDER/NAME, such as openai/gpt-5"),
     )
     add_options(parser, model, "base_url")
     parser.add_argument(
@@ -88,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=port,
         default=0,
         metavar="N",
-        help="port of the gateway at 127.0.0.1 (default: any free one)",
+        help=("port of the gateway at 127.0.0.1 (default: any free one)"),
     )
     parser.add_argument(
         "--token-file",
@@ -99,7 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record",
         metavar="FILE",
-        help="append each call to this file, as a line of JSON, without keys",
+        help=("append each call to this file, as a line of JSON, without keys"),
     )
     parser.add_argument(
         "--json", action="store_true", help="print the addresses and the spending as JSON lines"
@@ -111,41 +111,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
     cache.add_argument(
         "--cache-sampled",
         action="store_true",
-        help="also reuse replies at a temperature above 0 without a seed: equal requests get equal "
-        "replies",
+        help=(
+            "also reuse replies at a temperature above 0 without a seed: equal requests get "
+            "equal replies"
+        ),
     )
 
 
 def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) -> None:
     """Add the limits of all calls together, of a call, and of the record."""
     add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
-    limits.add_argument("--max-calls", type=positive, metavar="N", help="maximum number of calls")
+    limits.add_argument("--max-calls", type=positive, metavar="N", help=("maximum number of calls"))
     limits.add_argument(
-        "--rate", type=positive, metavar="N", help="maximum calls a minute; further calls wait"
+        "--rate", type=positive, metavar="N", help=("maximum calls a minute; further calls wait")
     )
     limits.add_argument(
         "--token-rate",
         type=positive,
         metavar="N",
-        help="maximum tokens a minute; further calls wait",
+        help=("maximum tokens a minute; further calls wait"),
     )
     limits.add_argument(
         "--at-once",
         type=positive,
         default=64,
         metavar="N",
-        help="maximum parallel calls (default: 64)",
+        help=("maximum parallel calls (default: 64)"),
     )
-    add_options(limits, list_part_options(How), "model_timeout")
+    add_options(limits, list_section_options(RunOptions), "model_timeout")
     limits.add_argument(
-        "--max-context", type=size, metavar="SIZE", help="maximum size of a dialogue with its tools"
+        "--max-context",
+        type=size,
+        metavar="SIZE",
+        help=("maximum size of a dialogue with its tools"),
     )
     limits.add_argument(
         "--record-limit",
         type=size,
         default="16G",
         metavar="SIZE",
-        help="maximum size of the file of --record; at this size, calls are refused (default: 16G)",
+        help=(
+            "maximum size of the file of --record; at this size, calls are refused (default: 16G)"
+        ),
     )
     limits.add_argument(
         "--drain",
@@ -157,7 +164,7 @@ def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) ->
 
 
 def _add_permissions(group: argparse._ArgumentGroup) -> None:
-    """Add what clients may ask for beside answers of the one model."""
+    """Add the permissions that clients may have beyond answers of the one model."""
     group.add_argument(
         "--allow-model",
         action="append",
@@ -174,15 +181,15 @@ def _add_permissions(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--remote",
         action="store_true",
-        help="allow URLs that the provider fetches, and files that it stores",
+        help=("allow URLs that the provider fetches, and files that it stores"),
     )
     group.add_argument(
-        "--stored", action="store_true", help="allow responses that the provider stores"
+        "--stored", action="store_true", help=("allow responses that the provider stores")
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until a signal, or the command's end, ends it.
+    """Serve until a signal, or the command's end.
 
     Returns:
         The exit code: the command's, or 0.
@@ -191,7 +198,7 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.limits import Budget, RateLimit, Retry
     from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
-    from intercode.models.remote import Around
+    from intercode.models.remote import CallContext
     from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
     from intercode_integrations.gateway.record import CallLedger, Journal
@@ -199,7 +206,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
     budget = Budget(args.max_cost, args.max_tokens)
-    call_context = Around(
+    call_context = CallContext(
         rate_limit=RateLimit(args.rate, args.token_rate),
         budget=budget,
         cache=Cache(args.cache) if args.cache else None,
@@ -208,7 +215,7 @@ def execute(args: argparse.Namespace) -> int:
     prices = Prices(args.prices)
     with ExitStack() as stack:
         stack.enter_context(_refusals())
-        ensure(args.upstream, tell)
+        ensure(args.upstream, print_message)
         upstream = stack.enter_context(
             serve_upstream(args.upstream, args.base_url, args.at_once or 1)
         )
@@ -237,13 +244,13 @@ def execute(args: argparse.Namespace) -> int:
             print(_greeting(args, upstream, port, client_variables), file=output(), flush=True)
             signal_queue.get()
             code = 0
-        with suppress(KeyboardInterrupt):  # the second signal
+        with suppress(KeyboardInterrupt):  # raised by the second signal
             session.drain(args.drain)
     total = ledger.spent()
     if args.json or not args.command:
         print(json.dumps(total) if args.json else _summary_text(total), file=output(), flush=True)
     else:
-        tell(_summary_text(total))  # standard output is the command's
+        print_message(_summary_text(total))  # standard output belongs to the command
     if ledger.error is not None:
         raise ledger.error
     return code
@@ -272,7 +279,7 @@ def _policy(args: argparse.Namespace) -> GatewayPolicy:
 
 
 def _token(file: str | None) -> str:
-    """Read the token, or make one, and its file, which no one else can read.
+    """Read the token, or make a token and its file, readable only by this user.
 
     Raises:
         UsageError: The file cannot be read or made, others can read it, or it has no token.
@@ -307,10 +314,10 @@ def _token(file: str | None) -> str:
 
 @contextmanager
 def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
-    """Serve a seat at a port of the loopback; give its number.
+    """Serve a session at a port of the loopback; yield the port's number.
 
     Raises:
-        UsageError: The port cannot be had.
+        UsageError: The port is not available.
     """
     from intercode.admission import Admission
     from intercode_sandbox.forwarding import Forward
@@ -332,7 +339,9 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
     with closing(forward):
         yield listener.getsockname()[1]
     if forward.error is not None:
-        tell(f"{format_count(forward.counts.failed, 'connection')} failed: {forward.error!r}")
+        print_message(
+            f"{format_count(forward.counts.failed, 'connection')} failed: {forward.error!r}"
+        )
 
 
 def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, str]:
@@ -351,7 +360,7 @@ def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, st
 def _greeting(
     args: argparse.Namespace, upstream: Upstream, port: int, client_variables: Mapping[str, str]
 ) -> str:
-    """Say where the gateway is, and how clients are pointed at it; a token with a file is there."""
+    """Return the gateway's address and the settings of clients; a token in a file is not shown."""
     url = f"http://{LOOPBACK}:{port}"
     if args.json:
         token_fields = {"token_file": args.token_file} if args.token_file else {}
@@ -370,11 +379,11 @@ def _greeting(
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
-    """Give a queue that has each SIGINT or SIGTERM; from the second one on they raise, too.
+    """Yield a queue of the received SIGINTs and SIGTERMs; from the second on, they also raise.
 
-    Python runs a handler between two instructions of its main thread. A signal that arrives when
-    this thread is about to wait would be handled after the wait; the descriptor of the C handler
-    tells of it at once.
+    Python runs a handler between two instructions of its main thread. If a signal arrives when this
+    thread is about to wait, the handler would run after the wait. The descriptor of the C handler
+    reports the signal at once.
     """
     signal_queue: SimpleQueue[int] = SimpleQueue()
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -382,38 +391,39 @@ def _signals() -> Iterator[SimpleQueue[int]]:
 
     def forward_signals() -> None:
         with os.fdopen(reader, "rb", buffering=0) as signals:
-            while number := signals.read(1):
-                signal_queue.put(number[0])
+            while signal_number := signals.read(1):
+                signal_queue.put(signal_number[0])
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(signal_number: int, frame: FrameType | None) -> None:
         for handled_number in previous_handlers:
             signal.signal(handled_number, signal.default_int_handler)
 
     previous_handlers = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        signal_number: signal.getsignal(signal_number)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     threading.Thread(target=forward_signals, daemon=True).start()
     descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in previous_handlers:
-        signal.signal(number, handle)
+    for signal_number in previous_handlers:
+        signal.signal(signal_number, handle)
     try:
         yield signal_queue
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
         signal.set_wakeup_fd(descriptor)
         os.close(writer)
 
 
 def _hide_keys(upstream: Upstream) -> None:
-    """Hide keys from the command and from clients: they may have this process's user."""
+    """Hide keys from the command and from clients, which may run as the same user."""
     from intercode_sandbox.native.syscalls import hide_variables
 
     hide_variables(os.environ.keys() - _inherited_variables(upstream).keys())
 
 
 def _inherited_variables(upstream: Upstream) -> dict[str, str]:
-    """Return the environment without keys of models: a command asks by the gateway only."""
+    """Return the environment without model keys: a command must use the gateway."""
     from intercode.models.providers import PROVIDERS
 
     keys = {provider.key for provider in PROVIDERS.values()}
@@ -427,7 +437,7 @@ def _inherited_variables(upstream: Upstream) -> dict[str, str]:
 def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQueue[int]) -> int:
     """Run a command until it ends, or a second signal ends it; return its exit code.
 
-    A terminal sends Ctrl-C to the command, too; SIGTERM is passed on.
+    A terminal sends Ctrl-C to the command, too; SIGTERM is forwarded.
     """
     try:
         process = subprocess.Popen(command, env=dict(env))
@@ -448,27 +458,27 @@ def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQue
 
 
 def _summary_text(total: Mapping[str, Any]) -> str:
-    """Return the sum for people."""
+    """Return the total usage as text."""
     notes = [f"{total['cached']} from the cache"] if total["cached"] else []
     notes += [f"{total['errors']} without a whole answer"] if total["errors"] else []
-    notes_text = f" ({', '.join(notes)})" if notes else ""
+    notes_text = f" ({', '.join(notes)})" if notes else "cost"
     cost = "at a price that is not known" if total["cost"] is None else dollars(total["cost"])
     text = (
         f"{format_count(total['calls'], 'call')}{notes_text}: {total['input_tokens']} input and "
         f"{total['output_tokens']} output tokens, {cost}"
     )
     if total["presumed_tokens"]:
-        price = f", {dollars(total['presumed_cost'])}" if total["presumed_cost"] else ""
+        price = f", {dollars(total['presumed_cost'])}" if total["presumed_cost"] else "cost"
         text += f"; and at most {total['presumed_tokens']} tokens{price} for answers that were lost"
     return text
 
 
 class _Refusals(logging.Handler):
-    """Prints what the gateway refuses, and what it meets with its provider."""
+    """A log handler that prints the gateway's refusals and its provider's failures."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.INFO:
-            tell(one_line(record.getMessage(), 400))
+            print_message(one_line(record.getMessage(), 400))
 
 
 @contextmanager

@@ -1,11 +1,10 @@
 """Let a client of the Model Context Protocol solve tasks: Claude Code, Codex, or a framework.
 
 The client starts this command, and has the environment's tools: bash, sql or python, and submit.
-What it does is recorded as by 'intercode run', and the score is in the record only. A client that
-leaves without submit has handed in what is there; one that has done nothing leaves no record.
+Its actions are recorded as by 'intercode run'; only the record contains the score. If a client
+leaves without submit, the current state is scored; a client without any action leaves no record.
 
-With --http you start this command, and it prints for each episode that begins the URL at which its
-client acts.
+With --http you start this command; it prints a URL for each started episode's client.
 
 Examples:
   claude mcp add puzzle -- intercode mcp bash --task archive-01 --out ~/runs/archive-01
@@ -13,7 +12,7 @@ Examples:
   intercode mcp sql --http --workers 8 --epochs 4 --out runs/mcp
   intercode show ~/runs/archive-01
 
-exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
+exit code: 0 if every episode has a result, solved or not; 1 if not; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from intercode_integrations.serve import TOKEN
 
 LOOPBACK = "127.0.0.1"
 IDLE_SECONDS = 900
-"""Seconds without a call after which a client over HTTP is taken to have left."""
+"""Seconds without a call after which a client over HTTP counts as gone."""
 _OMITTED_OPTIONS = "retries on locked accept show json max_connections model_timeout"
-"""Options of runs that make no sense: what a client has done cannot be repeated, for instance."""
+"""Options of runs that do not apply: for example, a client's actions cannot be repeated."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

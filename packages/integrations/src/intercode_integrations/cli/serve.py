@@ -1,15 +1,15 @@
-"""Serve environments: each client has a session with a sandbox of its own, by OpenEnv's WebSocket.
+"""Serve environments over OpenEnv's WebSocket: each client has a session with its own sandbox.
 
-A client chooses environment, split, task and seed; all else is said here, or in a benchmark's
-intercode.toml. Only this machine can connect, unless --host says otherwise, and that needs a token.
-SIGTERM or Ctrl-C lets the episodes that run end; a second one ends them.
+A client chooses environment, split, task and seed; this command's options, or a benchmark's
+intercode.toml, set the rest. Only this machine can connect, unless --host names another address,
+which requires a token. SIGTERM or Ctrl-C lets running episodes end; a second signal ends them.
 
 Examples:
   intercode serve bash
   intercode serve bash sql my-benchmark/ --port 8000 --max-sessions 500 --workers 2
   intercode serve bash --host 0.0.0.0 --token-file token.txt
 
-The log is JSON, a line for each event, on standard error. Programs then play by
+The log is one line of JSON for each event, on standard error. Programs connect by
 intercode.connect("http://127.0.0.1:8000"), or by OpenEnv's GenericEnvClient(base_url=...).
 """
 
@@ -117,10 +117,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until a signal ends it."""
+    """Serve until a signal."""
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
-    from intercode.request_guard import Guard, is_loopback
+    from intercode.request_guard import RequestGuard, is_loopback
     from intercode_integrations.serve.catalog import EnvironmentEntry, index_entries
     from intercode_integrations.serve.session import SessionLimits
     from intercode_integrations.serve.workers import listen, run
@@ -152,18 +152,18 @@ def execute(args: argparse.Namespace) -> int:
         )
         print(announcement, file=output(), flush=True)
 
-    guard = Guard(token, [args.host, *args.allow_host], option="--allow-host")
+    guard = RequestGuard(token, [args.host, *args.allow_host], option="--allow-host")
     run(list(entries.values()), limits, guard, listeners, announce)
     return 0
 
 
 def read_token(args: argparse.Namespace) -> str | None:
-    """Find the token; None: there is none.
+    """Return the token; None: there is no token.
 
     Raises:
-        UsageError: It cannot be read, or is empty.
+        UsageError: The token cannot be read, is empty, or is invalid in a header.
     """
-    token = os.environ.pop(TOKEN, None)  # not for the programs that are started from here
+    token = os.environ.pop(TOKEN, None)  # hidden from child processes
     if args.token_file is not None:
         try:
             token = Path(args.token_file).read_text(encoding="utf-8").strip()

@@ -1,5 +1,5 @@
-"""Command-line agents of others, unmodified: in the sandbox, with a model and no network.
+"""External command-line agents, unmodified: in the sandbox, with a model and no network.
 
-`profile` says what an agent is (its command, its settings, its own files), `play` lets it play an
-episode, and `turns` makes its record from what it asked its model.
+`profile` describes an agent: its command, settings and files. `episode_runner` runs the agent for
+an episode, and `turns` rebuilds its turns from the calls to its model.
 """

@@ -1,12 +1,12 @@
-"""An agent from outside plays an episode: its program runs in the sandbox, and asks its model.
+"""Episodes of external agents, whose programs run in the sandbox and call their model.
 
-The sandbox has no network. One port of its loopback leads to the episode's own seat at the run's
-gateway, which asks the model, keeps every call, and takes no other key than the seat's. When the
-program has ended, or a limit has ended it with all that it began, the episode is submitted.
+The sandbox has no network. One port of its loopback leads to the episode's session at the run's
+gateway. The gateway calls the model, retains every call, and accepts only the session's key. The
+episode is submitted when the program ends, or when a limit ends it with all its child processes.
 
 A program that fails after an answer of its model has made an attempt, which is scored: its exit
-code and the end of its output are in the record. A model that was not asked, or gives no answer,
-and a sandbox that fails, are errors of the run. A command may also play without a model.
+code and the end of its output are in the record. Errors of the run are a model that was not called
+or gives no answer, and a sandbox that fails. A command may also run without a model.
 """
 
 from __future__ import annotations
@@ -34,42 +34,42 @@ from intercode.redaction import Redactor
 from intercode_integrations.external_agents.profile import PORT, Profile
 from intercode_integrations.external_agents.turns import rebuild_turns
 from intercode_sandbox.base import OutputBuffer
-from intercode_sandbox.forwarding import Forwards
+from intercode_sandbox.forwarding import SupportsForwarding
 
 if TYPE_CHECKING:
-    from intercode.agents.base import Surroundings
-    from intercode.agents.guarded_env import HeldEnv
+    from intercode.agents.base import AgentContext
+    from intercode.agents.guarded_env import GuardedEnv
     from intercode.task import Task
     from intercode_integrations.gateway import Call, Gateway, GatewaySession
     from intercode_sandbox import SandboxBackend
     from intercode_sandbox.base import Process
 
 SECONDS = 1800.0
-"""The time of an episode where none is given."""
+"""Time of an episode without a configured limit."""
 CALLS = 100
-"""The calls to the model of an episode where no number is given: its turns."""
+"""Calls to the model in an episode without a configured number of turns."""
 GRACE = 30.0
-"""Seconds in which a program must end whose model answers no more, as a limit is reached."""
+"""Seconds in which a program must end after a limit is reached and its model answers no more."""
 MAX_OUTPUT_BYTES = 20_000
-"""Bytes of a program's output that are kept in the record."""
+"""Bytes of a program's output that the record retains."""
 _MAX_QUOTED_CHARACTERS = 1000
 """Characters of a program's output that an error quotes."""
 _SETTLE_SECONDS = 5.0
-"""Seconds for the record of calls that were under way when the program ended."""
+"""Seconds for recording calls that were under way when the program ended."""
 _CHUNK = 65_536
 
 
 class ExternalAgents:
-    """Makes the agents of a profile.
+    """A factory of a profile's agents.
 
     Args:
         profile: The profile.
-        gateway: Where they ask their model; None: they have no model.
-        model: The model's name, as ``openai/gpt-5``.
+        gateway: The gateway to their model; None: they have no model.
+        model: The model's name, such as ``openai/gpt-5``.
         limits: The limits of an episode.
-        calls: The calls to the model that an episode may make.
-        skills: The offer of skills, told after the task; empty: there are none, or the agent finds
-            them by itself.
+        calls: The maximum calls to the model in an episode.
+        skills: The text that offers skills, appended to the task; empty: there are none, or the
+            agent finds them by itself.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ExternalAgents:
         self.name = profile.name
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that identify its agents, for a run's record."""
+        """Return the facts that identify the agents, for a run's record."""
         limits = {**asdict(self.limits), "calls": self.calls}
         limits["seconds"] = self.limits.seconds or SECONDS
         model = {"model": self.model} if self.gateway is not None else {}
@@ -100,8 +100,12 @@ class ExternalAgents:
         """Make the agent of one episode."""
         return ExternalAgent(self)
 
-    def within(self, env: Surroundings, task: Task) -> ExternalAgent:
-        """Make the agent of one episode in this environment."""
+    def make_agent(self, env: AgentContext, task: Task) -> ExternalAgent:
+        """Make the agent of one episode in this environment.
+
+        Raises:
+            UsageError: The environment's language is not Bash.
+        """
         if env.traits.language != "bash":
             raise UsageError(f"agent {self.name} needs a shell: it cannot play {env.name}")
         return ExternalAgent(self)
@@ -109,21 +113,21 @@ class ExternalAgents:
 
 @dataclass(slots=True)
 class ExitStatus:
-    """How a program ended."""
+    """The end of a program."""
 
     exit_code: int | None = None
-    """As a shell counts; None: it was killed."""
+    """Exit code in a shell's convention; None: the program was killed."""
     limit: str | None = None
-    """The limit that ended it: ``seconds``, ``calls``, ``tokens`` or ``cost``; ``sandbox``: what
-    ran in the sandbox has ended it."""
+    """Limit that ended the program: ``seconds``, ``calls``, ``tokens`` or ``cost``; ``sandbox``: a
+    process in the sandbox ended it."""
     seconds: float = 0.0
     failure: Exception | None = None
-    """The failure of the sandbox, caused inside, or of a connection to the gateway."""
+    """Failure of the sandbox, caused inside, or of a connection to the gateway."""
     output: OutputBuffer = field(default_factory=lambda: OutputBuffer(MAX_OUTPUT_BYTES))
 
 
 class ExternalAgent:
-    """Plays one episode."""
+    """An external agent that plays one episode."""
 
     def __init__(self, agents: ExternalAgents) -> None:
         self._agents = agents
@@ -132,13 +136,13 @@ class ExternalAgent:
         self._metadata: dict[str, Any] = {}
         self._session: GatewaySession | None = None
 
-    def run(self, env: HeldEnv) -> None:
-        """Let the program play, and record its turns.
+    def run(self, env: GuardedEnv) -> None:
+        """Run the program in the episode, and record its turns.
 
         Raises:
             ModelError: The model gave no answer.
-            BudgetError: All episodes together have taken what they may.
-            AgentStartError: The program cannot be started, or has not asked its model.
+            BudgetError: The budget of all episodes is used up.
+            AgentStartError: The program cannot be started, or has not called its model.
             SandboxError: The sandbox failed.
         """
         agents = self._agents
@@ -151,7 +155,7 @@ class ExternalAgent:
         try:
             with closing(budget), closing(session):
                 env.run_guarded(lambda sandbox: self._play(sandbox, env, session))
-        finally:  # also what a lost attempt has taken is counted
+        finally:  # the usage of a lost attempt counts, too
             session.drain(_SETTLE_SECONDS)
             turns, transcript = rebuild_turns(agents.model, session.calls, agents.profile.record)
             self._metadata["model"] = transcript.to_dict()
@@ -159,7 +163,7 @@ class ExternalAgent:
         env.run_guarded(lambda sandbox: self._refuse_unanswered(session))
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Return the dialogue, and how the program ended."""
+        """Return the dialogue, and facts about the program's end."""
         exit_status, output = self._exit_status, self._output()
         facts = {"agent": self._agents.name, "exit_code": exit_status.exit_code, "output": output}
         limit = {} if exit_status.limit is None else {"ended_by": exit_status.limit}
@@ -170,8 +174,8 @@ class ExternalAgent:
         output = Redactor().text(decode(self._exit_status.output.getvalue()))
         return output if self._session is None else output.replace(self._session.token, "***")
 
-    def _play(self, sandbox: Any, env: HeldEnv, session: GatewaySession | None) -> None:
-        if not isinstance(sandbox, Forwards):
+    def _play(self, sandbox: Any, env: GuardedEnv, session: GatewaySession | None) -> None:
+        if not isinstance(sandbox, SupportsForwarding):
             raise UsageError(f"agent {self._agents.name} needs a sandbox of --sandbox native")
         start_time = time.monotonic()
         try:
@@ -189,7 +193,7 @@ class ExternalAgent:
     def _run_program(
         self,
         sandbox: SandboxBackend,
-        env: HeldEnv,
+        env: GuardedEnv,
         session: GatewaySession | None,
         start_time: float,
     ) -> None:
@@ -221,7 +225,7 @@ class ExternalAgent:
     def _refuse_unanswered(self, session: GatewaySession) -> None:
         """Raise the reason why the agent's last call, or every call, had no answer.
 
-        Calls that only the episode's own limits refused, or that its end cut off, do not count.
+        Calls that only the episode's own limits refused, or that its end aborted, do not count.
         """
         name, is_limited = self._agents.name, self._budget.reached_limit is not None
         model_calls = [c for c in session.calls if not c.is_count and not (is_limited and c.unpaid)]
@@ -245,7 +249,7 @@ class ExternalAgent:
             raise ModelError(f"agent {name}: its model replied to no call: {last_call.error}")
 
     def _describe_end(self, session: GatewaySession | None) -> str:
-        """Tell how a program ended that has not begun to work."""
+        """Describe the end of a program that has not started to work."""
         exit_status, output = self._exit_status, self._output().strip()[-_MAX_QUOTED_CHARACTERS:]
         code = (
             "it was killed"
@@ -267,7 +271,7 @@ class ExternalAgent:
         return lambda text: self._agents.profile.fill(text, **values)
 
     def _wait(self, process: Process, deadline: float) -> None:
-        """Read a program's output until it ends, or a limit is reached and it does not end."""
+        """Read a program's output until it ends, or until a limit's grace period is over."""
         exit_status, output_fd, budget = self._exit_status, process.fds[1], self._budget
         poll = select.poll()
         for fd in (output_fd, process.exit_fd, budget.fd):
@@ -288,30 +292,34 @@ class ExternalAgent:
 
 
 class EpisodeBudget(Budget):
-    """The calls, tokens and dollars of an episode: it refuses the first call after a limit.
+    """The calls, tokens and dollars of an episode: the budget refuses the first call over a limit.
 
     Args:
-        limits: The limits; that of time is not kept here.
-        calls: The calls that may be made.
+        limits: The limits, of which this budget ignores the time.
+        calls: The maximum number of calls.
     """
 
     def __init__(self, limits: EpisodeLimits, calls: int) -> None:
         super().__init__()
         self.reached_limit: str | None = None
-        """The limit for which a call was refused."""
+        """Limit for which a call was refused."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable once a call was refused."""
+        """Descriptor that is readable after the first refused call."""
         self._limits = limits
         self._calls, self._max_calls = 0, calls
         self._lock = threading.Lock()
 
     def reserve(self, tokens: int, cost: float) -> Hold:
-        """Set aside the most that a call may take.
+        """Reserve the maximum usage of a call.
 
         Raises:
-            BudgetError: A limit was reached before.
+            BudgetError: A limit is already reached.
         """
-        limits, current_spending, presumed_spending = self._limits, self.spent, self.presumed
+        limits, current_spending, presumed_spending = (
+            self._limits,
+            self.spent,
+            self.reserved_amounts,
+        )
         usage = {
             "calls": (self._calls, self._max_calls),
             "tokens": (current_spending.tokens + presumed_spending.tokens, limits.tokens),
@@ -326,12 +334,12 @@ class EpisodeBudget(Budget):
         return super().reserve(tokens, cost)
 
     def count(self, call: Call) -> None:
-        """Count a call that has ended; counting tokens is none."""
+        """Count a finished call; token counts do not count."""
         with self._lock:
             self._calls += not call.is_count
 
     def close(self) -> None:
-        """Free the descriptor."""
+        """Close the descriptor."""
         with self._lock:
             os.close(self.fd)
             self.fd = -1
@@ -344,7 +352,7 @@ class EpisodeBudget(Budget):
 
 
 def _drain(fd: int, buffer: OutputBuffer) -> bool:
-    """Read what there is; return whether more may come."""
+    """Read the available bytes; return whether more may come."""
     while True:
         try:
             data = os.read(fd, _CHUNK)

@@ -1,13 +1,13 @@
-"""Command-line agents as layers of images: built from the package indexes, in our own sandbox.
+"""Image layers with command-line agents, built from package indexes in a native sandbox.
 
 ::
 
     ROOT/agents/NAME-VERSION-MACHINE.tar    the layer, with /opt/agents/NAME; whole or absent
-    ROOT/agents/NAME-VERSION-MACHINE.json   what it was made of: each package with its checksum
-    ROOT/agents/.NAME-X/                    being built; torn, if NAME's lock is free
+    ROOT/agents/NAME-VERSION-MACHINE.json   its contents: each package with its checksum
+    ROOT/agents/.NAME-X/                    an unfinished build; stale if NAME's lock is free
 
-npm or pip runs in a sandbox that reaches its index and nothing else, and installs no package whose
-checksum is not the one that the index, or a build of the same version before, has told.
+npm or pip runs in a sandbox that reaches only its package index. It installs a package only if its
+checksum matches the index, or an earlier build of the same version.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from intercode_sandbox.base import Limits, SandboxBackend
 from intercode_sandbox.files import cache_root, file_lock, remove_tree, sha256, write_atomically
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
-from intercode_sandbox.network import Gate, Policy, free_port, handlers, proxy_variables
+from intercode_sandbox.network import NetworkGate, Policy, free_port, handlers, proxy_variables
 from intercode_sandbox.privileges import install_command
 from intercode_sandbox.suggestions import hint_text
 
@@ -62,17 +62,17 @@ _LIMITS = Limits(
 )
 _DEFAULT = {"npm": "https://registry.npmjs.org/", "pypi": "https://pypi.org/simple"}
 _FILE_HOSTS = {"pypi.org": ("files.pythonhosted.org",)}
-"""An index's host → other hosts that its files are at."""
+"""Index host → further hosts that serve its files."""
 _REGISTRY = "npm_config_registry"
 _CPUS = {"x86_64": "x64", "aarch64": "arm64"}
-"""Machines, as npm calls them."""
+"""Machine → npm's name for its architecture."""
 _WAIT = 10.0
 _MAX_ERROR_CHARACTERS = 2000
 _CHUNK = 1 << 20
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a profile that a layer is built from."""
+class LayerRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a profile from which a layer is built."""
 
     name: str
     version: str
@@ -80,8 +80,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     install: Install
 
     @classmethod
-    def of(cls, profile: Profile) -> Recipe | None:
-        """Return a profile's recipe; None: nothing is to be installed for it."""
+    def from_profile(cls, profile: Profile) -> LayerRecipe | None:
+        """Return a profile's recipe; None: the profile installs nothing."""
         if profile.install is None:
             return None
         return cls(
@@ -92,42 +92,42 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """An installed agent's layer."""
+class AgentLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """The layer of an installed agent."""
 
     name: str
     version: str
     machine: str
     path: str
-    """The archive: an image with the agent is ``IMAGE+PATH``."""
+    """Path of the archive: an image with the agent is ``IMAGE+PATH``."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
     seconds: float
-    """Time of the build."""
+    """Seconds of the build."""
     packages: dict[str, str]
-    """Each downloaded package, by name and version → its checksum."""
+    """Name and version of each downloaded package → its checksum."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The file beside a layer. It outlives the layer: the next build is compared with it."""
+    """The file beside a layer. It outlives the layer for comparison with the next build."""
 
-    layer: Layer
+    layer: AgentLayer
     lock: str
-    """The package manager's own lock."""
+    """Lock of the package manager."""
 
 
-def recipes() -> dict[str, Recipe]:
-    """Return the agents that can be installed, by name."""
-    candidates = {name: Recipe.of(find_profile(name)) for name in names()}
+def recipes() -> dict[str, LayerRecipe]:
+    """Return the recipes of installable agents, by name."""
+    candidates = {name: LayerRecipe.from_profile(find_profile(name)) for name in names()}
     return {name: recipe for name, recipe in candidates.items() if recipe is not None}
 
 
-def find_recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> LayerRecipe:
     """Return an agent's recipe.
 
     Raises:
-        UsageError: There is none of this name.
+        UsageError: No installable agent has this name.
     """
     available_recipes = recipes()
     if name not in available_recipes:
@@ -137,23 +137,23 @@ def find_recipe(name: str) -> Recipe:
     return available_recipes[name]
 
 
-def installed_layer(recipe: Recipe) -> Layer | None:
-    """Return the layer of an agent, in the version of its profile; None: it is not installed."""
+def installed_layer(recipe: LayerRecipe) -> AgentLayer | None:
+    """Return the layer of an agent, in its profile's version; None: the agent is not installed."""
     archive_path = _archive_path(recipe)
     record = _read_record(archive_path)
     return record.layer if record and take_tarball(archive_path) else None
 
 
 def find_layer(profile: Profile) -> Path | None:
-    """Return the archive that an agent's profile needs laid over an image.
+    """Return the archive that an agent's profile lays over an image.
 
     Returns:
-        Its path; None: nothing is to be installed.
+        The archive's path; None: the profile installs nothing.
 
     Raises:
         UsageError: The agent is not installed.
     """
-    if (recipe := Recipe.of(profile)) is None:
+    if (recipe := LayerRecipe.from_profile(profile)) is None:
         return None
     if (layer := installed_layer(recipe)) is None:
         name = profile.name
@@ -161,31 +161,34 @@ def find_layer(profile: Profile) -> Path | None:
     return Path(layer.path)
 
 
-def install(name: str, progress: Progress) -> Layer:
-    """Build an agent's layer, unless there is one.
+def install(name: str, progress: Progress) -> AgentLayer:
+    """Build an agent's layer unless it exists.
 
     Args:
         name: The agent's name.
-        progress: Told of the steps.
+        progress: Called with a line for each step.
+
+    Returns:
+        The layer.
 
     Raises:
-        UsageError: There is no such agent, or its installer is not on this machine.
+        UsageError: The agent does not exist, or its installer is not on this machine.
         FetchError: The package index cannot be reached.
-        ImageError: It could not be built, or the index has other files than before.
+        ImageError: The layer could not be built, or the index has other files than before.
     """
     recipe = find_recipe(name)
     if layer := installed_layer(recipe):
         return layer
     archive_path = _archive_path(recipe)
     _check_tools(recipe)
-    index = _index(recipe.install.source)
+    index = _index_url(recipe.install.source)
     _check_reached(index)
     archive_path.parent.mkdir(parents=True, exist_ok=True)
     report_wait = partial(progress, f"waiting for another process that installs {name}")
     with file_lock(archive_path.parent / f".{name}.lock", on_wait=report_wait):
         if layer := installed_layer(recipe):
             return layer
-        for stale_folder in archive_path.parent.glob(f".{name}-*"):  # of a builder that was killed
+        for stale_folder in archive_path.parent.glob(f".{name}-*"):  # from a killed builder
             remove_tree(stale_folder)
         scratch = Path(tempfile.mkdtemp(dir=archive_path.parent, prefix=f".{name}-"))
         try:
@@ -194,11 +197,12 @@ def install(name: str, progress: Progress) -> Layer:
             remove_tree(scratch)
 
 
-def remove(name: str) -> Layer | None:
-    """Remove an agent's layer; images that were built with it stay until they are pruned.
+def remove(name: str) -> AgentLayer | None:
+    """Remove an agent's layer; images that were built with it remain until they are pruned.
 
     Returns:
-        It; None: there was none. The list of its packages is kept, to compare the next build with.
+        The layer; None: there was none. Its list of packages is retained, for comparison with the
+        next build.
     """
     layer = installed_layer(find_recipe(name))
     if layer:
@@ -206,7 +210,7 @@ def remove(name: str) -> Layer | None:
     return layer
 
 
-def _archive_path(recipe: Recipe) -> Path:
+def _archive_path(recipe: LayerRecipe) -> Path:
     machine = platform.machine()
     return cache_root() / "agents" / f"{recipe.name}-{recipe.version}-{machine}.tar"
 
@@ -225,10 +229,10 @@ def _read_record(archive_path: Path) -> _Record | None:
 # --- the index ---------------------------------------------------------------------------------
 
 
-def _index(source: str) -> str:
+def _index_url(source: str) -> str:
     """Return the URL of the package index that this machine's operator has set, or the public one.
 
-    It may hold a password, which is neither shown nor kept.
+    The URL may contain a password, which InterCode neither prints nor stores.
     """
     if source == "npm":
         setting = os.environ.get(_REGISTRY) or _read_client_setting(
@@ -244,14 +248,14 @@ def _index(source: str) -> str:
 
 
 def _read_client_setting(*command: str) -> str:
-    """Return a client's own setting; empty: it has none, or is not there."""
+    """Return a setting of an installed client; empty: no client or no setting."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def _endpoint(index: str) -> tuple[str, int]:
-    parts = urlsplit(index)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    url = urlsplit(index)
+    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
 
 
 def _check_reached(index: str) -> None:
@@ -266,13 +270,13 @@ def _check_reached(index: str) -> None:
         ) from None
 
 
-def _policy(index: str) -> Policy:
+def _network_policy(index: str) -> Policy:
     host, port = _endpoint(index)
     file_hosts = _FILE_HOSTS.get(host, ())
-    return Policy.of([f"{name}:{port}" for name in (host, *file_hosts)])
+    return Policy.parse([f"{name}:{port}" for name in (host, *file_hosts)])
 
 
-def _check_tools(recipe: Recipe) -> None:
+def _check_tools(recipe: LayerRecipe) -> None:
     if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
         python_runtimes.find_python(recipe.install.python, recipe.name)
         return
@@ -289,14 +293,14 @@ def _check_tools(recipe: Recipe) -> None:
 
 
 def _build(
-    recipe: Recipe, archive_path: Path, index: str, scratch: Path, progress: Progress
-) -> Layer:
+    recipe: LayerRecipe, archive_path: Path, index: str, scratch: Path, progress: Progress
+) -> AgentLayer:
     start_time = time.monotonic()
     previous_record = _read_record(archive_path)
     progress(f"installing {recipe.name} {recipe.version} from {_endpoint(index)[0]}")
-    build = _npm if recipe.install.source == "npm" else _pypi
+    build = _install_npm if recipe.install.source == "npm" else _install_pypi
     new_archive = scratch / "layer.tar"
-    with _sandbox(index) as (sandbox, env):
+    with _open_sandbox(index) as (sandbox, env):
         run = partial(_run, sandbox, env)
         lock, packages = build(
             recipe, index, sandbox, run, previous_record.lock if previous_record else None
@@ -305,7 +309,7 @@ def _build(
         with new_archive.open("wb") as file:
             _pack(sandbox, f"{PREFIX}/{recipe.name}", file)
     _check_members(new_archive, recipe.name)
-    layer = Layer(
+    layer = AgentLayer(
         name=recipe.name,
         version=recipe.version,
         machine=platform.machine(),
@@ -321,20 +325,21 @@ def _build(
     write_atomically(
         archive_path.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n"
     )
-    keep_tarball(new_archive, archive_path)  # last: with it, the agent is installed
+    keep_tarball(new_archive, archive_path)  # last: the archive marks the installation
     return layer
 
 
 @contextmanager
-def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
-    """Start a sandbox that reaches an index; the environment in which clients find it."""
+def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
+    """Start a sandbox that reaches an index; yield it with the clients' environment variables."""
     from intercode_sandbox.native.provider import NativeProvider
 
-    policy = _policy(index)
+    policy = _network_policy(index)
     with closing(NativeProvider()) as provider:
         sandbox = provider.start("host", _LIMITS)
-        # The operator has named the index: other than a benchmark's hosts it may be a private one.
-        for port, serve in handlers(Gate(policy, private=True), proxy.serve).items():
+        # The operator has named the index: unlike a benchmark's hosts, it may be on a private
+        # network.
+        for port, serve in handlers(NetworkGate(policy, private=True), proxy.serve).items():
             sandbox.forward(port, serve)
         sandbox.write_file(_CERTIFICATES, _certificates())
         names = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
@@ -345,7 +350,7 @@ def _sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
 
 
 def _certificates() -> bytes:
-    """Return the certificates that this machine trusts, which an operator may have added to."""
+    """Return the certificates that this machine trusts, including the operator's additions."""
     configured_paths = [
         os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
     ]
@@ -356,10 +361,10 @@ def _certificates() -> bytes:
 
 
 def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_env: str) -> bytes:
-    """Run a step; its output.
+    """Run a step; return its output.
 
     Raises:
-        ImageError: It failed; the end of its words, without passwords, is in the message.
+        ImageError: The step failed; the message has the end of its output, without passwords.
     """
     result = sandbox.exec(argv, env={**env, **extra_env}, cwd="/")
     if not result.ok:
@@ -375,11 +380,11 @@ def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_en
 
 
 _Lock = tuple[str, dict[str, str]]
-"""A package manager's lock, and the checksums in it."""
+"""Lock of a package manager, and the checksums in it."""
 
 
-def _npm(
-    recipe: Recipe,
+def _install_npm(
+    recipe: LayerRecipe,
     index: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
@@ -409,9 +414,11 @@ def _npm(
     }
     if unverified_names := [name for name, checksum in checksums.items() if not checksum]:
         raise ImageError(f"the index has no checksum of {', '.join(unverified_names)}")
-    # Without a word, npm leaves out an optional package that it cannot have, or that is another.
+    # npm silently omits an optional package that is missing or differs from its checksum.
     lock_packages = msgspec.json.decode(lock)["packages"]
-    required_paths = {path for path, package in lock_packages.items() if path and _fits(package)}
+    required_paths = {
+        path for path, package in lock_packages.items() if path and _matches_platform(package)
+    }
     if absent_paths := sorted(required_paths - installed_lock["packages"].keys()):
         raise ImageError(
             f"npm did not install {', '.join(absent_paths)}: the index lacks it, or its checksum "
@@ -424,30 +431,30 @@ def _npm(
         programs = {main.rpartition("/")[2]: programs}
     run("mkdir", "-p", f"{home}/bin")
     for name, script in programs.items():
-        native = _native(name, home, run)
+        native = _install_native(name, home, run)
         target = native or f"{home}/node_modules/{main}/{script}"
         run("chmod", "a+rx", target)
         run("ln", "-s", target, f"{home}/bin/{name}")
     return lock, checksums
 
 
-def _fits(package: Mapping[str, Any]) -> bool:
-    """Return whether a package of npm's lock is meant for this machine."""
+def _matches_platform(package: Mapping[str, Any]) -> bool:
+    """Return whether a package of npm's lock is for this machine."""
     platform_facts = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
     return all(value in package.get(kind, [value]) for kind, value in platform_facts.items())
 
 
-def _native(name: str, home: str, run: Callable[..., bytes]) -> str:
-    """Return the binary for this machine of a program's name, which needs no node; empty: none."""
+def _install_native(name: str, home: str, run: Callable[..., bytes]) -> str:
+    """Return a program's native binary for this machine, which needs no node; empty: none."""
     output = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
     paths = output.decode().split("\n")[:-1]
-    # Of several, those for another C library; the image's own is the GNU one, as pip's wheels need.
+    # Prefer builds for the GNU C library, which the image has: pip's wheels need it, too.
     paths = [path for path in paths if f"-musl/{name}" not in path] or paths
     return paths[0] if len(paths) == 1 else ""
 
 
-def _pypi(
-    recipe: Recipe,
+def _install_pypi(
+    recipe: LayerRecipe,
     index: str,
     sandbox: SandboxBackend,
     run: Callable[..., bytes],
@@ -461,7 +468,7 @@ def _pypi(
         sandbox.write_file(_PYTHON_ARCHIVE, python_archive)
         run("tar", "-C", "/", "-xf", _PYTHON_ARCHIVE)
         python, pip = f"{home}/python/bin/python{local_python.release}", f"{_PIP}/bin/python"
-        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for it
+        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for this Python
         checksums[f"python=={local_python.version}"] = (
             f"sha256:{hashlib.sha256(python_archive).hexdigest()}"
         )
@@ -472,7 +479,7 @@ def _pypi(
         requirements = ["--require-hashes", "-r", _LOCK]
     build_options = [] if recipe.install.scripts else ["--only-binary=:all:"]
     build_options += [f"--no-binary={name}" for name in recipe.install.built]
-    # By the environment, as a command line would be told with every error.
+    # Environment variables hide the index: every error quotes the command line.
     run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *build_options,
         "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check",
         "--report=/tmp/report.json", *requirements,
@@ -489,13 +496,13 @@ def _pypi(
     return "".join(sorted(lines)), checksums
 
 
-def _pin_requirements(recipe: Recipe, separator: str) -> list[str]:
+def _pin_requirements(recipe: LayerRecipe, separator: str) -> list[str]:
     main_package, *other_packages = recipe.install.packages
     return [f"{main_package}{separator}{recipe.version}", *other_packages]
 
 
 def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
-    """Write a folder of the sandbox as a tarball, the same for the same content."""
+    """Write a folder of the sandbox as a tarball, identical for identical content."""
     process = sandbox.popen(
         ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0",
          "--format=gnu", "-C", "/", "-cf", "-", path.lstrip("/")],
@@ -513,12 +520,12 @@ def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
 
 
 def _check_members(archive_path: Path, name: str) -> None:
-    """Check that a layer has files of its agent only: a sandbox made it."""
+    """Refuse a layer with files outside its agent's folder: the sandbox is not trusted."""
     agent_root = f"{PREFIX}/{name}".lstrip("/")
     with tarfile.open(archive_path) as archive:
         for member in archive:
-            parts = member.name.split("/")
-            if ".." in parts or "/".join(parts[:3]) != agent_root:
+            member_parts = member.name.split("/")
+            if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:
                 raise ImageError(
                     f"the layer of {name} has a file outside of its folder: {member.name!r}"
                 )

@@ -1,16 +1,17 @@
-"""The profile of a command-line agent: a small TOML file that says how it is run.
+"""Profiles of command-line agents: small TOML files with the instructions to run them.
 
-Those of the package are in ``profiles/``; a reader's own is named by its path, and a command alone
+The package's profiles are in ``profiles/``. A user's profile is named by its path; a plain command
 needs none::
 
     intercode run bash --agent aider --model openai/gpt-5
     intercode run bash --agent ./mine.toml --model openai/gpt-5
     intercode run bash --agent 'cli:python3 /opt/mine.py {query}' --model openai/gpt-5
 
-In the words of a command, in the values of its environment and in its files stand, as often as they
-are needed: ``{query}`` the task, and the offer of skills to an agent that does not look for them;
-``{model}`` the model's name, ``{url}`` the model's address as Anthropic's clients have it,
-``{url_v1}`` as OpenAI's have it, ``{token}`` the key that it takes.
+Placeholders may occur any number of times in the words of a command, in the values of its
+environment variables and in its files. ``{query}`` is the task, with the offer of skills for an
+agent that does not find them itself. ``{model}`` is the model's name, and ``{token}`` the key of
+its gateway session. ``{url}`` is the model's address for Anthropic's clients, ``{url_v1}`` for
+OpenAI's.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent / "profiles"
 NO_MODEL = "none"
-"""In place of a model's name: the agent's program asks no model."""
+"""Replaces a model's name: the agent's program uses no model."""
 PORT = 8080
-"""The port of the sandbox's loopback at which an agent finds its model."""
+"""Port of the sandbox's loopback at which an agent reaches its model."""
 URL = f"http://127.0.0.1:{PORT}"
 SYSTEM = "system"
-"""The Python of the image."""
+"""The image's Python."""
 _ENV_WITHOUT_MODEL = {"INTERCODE_QUERY": "{query}"}
-"""The environment of an agent that is only a command, in a run without a model."""
+"""Environment variables of a plain command, in a run without a model."""
 _ENV = {
     "OPENAI_BASE_URL": "{url_v1}",
     "OPENAI_API_BASE": "{url_v1}",
@@ -51,15 +52,15 @@ _ENV = {
     "INTERCODE_MODEL": "{model}",
     **_ENV_WITHOUT_MODEL,
 }
-"""The environment of an agent that is only a command."""
+"""Environment variables of a plain command."""
 ALL_SKILLS = "whole"
-"""In place of a folder of skills: the agent is told all of them."""
+"""Replaces a folder of skills: the agent receives their whole texts."""
 MEMBER = "$."
-"""The beginning of the name of a JSON object's member, in place of a pattern."""
+"""Prefix that selects a member of a JSON object, in place of a pattern."""
 _PLACEHOLDER = re.compile(r"\{(query|model|url_v1|url|token)\}")
 _PLACEHOLDERS = ("query", "model", "url_v1", "url", "token")
 _BRACED_NAME = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
-"""A name in braces, other than a variable of a shell."""
+"""A name in braces, other than a shell variable."""
 _MODEL_PLACEHOLDER = re.compile(r"\{(model|url_v1|url|token)\}")
 
 
@@ -72,10 +73,10 @@ class Install(_Table, frozen=True, kw_only=True):
 
     source: Literal["npm", "pypi"] = msgspec.field(name="from")
     packages: tuple[str, ...]
-    """Names; the first is installed in the profile's version, others name theirs (``x==1``)."""
+    """Package names; the first is installed in the profile's version, others include theirs
+    (``x==1``)."""
     python: Annotated[str, Meta(pattern=r"^(system|3\.\d+)$")] = SYSTEM
-    """The Python that it runs with: the image's own, or a release (``3.12``) that the layer
-    carries."""
+    """Python of the agent: the image's own, or a release (``3.12``) that the layer includes."""
     scripts: bool = False
     """Whether the packages' own install scripts run."""
     built: tuple[str, ...] = ()
@@ -83,66 +84,66 @@ class Install(_Table, frozen=True, kw_only=True):
 
 
 class Run(_Table, frozen=True, kw_only=True):
-    """How the agent is started in the sandbox, in the directory where a task's actions begin."""
+    """The start of the agent in the sandbox, in the working directory of a task's actions."""
 
     command: Annotated[tuple[str, ...], Meta(min_length=1)]
     env: dict[str, str] = {}
     before: str | None = None
-    """A command for the shell, before."""
+    """Shell command that runs before the agent."""
     files: dict[str, str] = {}
-    """The content of files that are written before, by path."""
+    """Path → content of files that are written before the start."""
     skills: Annotated[str, Meta(pattern=f"^(/.+|{ALL_SKILLS})$")] | None = None
-    """The folder where the agent looks for skills by itself. None: its task tells of them, and
-    `ALL_SKILLS`: tells all of them, as the agent cannot read what it is not given."""
+    """Folder in which the agent finds skills by itself. None: its task offers them. `ALL_SKILLS`:
+    its task contains their whole texts, because the agent cannot read their files."""
 
 
 class Score(_Table, frozen=True, kw_only=True):
     """The paths that are left out of the score."""
 
     ignore: tuple[str, ...] = ()
-    """Paths that the agent itself writes; all below them, too. A path that the task itself works
-    with counts all the same."""
+    """Paths that the agent itself writes, with everything below them. A path that the task itself
+    uses still counts."""
 
 
 class ProfileLimits(_Table, frozen=True, kw_only=True):
-    """The limits of a sandbox in which it can work, where a run names no others."""
+    """The sandbox limits that the agent needs, unless a run sets others."""
 
     memory: str | None = None
-    """Bytes, as ``4G``."""
+    """Bytes, such as ``4G``."""
     processes: int | None = None
     disk: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return those that are given, by name."""
+        """Return the limits that are set, by name."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in values.items() if value is not None}
 
 
 class Record(_Table, frozen=True, kw_only=True):
-    """How its tool calls and their results become actions and observations."""
+    """The conversion of an agent's tool calls and results into actions and observations."""
 
     action: tuple[str, ...] = ("command", "cmd", "script", "code")
-    """The argument of a tool that is the action, the first that it has; a call without any of them
+    """Tool arguments that hold the action; the first present one counts. A call without any of them
     is the action itself, as JSON."""
     reply: str | None = None
-    """Of an agent whose model calls no tools: a pattern whose first group is the action in a reply,
-    as a text or as a string of JSON; several of them are one action. None: the code in it."""
+    """Pattern for an agent whose model calls no tools: its first group is the action in a reply, as
+    text or as a JSON string; several matches form one action. None: the code in the reply."""
     output: str | None = None
-    """A pattern whose first group is the output of a command within a tool's result; or
-    ``$.NAME``: a member of the JSON object that the result is."""
+    """Pattern whose first group is a command's output within a tool's result; or ``$.NAME``: a
+    member of the JSON object that the result is."""
     exit_code: str | None = None
-    """A pattern, or a member, that finds the exit code in the same way."""
+    """Pattern or member that finds the exit code in the same way."""
 
 
 class Profile(_Table, frozen=True, kw_only=True):
-    """All that InterCode knows of an agent."""
+    """The profile of an agent."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
     licence: str = ""
     version: str = ""
-    """The version that is installed, pinned; empty: whatever there is."""
+    """Pinned version of the installation; empty: any version."""
     protocol: Literal["chat", "responses", "messages"] = "chat"
-    """How it speaks to its model."""
+    """Protocol of the agent's calls to its model."""
     install: Install | None = None
     run: Run
     limits: ProfileLimits = ProfileLimits()
@@ -151,40 +152,40 @@ class Profile(_Table, frozen=True, kw_only=True):
 
     @property
     def home_of_skills(self) -> str | None:
-        """The folder where it looks for skills by itself; None: it has none."""
+        """Folder in which the agent finds skills by itself; None: none."""
         return None if self.run.skills == ALL_SKILLS else self.run.skills
 
     @property
     def needs_model(self) -> bool:
-        """Whether its texts have a place for its model's name, address or key."""
+        """Whether its texts have a placeholder for its model's name, address or key."""
         texts = (*self.run.command, *self.run.env.values(), *self.run.files.values())
         return any(map(_MODEL_PLACEHOLDER.search, texts))
 
     def fill(self, text: str, **values: str) -> str:
-        """Return a text of the profile with the values in their places."""
+        """Return a text of the profile with the values in place of the placeholders."""
         values = {"url": URL, "url_v1": f"{URL}/v1", **values}
         return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
     def facts(self) -> dict[str, Any]:
-        """Return all that it says, as plain JSON types, for a run's record."""
+        """Return the whole profile as plain JSON types, for a run's record."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields
 
 
 def names() -> list[str]:
-    """List the agents of which the package has a profile."""
+    """Return the names of the package's profiles, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def find_profile(agent: str, *, has_model: bool = True) -> Profile:
-    """Return the profile that an agent's name means.
+    """Return the profile that an agent's name denotes.
 
     Args:
         agent: A name of `names`, the path of a profile, or ``cli:COMMAND``.
         has_model: Whether the run has a model, whose address and name a command then receives.
 
     Raises:
-        UsageError: There is no such profile, or it is malformed; the message says where.
+        UsageError: The profile does not exist, or is malformed; the message names the place.
     """
     if agent.startswith(COMMAND):
         return _command_profile(
@@ -198,17 +199,17 @@ def find_profile(agent: str, *, has_model: bool = True) -> Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a profile.
+    """Read and validate a profile.
 
     Raises:
-        UsageError: It cannot be read, or is malformed.
+        UsageError: The file cannot be read, or is malformed.
     """
     import tomllib
 
     try:
         profile = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
-        Limits.of(profile.limits.to_dict())
-    except (OSError, ValueError) as error:  # all others here are values' errors
+        Limits.merge(profile.limits.to_dict())
+    except (OSError, ValueError) as error:  # all other errors concern values
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"agent {path}: {reason}") from None
     for name in ("reply", "output", "exit_code"):
@@ -226,10 +227,11 @@ def read_profile(path: Path) -> Profile:
 
 
 def _check_placeholders(agent: str, run: Run) -> None:
-    """Refuse a misspelt place; of a program's text that has one, warn: braces may be its own.
+    """Refuse a misspelt placeholder; only warn in a longer text, whose braces may be intended.
 
     Raises:
-        UsageError: A word of the command, or a value of its environment, has one.
+        UsageError: A word of the command, or a value of its environment, has a misspelt
+            placeholder.
     """
     for text in (*run.command, *run.env.values(), *run.files.values(), run.before or ""):
         for name in _BRACED_NAME.findall(text):
@@ -248,12 +250,12 @@ def _check_placeholders(agent: str, run: Run) -> None:
 
 @cache
 def _warn(text: str) -> None:
-    """Warn once: a profile is read by each part of a run."""
+    """Warn once: each part of a run reads the profile."""
     log.warning(text)
 
 
 def _command_profile(command: str, env: dict[str, str]) -> Profile:
-    """Make the profile of an agent that is only a command."""
+    """Make the profile of an agent that is a plain command."""
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""The Python that a layer carries: a copy of one of this machine, where an image has another one.
+"""Python runtimes for layers: copies of this machine's Pythons, for images with another release.
 
-It is one that a user has installed, for instance by ``uv python install 3.12`` or by pyenv, without
-what no agent needs: tests, headers, packages of its own. It finds its library beside itself, so
-that it runs below any folder.
+The source is a Python that a user has installed, for instance by ``uv python install 3.12`` or by
+pyenv. The copy omits the parts that no agent needs: tests, headers and installed packages. It finds
+its library next to itself, so it runs in any folder.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _INSTALL_FOLDERS = (
     ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-{}*/bin/python{}"),
     ("PYENV_ROOT", "~/.pyenv", "versions/{}*/bin/python{}"),
 )
-"""Tools' folders of Pythons: the variable that names it, the usual one, the programs in it."""
+"""Installers' Python folders: the variable that names the folder, its default, its programs."""
 _PATIENCE = 30.0
-"""Seconds in which a Python must say what it is."""
+"""Seconds in which a Python must report its facts."""
 _EXCLUDED_FOLDERS = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test",
      "tkinter", "turtledemo", "lib2to3", "pydoc_data"}
@@ -44,7 +44,7 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     version: str
     release: str
-    """As ``3.12``."""
+    """Release, such as ``3.12``."""
     kind: str
 
 
@@ -52,18 +52,21 @@ def find_python(release: str, agent: str) -> Python:
     """Find a Python of a release.
 
     Args:
-        release: As ``3.12``.
-        agent: What needs it, for the message.
+        release: The release, such as ``3.12``.
+        agent: The agent that needs it, for the message.
+
+    Returns:
+        A complete CPython of the release.
 
     Raises:
-        UsageError: This machine has none that can be copied.
+        UsageError: This machine has no such Python that can be copied.
     """
     for path in _candidates(release):
         try:
             command = [path, "-I", "-c", _FACTS]
             result = subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE)
             python = msgspec.json.decode(result.stdout, type=Python)
-        # For instance a shim that leads nowhere.
+        # For instance, a broken shim.
         except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError):
             continue
         library = Path(python.prefix, "lib", f"python{release}")
@@ -79,16 +82,19 @@ def _candidates(release: str) -> Iterator[str]:
     for variable, folder, pattern in _INSTALL_FOLDERS:
         root = Path(os.environ.get(variable) or folder).expanduser()
         yield from map(str, sorted(root.glob(pattern.format(release, release))))
-    if program := shutil.which(f"python{release}"):  # last: a distribution's needs more of it
+    if program := shutil.which(f"python{release}"):  # last: a distribution's needs further files
         yield program
 
 
 def pack_python(python: Python, target_folder: str) -> bytes:
-    """Pack a Python, as a tarball that is the same for the same Python.
+    """Pack a Python, as a tarball that is identical for the same Python.
 
     Args:
-        python: It.
-        target_folder: The folder in which the tarball has it.
+        python: The Python.
+        target_folder: The folder of the Python within the tarball.
+
+    Returns:
+        The tarball, uncompressed.
     """
     prefix, program = Path(python.prefix), f"bin/python{python.release}"
     buffer = BytesIO()
@@ -117,7 +123,7 @@ def pack_python(python: Python, target_folder: str) -> bytes:
 
 
 def _relocate_library(program: bytes, prefix: Path) -> bytes:
-    """Return a program that looks for its library beside itself, not where it was installed."""
+    """Return a program that finds its library next to itself instead of at its installed path."""
     library_path = os.fsencode(prefix / "lib")
     if len(library_path) < len(_ORIGIN):
         return program

@@ -1,9 +1,9 @@
-"""The record of an agent that acts by itself: turns, from what it asked its model and was answered.
+"""Turns of external agents, rebuilt from the calls to their model.
 
-An agent that calls tools acts by their calls, and its next request has the results. One that does
-not acts by the code in its model's replies, or by what its profile finds in them, and the message
-after a reply has what came of it. An action of which no request tells the result is in the
-dialogue only.
+An agent with tools acts by tool calls, and its next request has their results. An agent without
+tools acts by the code in its model's replies, or by the match of its profile's pattern. The message
+after a reply then has the result. An action whose result no request contains is only in the
+dialogue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.agents.parser import find_code
 from intercode.episode import Turn
 from intercode.errors import ModelError
-from intercode.models.base import Finish, Message, Reply, Settings, Tool, Trace
+from intercode.models.base import Finish, Message, Reply, Settings, TokenTrace, Tool
 from intercode.models.transcript import Transcript
 from intercode.tool_calls import ToolCall
 from intercode_integrations.external_agents.profile import MEMBER, Record
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from intercode_integrations.gateway import Call
 
 _SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
-_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")  # what a program printed may stand there instead
+_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")  # program output may take the place of a number
 _FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
 
 
 class _ReplayModel:
-    """A model that answers what was answered before."""
+    """A model that repeats recorded answers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,9 +43,9 @@ class _ReplayModel:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """Return the reply of the call that is told now."""
+        """Return the reply of the current call."""
         call = self.call
-        assert call is not None  # set by `retell`
+        assert call is not None  # set by `rebuild_turns`
         if call.error:
             error = ModelError(call.error)
             error.unsent = call.unpaid
@@ -60,19 +60,22 @@ class _ReplayModel:
             call.cached,
             call.seconds,
             call.retries,
-            Trace.of(call.prompt_token_ids, call.token_ids, call.logprobs),
+            TokenTrace.parse(call.prompt_token_ids, call.token_ids, call.logprobs),
         )
 
 
 def rebuild_turns(
     name: str, calls: Sequence[Call], record: Record
 ) -> tuple[list[Turn], Transcript]:
-    """Make an episode's turns, and the record of its dialogue.
+    """Rebuild an episode's turns, and the record of its dialogue.
 
     Args:
         name: The model's name.
-        calls: All of an episode, in order. Those that only count tokens are left out.
-        record: How the agent's tools are read.
+        calls: All calls of an episode, in order. Token counts are ignored.
+        record: The profile's rules for reading tool calls.
+
+    Returns:
+        The turns, and the transcript.
     """
     calls = [call for call in calls if not call.is_count]
     model = _ReplayModel(name)
@@ -80,22 +83,22 @@ def rebuild_turns(
     by_tools = any(call.tool_calls for call in calls)
     results = {
         message.call_id: message.content
-        for call in reversed(calls)  # the first one that tells a result counts
+        for call in reversed(calls)  # the first message with a result counts
         for message in call.messages
         if message.role == "tool" and message.call_id
     }
-    for number, call in enumerate(calls):
+    for call_index, call in enumerate(calls):
         model.call, transcript.turn = call, len(turns)
         try:
             transcript.complete(call.messages)
         except ModelError:
             continue
         if not by_tools:
-            new_turns = _turns_from_text(call, calls[number + 1 :], record)
+            new_turns = _turns_from_text(call, calls[call_index + 1 :], record)
             turns += new_turns
         else:
             new_turns = [
-                _turn(read_action(tool_call, record), results[tool_call.call_id], record)
+                _make_turn(read_action(tool_call, record), results[tool_call.call_id], record)
                 for tool_call in call.tool_calls
                 if tool_call.call_id in results
             ]
@@ -106,7 +109,7 @@ def rebuild_turns(
 
 
 def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) -> list[Turn]:
-    """Return the turn of a reply with code, if a later request tells what came of it."""
+    """Return the turn of a reply with code, if a later request contains the result."""
     if (action := _find_action(call.text, record)) is None:
         return []
     for later_call in later_calls:
@@ -115,12 +118,12 @@ def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) ->
             start = len(contents) - contents[::-1].index(call.text)
             answers = [m.content for m in later_call.messages[start:] if m.role in ("user", "tool")]
             if answers:
-                return [_turn(action, answers[0], record)]
+                return [_make_turn(action, answers[0], record)]
     return []
 
 
 def _find_action(text: str, record: Record) -> str | None:
-    """Return the action that a reply's text has."""
+    """Return the action in a reply's text."""
     if record.reply is None:
         return find_code(text, "bash")
     matches = re.finditer(record.reply, text, re.DOTALL)
@@ -128,7 +131,7 @@ def _find_action(text: str, record: Record) -> str | None:
 
 
 def _unquote_json(text: str) -> str:
-    """Read a string of JSON; any other text stands for itself."""
+    """Decode a JSON string; return any other text unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -137,7 +140,7 @@ def _unquote_json(text: str) -> str:
 
 
 def read_action(call: ToolCall, record: Record) -> str:
-    """Return the action that a tool's call stands for."""
+    """Return the action that a tool call represents."""
     arguments: Mapping[str, Any] = call.arguments
     for name in record.action:
         value = arguments.get(name)
@@ -149,8 +152,8 @@ def read_action(call: ToolCall, record: Record) -> str:
     return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
 
 
-def _turn(action: str, result: str, record: Record) -> Turn:
-    output, code = _find_part(record.output, result), _find_part(record.exit_code, result)
+def _make_turn(action: str, result: str, record: Record) -> Turn:
+    output, code = _select_text(record.output, result), _select_text(record.exit_code, result)
     exit_code = int(code) if code is not None and _EXIT_CODE.fullmatch(code) else None
     return Turn(
         action,
@@ -160,8 +163,8 @@ def _turn(action: str, result: str, record: Record) -> Turn:
     )
 
 
-def _find_part(selector: str | None, text: str) -> str | None:
-    """Find a part of a tool's result, as a profile's record says."""
+def _select_text(selector: str | None, text: str) -> str | None:
+    """Return the part of a tool's result that a selector of the profile's record matches."""
     if selector is None:
         return None
     if selector.startswith(MEMBER):

@@ -1,4 +1,4 @@
-"""The gateway: the one way from an agent in a sandbox to its model, recorded and within limits."""
+"""The gateway: an agent's only connection to its model, recorded and limited."""
 
 from __future__ import annotations
 

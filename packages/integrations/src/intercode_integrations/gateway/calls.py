@@ -1,4 +1,4 @@
-"""A call as it is recorded: what was asked and what was answered, read from either protocol."""
+"""Recorded calls: their request and answer, decoded from any of the three protocols."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 from intercode.models.protocols import Name
 
 PAYMENT_REQUIRED_STATUS = 402
-"""The status of a call that no budget allows."""
+"""Status of a call that no budget permits."""
 CLIENT_DISCONNECTED = "the client left"
-"""The error of a call whose client ended the connection."""
+"""Error of a call whose client ended the connection."""
 EPISODE_ENDED = "the episode ended before the answer"
-"""The error of a call that was under way when its seat was closed."""
+"""Error of a call that was under way when its session was closed."""
 _DECODERS: dict[Name, Callable[[dict[str, Any]], Answer]] = {
     "chat": openai.decode_chat,
     "messages": anthropic.decode,
@@ -26,29 +26,30 @@ _DECODERS: dict[Name, Callable[[dict[str, Any]], Answer]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call through the gate.
+    """One call through the gateway.
 
     Attributes:
-        protocol: ``chat``, ``responses`` or ``messages``; ``count``: tokens were only counted, and
-            `text` is the answer to that.
+        protocol: ``chat``, ``responses`` or ``messages``; ``count``: the call only counted tokens,
+            and `text` is the answer with the count.
         path: The path that the client called.
-        model: The model that answered, as its provider names it; else the one that was asked.
-        messages: The dialogue that was sent. Images are ``[image]``.
+        model: The model that answered, by its provider's name; without an answer, the requested
+            model.
+        messages: The dialogue of the request. Images are ``[image]``.
         text: The answer's text.
-        tool_calls: The calls that the model asks for.
-        usage: The tokens that were charged, as far as the provider says.
-        cost: US dollars; None where the price or the tokens are unknown.
+        tool_calls: The tool calls of the answer.
+        usage: The charged tokens, as far as the provider reports them.
+        cost: US dollars; None if the price or the tokens are unknown.
         seconds: Duration of the call that answered, without waiting and retries.
-        retries: The number of calls that failed before it.
-        status: The HTTP status that the client was sent.
+        retries: The number of failed attempts before the answer.
+        status: The HTTP status that the client received.
         streamed: Whether the answer was a stream.
-        cached: Whether it came from our cache: it cost 0.
-        error: The reason why there is no whole answer; empty if there is one.
+        cached: Whether the answer came from InterCode's cache, at a cost of 0.
+        error: The reason why the answer is missing or incomplete; empty if it is complete.
         finish: The reason why the answer ended.
-        token_ids: Tokens of the answer, where the server gives them.
-        prompt_token_ids: Those of the prompt.
-        logprobs: Log-probabilities of the answer's tokens, where the server gives them.
-        tools: Names of the tools that were offered.
+        token_ids: Tokens of the answer, if the server returns them.
+        prompt_token_ids: Tokens of the prompt, if the server returns them.
+        logprobs: Log-probabilities of the answer's tokens, if the server returns them.
+        tools: Names of the offered tools.
     """
 
     protocol: Name | Literal["count"]
@@ -73,41 +74,41 @@ class Call:
 
     @property
     def is_count(self) -> bool:
-        """Whether tokens were only counted: it asks the model for nothing."""
+        """Whether the call only counted tokens, without a request for an answer."""
         return self.protocol == "count"
 
     @property
     def is_answered(self) -> bool:
-        """Whether the model said something, at least a part of an answer."""
+        """Whether the model answered, at least in part."""
         return not self.error or bool(self.text or self.tool_calls)
 
     @property
     def is_cut(self) -> bool:
-        """Whether its episode or its client ended before its answer.
+        """Whether the episode or the client ended before the answer.
 
-        Such a call says nothing of the model.
+        Such a call gives no evidence about the model.
         """
         return self.error in {EPISODE_ENDED, CLIENT_DISCONNECTED} and not self.is_answered
 
     @property
     def unpaid(self) -> bool:
-        """Whether it was refused, as no budget allows it."""
+        """Whether the call was refused because no budget permits it."""
         return self.status == PAYMENT_REQUIRED_STATUS
 
 
 def decode_answer(name: Name, body: dict[str, Any]) -> Answer:
-    """Read an answer.
+    """Decode an answer.
 
     Raises:
-        AttemptError: It has nothing that can be used.
+        AttemptError: The answer has no usable content.
     """
     return _DECODERS[name](body)
 
 
 def incomplete_reason(body: Mapping[str, Any]) -> str:
-    """Say why an answer is not whole, as its server tells; empty: it is whole.
+    """Return the server's reason why an answer is incomplete; empty if it is complete.
 
-    Only ``responses`` has such answers; in a stream, all protocols have errors.
+    Only ``responses`` has incomplete answers; in a stream, all protocols have errors.
     """
     details = body.get("error") or body.get("incomplete_details")
     if not details and body.get("status") not in {"failed", "incomplete"}:
@@ -116,9 +117,9 @@ def incomplete_reason(body: Mapping[str, Any]) -> str:
 
 
 def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and log-probabilities of an answer of ``chat``, as far as it has them.
+    """Return the token ids and log-probabilities of an answer, as far as it has them.
 
-    The log-probabilities of ``responses`` are in its parts of text.
+    The token ids exist in ``chat`` only. ``responses`` has log-probabilities in its text parts.
     """
     token_data: dict[str, Any] = {}
     choices = body.get("choices")
@@ -128,8 +129,8 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(ids := body.get("prompt_token_ids"), list):
         token_data["prompt_token_ids"] = tuple(ids)
     logprob_entries = (choice.get("logprobs") or {}).get("content") or []
-    for item in body.get("output") or ():
-        parts = item.get("content") if isinstance(item, dict) else None
+    for output_item in body.get("output") or ():
+        parts = output_item.get("content") if isinstance(output_item, dict) else None
         for part in parts if isinstance(parts, list) else ():
             logprob_entries = [*logprob_entries, *(part.get("logprobs") or ())]
     if logprob_entries:
@@ -140,39 +141,46 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_dialogue(name: Name, request_body: Mapping[str, Any]) -> tuple[Message, ...]:
-    """Read the dialogue of a request."""
+    """Decode the dialogue of a request."""
     if name == "responses":
-        return (*_system(request_body.get("instructions")), *_items(request_body.get("input")))
-    system = _system(request_body.get("system"))
+        return (
+            *_system_messages(request_body.get("instructions")),
+            *_input_messages(request_body.get("input")),
+        )
+    system = _system_messages(request_body.get("system"))
     return (
         *system,
-        *(message for item in request_body.get("messages") or () for message in _message(item)),
+        *(
+            message
+            for item in request_body.get("messages") or ()
+            for message in _decode_message(item)
+        ),
     )
 
 
 def tool_names(request_body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the tools of a request."""
+    """Return the names of a request's tools."""
     tools = (tool.get("function", tool) for tool in request_body.get("tools") or ())
     return tuple(str(t.get("name") or t.get("type")) for t in tools if isinstance(t, dict))
 
 
-def _system(value: Any) -> tuple[Message, ...]:
-    return (Message("system", _text(value)),) if value else ()
+def _system_messages(value: Any) -> tuple[Message, ...]:
+    return (Message("system", _content_text(value)),) if value else ()
 
 
 def _role(value: Any) -> Role:
     roles: dict[Any, Role] = {"assistant": "assistant", "user": "user", "tool": "tool"}
-    return roles.get(value if isinstance(value, str) else "", "system")  # also "developer"
+    return roles.get(value if isinstance(value, str) else "", "system")  # "developer", too
 
 
-def _text(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return wire.replace_surrogates(content or "")
     parts = content if isinstance(content, list) else [content]
-    return "".join(_part(part) for part in parts)
+    return "".join(_part_text(part) for part in parts)
 
 
-def _part(part: Any) -> str:
+def _part_text(part: Any) -> str:
     if not isinstance(part, dict):
         return str(part)
     for key in ("text", "refusal"):
@@ -182,42 +190,44 @@ def _part(part: Any) -> str:
     return "[image]" if "image" in kind else f"[{kind}]"
 
 
-def _message(item: Mapping[str, Any]) -> Iterator[Message]:
-    """Read a message of ``chat`` or ``messages``; results of tools become messages of their own."""
-    role, content = _role(item.get("role")), item.get("content")
+def _decode_message(message_data: Mapping[str, Any]) -> Iterator[Message]:
+    """Decode a message of ``chat`` or ``messages``; tool results become separate messages."""
+    role, content = _role(message_data.get("role")), message_data.get("content")
     blocks = content if isinstance(content, list) else []
     content_blocks: list[Any] = []
     calls: list[ToolCall] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_result":
-            yield Message("tool", _text(block.get("content")), (), str(block.get("tool_use_id")))
+            yield Message(
+                "tool", _content_text(block.get("content")), (), str(block.get("tool_use_id"))
+            )
         elif kind == "tool_use":
             arguments = wire.arguments(block.get("input"))
             calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
         elif kind not in {"thinking", "redacted_thinking"}:
             content_blocks.append(block)
-    for call in item.get("tool_calls") or ():
+    for call in message_data.get("tool_calls") or ():
         function = call.get("function") or call.get("custom") or {}
         arguments = wire.arguments(function.get("arguments", function.get("input")))
         calls.append(ToolCall(str(call.get("id")), str(function.get("name")), arguments))
     if content_blocks or calls or not blocks:
-        text = _text(content_blocks if blocks else content)
-        call_id = item.get("tool_call_id")
+        text = _content_text(content_blocks if blocks else content)
+        call_id = message_data.get("tool_call_id")
         yield Message(role, text, tuple(calls), call_id if isinstance(call_id, str) else None)
 
 
-def _items(input_items: Any) -> Iterable[Message]:
+def _input_messages(input_items: Any) -> Iterable[Message]:
     if isinstance(input_items, str):
         yield Message("user", input_items)
         return
     for item in input_items or ():
         kind = item.get("type", "message")
         if kind == "message":
-            yield Message(_role(item.get("role")), _text(item.get("content")))
+            yield Message(_role(item.get("role")), _content_text(item.get("content")))
         elif kind.endswith("_call"):
             yield Message("assistant", "", (responses.call(item),))
         elif kind.endswith("_output"):
             output = item.get("output")
-            text = json.dumps(output) if isinstance(output, dict) else _text(output)
+            text = json.dumps(output) if isinstance(output, dict) else _content_text(output)
             yield Message("tool", text, (), str(item.get("call_id")))

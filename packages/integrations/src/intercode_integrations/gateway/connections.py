@@ -1,4 +1,4 @@
-"""Connections to the server behind the gate, and single requests to it."""
+"""Connections from the gateway to the upstream server, and single requests to it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from intercode_sandbox.ownership import disown_in_forks
 
 CHUNK = 65_536
 MAX_IDLE_CONNECTIONS = 64
-"""Connections that are kept open while nothing is asked."""
+"""Idle connections that are retained."""
 _PORTS = {"http": 80, "https": 443}
 
 
 class ConnectionPool:
-    """Connections to a server, kept open between requests. Threads share them.
+    """Connections to a server, kept open between requests and shared by threads.
 
     Args:
         upstream: The server.
@@ -36,14 +36,14 @@ class ConnectionPool:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        parts = urlsplit(upstream.url)
-        self._host = parts.netloc.rpartition("@")[2]
-        self._server = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        # As the SDKs do, with which our own agents ask.
-        proxy = None if proxy_bypass(self._host) else getproxies().get(parts.scheme)
+        url = urlsplit(upstream.url)
+        self._host = url.netloc.rpartition("@")[2]
+        self._server = url.hostname or "", url.port or _PORTS[url.scheme]
+        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        # Like the SDKs that InterCode's agents use.
+        proxy = None if proxy_bypass(self._host) else getproxies().get(url.scheme)
         self._proxy = urlsplit(proxy) if proxy else None
-        self._base = parts.path.removesuffix("/v1")
+        self._base = url.path.removesuffix("/v1")
         if self._proxy and not self._tls:
             self._base = f"http://{self._host}{self._base}"
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class ConnectionPool:
         self._lock, self._idle_connections = threading.Lock(), []
 
     def close(self) -> None:
-        """Close those that are idle, and the others once they are. Idempotent."""
+        """Close idle connections, and the others when they become idle. Idempotent."""
         with self._lock:
             self._closed, connections, self._idle_connections = True, self._idle_connections, []
         for connection in connections:
@@ -65,11 +65,11 @@ class ConnectionPool:
     def open(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout: float
     ) -> UpstreamResponse:
-        """Send a request; return the response, of which the body is still to be read.
+        """Send a request; return the response, whose body is still unread.
 
         Args:
             method: GET or POST.
-            path: From ``/v1`` on, which the base URL has already.
+            path: From ``/v1`` on; the base URL's own ``/v1`` is removed.
             body: The request's body.
             headers: Further headers.
             timeout: Seconds for which the server may be silent.
@@ -77,7 +77,7 @@ class ConnectionPool:
         Raises:
             AttemptError: There is no response.
         """
-        # Within a tunnel the proxy is not spoken to.
+        # Requests within a tunnel do not reach the proxy: they carry no proxy headers.
         host_headers = {"Host": self._host} if self._tls else self._proxy_headers(self._host)
         request_headers = {
             **host_headers,
@@ -107,7 +107,7 @@ class ConnectionPool:
                 connection = self._idle_connections.pop()
             poll = select.poll()
             poll.register(connection, select.POLLIN)
-            if not poll.poll(0):  # nothing is due on it but its end
+            if not poll.poll(0):  # readable means ended: no data is due
                 return connection
             connection.close()
 
@@ -133,7 +133,7 @@ class ConnectionPool:
             ) from None
 
     def _tunnel(self, connection: socket.socket) -> None:
-        """Have the proxy lead the connection to the server."""
+        """Open a tunnel through the proxy to the server."""
         target = "{}:{}".format(*self._server)
         answer = UpstreamResponse(
             connection, socket.socket.close, "CONNECT", target, self._proxy_headers(target)
@@ -142,7 +142,7 @@ class ConnectionPool:
             raise OSError(f"the proxy replied with status {answer.status}")
 
     def _proxy_headers(self, host: str) -> dict[str, str]:
-        """Return the headers that name a host, and the user to the proxy, if it is asked."""
+        """Return the headers that name a host, and the credentials of the proxy if it has any."""
         proxy = self._proxy
         if proxy is None or proxy.username is None:
             return {"Host": host}
@@ -161,13 +161,13 @@ class UpstreamResponse:
     """A response whose body is being read.
 
     Args:
-        connection: To the server; nothing is under way on it.
+        connection: The connection to the server, without another request under way.
         release: Takes the connection if it can be used again.
         method, target, headers, body: The request.
 
     Raises:
-        OSError: The connection broke, or was ended before it answered.
-        h11.RemoteProtocolError: The answer is not one of HTTP.
+        OSError: The connection broke, or ended before it answered.
+        h11.RemoteProtocolError: The answer is not valid HTTP.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class UpstreamResponse:
         connection.sendall(b"".join(self._http.send(event) or b"" for event in events))
         self.status = 0
         while not isinstance(event := self._read_event(), h11.Response):
-            pass  # an interim one
+            pass  # an interim response
         self.status = event.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
 
@@ -194,7 +194,7 @@ class UpstreamResponse:
         """Read the whole body.
 
         Raises:
-            AttemptError: It was cut off, or is longer than `max_bytes` bytes.
+            AttemptError: The body was cut off, or is longer than `max_bytes` bytes.
         """
         content = bytearray()
         while data := self.read_available():
@@ -204,7 +204,7 @@ class UpstreamResponse:
         return bytes(content)
 
     def read_available(self) -> bytes:
-        """Read all that is there, and wait for it if need be; empty at the end.
+        """Read all available bytes, and wait if there are none; empty at the end.
 
         Raises:
             AttemptError: The connection broke.
@@ -223,12 +223,12 @@ class UpstreamResponse:
         return b"".join(chunks)
 
     def abort(self) -> None:
-        """Wake a thread that reads: the answer breaks off."""
-        with suppress(OSError):  # it has ended
+        """Wake a reading thread: its answer breaks off."""
+        with suppress(OSError):  # the connection has already ended
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the connection back; or end it, if the body was not read: the server then stops."""
+        """Release the connection, or close it if the body is unread: the server then stops."""
         done_state = h11.DONE
         if (
             self._http.our_state is self._http.their_state is done_state
@@ -239,7 +239,7 @@ class UpstreamResponse:
             self._socket.close()
 
     def _read_event(self, *, wait: bool = True) -> Any:
-        """Return the next event of the answer, or ``NEED_DATA`` if it has not come yet."""
+        """Return the next event of the answer, or ``NEED_DATA`` if none has arrived."""
         while (event := self._http.next_event()) is h11.NEED_DATA and wait:
             data = self._socket.recv(CHUNK)
             if not data and not self.status:

@@ -1,4 +1,4 @@
-"""One call of a client: forwarded to the model's server, answered, and recorded."""
+"""Forwarding of one client call to the model's server, with its response and its record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intercode.models.base import Answer, AttemptError, Message, Reply, Request,
 from intercode.models.cache import Cache, digest, is_unseeded_sampling
 from intercode.models.prices import Prices
 from intercode.models.protocols import Name
-from intercode.models.remote import Around, Frame
+from intercode.models.remote import CallContext, CallLimiter
 from intercode.models.upstream import Upstream
 from intercode.secrets import hide_in
 from intercode_integrations.gateway.calls import (
@@ -47,21 +47,21 @@ class UpstreamBackend:
 
     Args:
         upstream: The server and the key.
-        call_context: Cache, budget, pace, price and retries.
-        policy: What clients may do.
-        prices: Prices of the models that `Terms.models` names.
+        call_context: Cache, budget, rate limit, price and retries.
+        policy: The operator's limits on clients.
+        prices: Prices of the models that `GatewayPolicy.models` names.
 
     Raises:
         UsageError: A budget is in dollars, and a price is not known.
     """
 
     def __init__(
-        self, upstream: Upstream, call_context: Around, policy: GatewayPolicy, prices: Prices
+        self, upstream: Upstream, call_context: CallContext, policy: GatewayPolicy, prices: Prices
     ) -> None:
         self.upstream, self.policy = upstream, policy
         self.connections = ConnectionPool(upstream)
         self._names = dict(policy.models) if policy.models is not None else {}
-        self._frames: dict[str, Frame] = {}
+        self._frames: dict[str, CallLimiter] = {}
         for model in dict.fromkeys([*self._names.values()] or [upstream.model]):
             name = f"{upstream.provider}/{model}"
             model_price = (
@@ -69,7 +69,7 @@ class UpstreamBackend:
                 if model == upstream.model and call_context.price
                 else prices.find(name)
             )
-            self._frames[model] = Frame(
+            self._frames[model] = CallLimiter(
                 name, upstream.url, replace(call_context, price=model_price)
             )
         self.is_priced = all(
@@ -78,10 +78,10 @@ class UpstreamBackend:
         self.cache, self.timeout = call_context.cache, call_context.retry.timeout
 
     def model(self, model_name: object) -> str:
-        """Return the provider's name of a model that a client asks for.
+        """Return the provider's name of the model that a client requests.
 
         Raises:
-            Refusal: It may not have that one.
+            Refusal: The client may not use this model.
         """
         if self.policy.models is None:
             return self.upstream.model
@@ -90,25 +90,25 @@ class UpstreamBackend:
         return self._names[model_name]
 
     def delay(self) -> tuple[float, str] | None:
-        """Return the longest of the delays of its models: see `Frame.delay`."""
+        """Return the longest of its models' delays; see `Frame.delay`."""
         return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
 
-    def frame(self, model: str) -> Frame:
-        """Return pace, money and tries of a model."""
+    def frame(self, model: str) -> CallLimiter:
+        """Return the rate limit, budget and retries of a model."""
         return self._frames[model]
 
     def model_names(self) -> list[str]:
-        """Return the names of models that clients may ask for."""
+        """Return the names of models that clients may request."""
         return [*self._names] or [self.upstream.model]
 
 
 class ForwardedCall:
     """A call of a client: its request, the answer so far, and its record.
 
-    The record begins before the call: a dialogue that cannot be recorded is not forwarded.
+    The record starts before the call: a dialogue that cannot be recorded is not forwarded.
 
     Raises:
-        AttributeError, KeyError, TypeError, AttemptError: The request cannot be read.
+        AttributeError, KeyError, TypeError, AttemptError: The request cannot be decoded.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ForwardedCall:
         self._target, self._headers, self._size = target, headers, size
         self._streamed = request_body.get("stream") is True
         self._usage_asked = bool((request_body.get("stream_options") or {}).get("include_usage"))
-        if name == "chat" and self._streamed:  # else the tokens would not be known
+        if name == "chat" and self._streamed:  # otherwise the tokens would be unknown
             request_body["stream_options"] = {
                 **(request_body.get("stream_options") or {}),
                 "include_usage": True,
@@ -142,18 +142,18 @@ class ForwardedCall:
             tools=tool_names(request_body),
         )
         self._answer_bytes = b""
-        """The answer as the client gets it."""
+        """Answer in the form that the client receives."""
         self._body: dict[str, Any] = {}
         self._failure: tuple[int, bytes] | None = None
-        """The server's last refusal."""
+        """The server's last error response: its status and body."""
         self._error = ""
         self.is_answered = False
-        """Whether the server's answer has begun: it is recorded soon."""
+        """Whether the server's answer has started: its record follows soon."""
         self._broken = False
-        """Whether the answer breaks off: the client sees that, as it would without a gate."""
+        """Whether the answer breaks off: the client sees this as it would without a gateway."""
 
     def run(self) -> None:
-        """Ask, answer, record."""
+        """Send the request, answer the client, and record the call."""
         frame, start_time = self._gateway.frame(self._request_body["model"]), time.monotonic()
         cache, key = self._cache_key()
         try:
@@ -207,7 +207,7 @@ class ForwardedCall:
         self._client.send_data(answer_bytes)
 
     def _send(self) -> Answer:
-        """Make one call; see `Client.send`."""
+        """Make one attempt; see `Client.send`."""
         gateway = self._gateway
         body = json.dumps(self._request_body, ensure_ascii=False).encode(errors="replace")
         answer = gateway.connections.open(
@@ -227,7 +227,7 @@ class ForwardedCall:
             self._answer_bytes = gateway.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
             data = wire.load(self._answer_bytes)
             self._body = hide_in(data, gateway.upstream.key)
-            if self._body != data:  # the key was written by escapes
+            if self._body != data:  # the key was written with escapes
                 self._answer_bytes = json.dumps(self._body).encode()
             self._error = incomplete_reason(self._body)
             return decode_answer(self._name, self._body)
@@ -239,7 +239,7 @@ class ForwardedCall:
             answer.close()
 
     def _stream(self, answer: UpstreamResponse) -> Answer:
-        """Pass on a stream. Once its first event has gone to the client, there is no other try."""
+        """Forward a stream. After its first event has reached the client, no retry follows."""
         assembly, forwarded_bytes = StreamAssembly(self._name), bytearray()
         client, has_begun, secret_filter = (
             self._client,
@@ -286,11 +286,11 @@ class ForwardedCall:
         except AttemptError as error:
             self._error = self._error or str(error)
             return Answer("")
-        # Of an answer that broke off the tokens are not known: what was set aside counts.
+        # The tokens of a broken answer are unknown: the reserved amount counts.
         return replace(reply, usage=None) if self._broken else reply
 
     def _is_internal_usage(self, data: dict[str, Any] | None) -> bool:
-        """Tell whether an event has the tokens that only the gate has asked for."""
+        """Return whether an event carries the token usage that only the gateway has requested."""
         hidden = self._name == "chat" and not self._usage_asked and data is not None
         return hidden and data is not None and data.get("choices") == [] and "usage" in data
 
@@ -299,7 +299,7 @@ class ForwardedCall:
             answer = decode_answer(self._name, self._body)
         except AttemptError:
             answer = Answer("")
-        is_failed = self._body.get("status") == "failed"  # as `responses` says it
+        is_failed = self._body.get("status") == "failed"  # `responses` reports failure in this form
         is_lost = is_failed or (
             self._broken and self._error not in {CLIENT_DISCONNECTED, EPISODE_ENDED}
         )
@@ -324,7 +324,7 @@ class ForwardedCall:
         )
 
     def cut(self) -> None:
-        """Record the call as cut off, if it is not recorded yet."""
+        """Record the call as aborted unless it is already recorded."""
         self._session.note(replace(self._call, status=503, error=EPISODE_ENDED), self)
 
     def _fail(self, error: Exception, seconds: float) -> None:
@@ -333,9 +333,8 @@ class ForwardedCall:
             status = PAYMENT_REQUIRED_STATUS
         elif self._failure:
             status, body = self._failure
-            status = (
-                502 if status in {401, PAYMENT_REQUIRED_STATUS} else status
-            )  # the token is right; our key not
+            # The client's token is valid; the provider's key is not.
+            status = 502 if status in {401, PAYMENT_REQUIRED_STATUS} else status
         is_cut = self._session.is_closed and not isinstance(error, BudgetError)
         if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
             self._session.failure = _strip_tracebacks(error)
@@ -354,7 +353,7 @@ _ErrorT = TypeVar("_ErrorT", bound=Exception)
 
 
 def _strip_tracebacks(error: _ErrorT) -> _ErrorT:
-    """Return an error that is kept without its tracebacks, whose frames hold the request."""
+    """Return a retained error without its tracebacks, whose frames hold the request."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None

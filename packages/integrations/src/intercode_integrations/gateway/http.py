@@ -1,7 +1,7 @@
-"""HTTP at the gate: requests read within limits of size and time, by h11, and answers to them.
+"""The gateway's HTTP server: requests parsed by h11, within limits of size and time, and responses.
 
-h11 reads garbage, chunked bodies, several requests sent at once, and HTTP/1.0 as the standard says;
-here are the limits: bytes of a head and of a body, and seconds for the whole of a request.
+h11 handles garbage, chunked bodies, pipelined requests and HTTP/1.0 according to the standard. This
+module adds the limits: bytes of a head and of a body, and seconds for a whole request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_HEAD_BYTES = 32 * 1024
 _CHUNK = 65_536
 _FRAGMENT = 1024
 _MAX_FRAGMENTS = 10_000
-"""Parts of a body that are shorter than a fragment: each chunk costs h11 20 microseconds."""
+"""Maximum body parts shorter than a fragment: each chunk costs h11 20 microseconds."""
 _LINGER_SECONDS = 2.0
 
 
@@ -44,7 +44,7 @@ class RequestHead:
 
     @property
     def length(self) -> int | None:
-        """The length of the body, which h11 has checked; None: its end will tell."""
+        """Length of the body, validated by h11; None: only its end reveals the length."""
         values = self.get_all("content-length")
         return int(values[0]) if values else None
 
@@ -57,33 +57,33 @@ class ClientConnection:
     """One connection of a client.
 
     Args:
-        connection: The socket. It stays the caller's.
+        connection: The socket. The caller still owns it.
         policy: Sizes and times.
-        admit: To be called once a request has brought the token.
+        on_admission: To be called after a request with the valid token.
     """
 
     def __init__(
         self,
         connection: socket.socket,
         policy: GatewayPolicy,
-        admit: Callable[[], None] = lambda: None,
+        on_admission: Callable[[], None] = lambda: None,
     ) -> None:
-        self._socket, self._policy, self.admit = connection, policy, admit
+        self._socket, self._policy, self.on_admission = connection, policy, on_admission
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._deadline = 0.0
         self._bodiless = False
         self._send_buffer = b""
         self.status = 0
-        """The status of the present answer; 0: there is none yet."""
+        """Status of the current response; 0: not started yet."""
 
     def serve(self, handle: Callable[[RequestHead, ClientConnection], None]) -> None:
-        """Read requests, and have each handled, until the client or an error ends it.
+        """Read requests, and have each handled, until the client or an error ends the connection.
 
         Args:
-            handle: Answers a request; it may read its body first.
+            handle: Answers a request; it may read the body first.
         """
         try:
-            while (request := self._head()) is not None:
+            while (request := self._read_head()) is not None:
                 self.status = 0
                 try:
                     handle(request, self)
@@ -99,7 +99,7 @@ class ClientConnection:
             if not self.status and self._http.our_state is h11.IDLE:
                 self._refuse_malformed(error.error_status_hint)
         except h11.LocalProtocolError:
-            return  # the answer could not be completed: the connection's end says so
+            return  # the response is incomplete: the end of the connection shows that
         finally:
             if self.status and self._http.their_state is not h11.DONE:
                 self._linger()
@@ -110,39 +110,39 @@ class ClientConnection:
         """Read the body of the request.
 
         Args:
-            limit: The bytes that it may have.
+            limit: Maximum bytes of the body.
             free_bytes: The bytes that are read before `reserve` is called.
-            reserve: Returns when there is room for more.
+            reserve: Returns when memory for the rest is reserved.
 
         Raises:
             Refusal: The body is too long, or in too many parts.
         """
-        data, fragments = bytearray(), 0
+        content, fragments = bytearray(), 0
         self._deadline = time.monotonic() + self._policy.patience
         while True:
             event = self._read_event()
             if isinstance(event, h11.EndOfMessage):
-                return bytes(data)
+                return bytes(content)
             if not isinstance(event, h11.Data):
                 raise ClientDisconnect
-            if len(data) <= free_bytes < len(data) + len(event.data):
+            if len(content) <= free_bytes < len(content) + len(event.data):
                 reserve()
                 self._deadline = time.monotonic() + self._policy.patience
-            data += event.data
+            content += event.data
             fragments += len(event.data) < _FRAGMENT
-            if len(data) > limit:
+            if len(content) > limit:
                 raise Refusal(413, f"the body is longer than {limit} bytes")
             if fragments > _MAX_FRAGMENTS:
                 raise Refusal(413, "the body is in too many small parts: send longer chunks")
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer that there is no answer."""
+        """Send the response to a refused request."""
         log.info("refused with status %d: %s", refusal.status, refusal)
         body = b"" if self._bodiless else error_body(refusal.status, str(refusal))
         self.answer(refusal.status, body, [("x-should-retry", "false")])
 
     def answer(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
-        """Send a whole answer, of JSON unless its headers say otherwise."""
+        """Send a whole response, of JSON unless its headers name another type."""
         response_headers = list(headers)
         if not any(name == "content-type" for name, _ in response_headers):
             response_headers.append(("content-type", "application/json"))
@@ -151,7 +151,7 @@ class ClientConnection:
         self.end()
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """Begin an answer."""
+        """Start a response."""
         self.status = status
         response_headers = [
             *headers,
@@ -161,22 +161,24 @@ class ClientConnection:
         self._send(h11.Response(status_code=status, headers=response_headers), has_more=True)
 
     def send_data(self, data: bytes) -> None:
-        """Send a part of an answer's body, the first one with the head."""
+        """Send a part of a response's body; the first part carries the head."""
         if data:
             self._send(h11.Data(data=data))
 
     def end(self) -> None:
-        """End an answer."""
+        """End a response."""
         self._send(h11.EndOfMessage())
 
-    def _head(self) -> RequestHead | None:
-        """Wait for a request; read its head."""
+    def _read_head(self) -> RequestHead | None:
+        """Wait for a request and read its head."""
         self._deadline = 0.0
         event = self._read_event()
         if not isinstance(event, h11.Request):
             return None
         self._bodiless = event.method == b"HEAD"
-        headers = tuple((name.decode("latin-1"), v.decode("latin-1")) for name, v in event.headers)
+        headers = tuple(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
+        )
         return RequestHead(event.method.decode(), event.target.decode("latin-1"), headers)
 
     def _read_event(self) -> Any:
@@ -197,8 +199,8 @@ class ClientConnection:
         return event
 
     def _start_next_cycle(self) -> bool:
-        """Make ready for another request; False: the connection is to end."""
-        # An answer that came before the body's end ends the connection: the rest is not read.
+        """Prepare for another request; False: the connection must end."""
+        # A response before the end of the body ends the connection: the rest is not read.
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
@@ -215,11 +217,11 @@ class ClientConnection:
                 raise ClientDisconnect from None
 
     def _linger(self) -> None:
-        """Drop what still comes: a connection closed before is reset, and its answer lost."""
-        end, remaining_bytes = time.monotonic() + _LINGER_SECONDS, self._policy.max_body
-        with suppress(OSError):  # it has ended
+        """Discard remaining input: an early close would reset the connection, losing the answer."""
+        deadline, remaining_bytes = time.monotonic() + _LINGER_SECONDS, self._policy.max_body
+        with suppress(OSError):  # the connection has already ended
             self._socket.shutdown(socket.SHUT_WR)
-            while remaining_bytes > 0 and (wait := end - time.monotonic()) > 0:
+            while remaining_bytes > 0 and (wait := deadline - time.monotonic()) > 0:
                 self._socket.settimeout(wait)
                 if not (data := self._socket.recv(_CHUNK)):
                     return
@@ -231,7 +233,7 @@ class ClientConnection:
 
 
 def error_body(status: int, message: str) -> bytes:
-    """Return an error's body, which clients of each protocol can read."""
+    """Return the body of an error, in a form that clients of each protocol can read."""
     kind = ERRORS.get(status, "api_error")
     error = {"type": kind, "message": message, "code": kind, "param": None}
     return json.dumps({"type": "error", "error": error}).encode()

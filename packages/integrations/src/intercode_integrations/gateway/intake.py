@@ -1,4 +1,4 @@
-"""Intake: how much of what clients send a gateway holds at a time, before any of it is parsed."""
+"""Intake: a limit on the request bytes that a gateway holds at a time, before it parses them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from intercode.json_limits import MAX_TOKENS, count_tokens
 from intercode_integrations.gateway.policy import Refusal
 
 FREE_BODY_BYTES = 1024**2
-"""Bytes of a body that costs nothing of the intake, so that large bodies never delay it. A dialogue
+"""Bytes of a body that are free of the intake, so large bodies never delay small ones. A dialogue
 of a million bytes fills most models' context."""
 MAX_TOTAL_BYTES = 128 * 1024**2
-"""Bytes of all larger bodies together: four of the largest that providers take."""
+"""Bytes of all larger bodies together: four of the largest that providers accept."""
 _EMBEDDED = ("arguments", "input")
-"""Fields of tool calls whose text is JSON, which is parsed as well."""
+"""Fields of tool calls whose text is JSON, which the gateway parses as well."""
 
 
 def check_tokens(body: bytes) -> int:
     """Return the tokens that remain for the JSON within the texts of a body.
 
     Raises:
-        Refusal: The body has too many, or they nest too deep.
+        Refusal: The body has too many tokens, or they nest too deep.
     """
     try:
         return MAX_TOKENS - count_tokens(body)
@@ -34,14 +34,14 @@ def check_tokens(body: bytes) -> int:
 
 
 def check_embedded_tokens(data: Mapping[str, Any], remaining_tokens: int) -> None:
-    """Count the tokens of the JSON within the texts of a request: the arguments of tool calls.
+    """Count the tokens of JSON within the texts of a request: the arguments of tool calls.
 
     Args:
         data: The request.
-        remaining_tokens: The tokens that remain for them.
+        remaining_tokens: The maximum of these tokens.
 
     Raises:
-        Refusal: There are more, or they nest too deep.
+        Refusal: There are more tokens, or they nest too deep.
     """
     stack: list[Any] = [value for value in data.values() if not isinstance(value, str)]
     while stack:
@@ -62,11 +62,11 @@ def check_embedded_tokens(data: Mapping[str, Any], remaining_tokens: int) -> Non
 
 
 class Intake:
-    """A budget of bytes, of which each holder has at most a share.
+    """A budget of bytes that limits each holder to a share.
 
     Args:
-        total: The bytes.
-        share: The most that one holder has at a time, at least what one reservation may ask for.
+        total: The bytes of all holders.
+        share: Maximum bytes of one holder at a time, at least as large as any single reservation.
     """
 
     def __init__(self, total: int, share: int) -> None:
@@ -75,11 +75,11 @@ class Intake:
         self._bytes_by_holder: dict[object, int] = {}
         self._condition = threading.Condition()
         self.parsing_lock = threading.Lock()
-        """Held while a large body is parsed: that takes several times its size, for a moment."""
+        """Held while a large body is parsed, which briefly takes several times its size."""
 
     @property
     def reserved_bytes(self) -> int:
-        """The bytes that are reserved."""
+        """Number of reserved bytes."""
         with self._condition:
             return self._reserved_bytes
 
@@ -88,12 +88,12 @@ class Intake:
         """Reserve bytes while the block runs.
 
         Args:
-            holder: Whose share they count to.
-            size: How many.
-            seconds: How long to wait for them.
+            holder: The holder whose share they count against.
+            size: Number of bytes.
+            seconds: Maximum wait for them.
 
         Raises:
-            Refusal: They were not free in time.
+            Refusal: The bytes were not free in time.
         """
         deadline = time.monotonic() + seconds
         with self._condition:

@@ -1,4 +1,4 @@
-"""The rules of the gate: the operator's terms, and requests by the tables of their protocols."""
+"""Rules of the gateway: the operator's policy, and validation of requests by protocol tables."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intercode.errors import UsageError
-from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, Table
+from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, ProtocolTable
 from intercode_sandbox.suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
-"""The longest reply that counts: all clients wait for the rate of tokens that one asks for."""
+"""Maximum reply limit: a larger one would use up the token rate that all clients share."""
 IMAGE_BYTES = 8192
-"""Bytes of text that an image given as data is counted as: providers charge at most some thousand
-tokens for it, whatever its size."""
+"""Bytes of text that an image given as data counts for: whatever its size, providers charge at
+most a few thousand tokens for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayPolicy:
-    """The terms that the operator of a gate sets.
+    """The policy that the operator of a gateway sets.
 
     Attributes:
-        hosted: Tools that the provider carries out: web search, code interpreter, remote MCP,
-            computer, file search. ``drop`` leaves them out of requests; ``pass`` lets their fields,
-            items and unknown types of tools through.
-        remote: Whether the provider may fetch URLs, and read files that it keeps.
+        hosted: Tools that the provider runs: web search, code interpreter, remote MCP, computer,
+            file search. ``refuse`` rejects requests with them; ``drop`` removes them from requests;
+            ``pass`` forwards their fields, items and unknown tool types.
+        remote: Whether the provider may fetch URLs, and read files that it stores.
         stored: Whether the provider may store responses, and work in the background.
-        models: Name that a client asks for → name of the provider. Others are refused. None: every
-            name means the model of `Upstream`.
-        max_calls: Calls of one seat.
+        models: Client's model name → provider's model name. Other names are refused. None: every
+            name selects the model of `Upstream`.
+        max_calls: Calls of one session.
         max_body: Bytes of a request's body.
-        max_context: Bytes of the dialogue and its tools, images apart: each token is at least one.
-        reply_tokens: The most tokens of a reply, which larger limits of clients are lowered to.
-        cache_sampled: Whether replies are cached also where the client has them sampled. Equal
-            requests have then equal replies, and episodes that should differ may not.
-        at_once: Calls of one seat at a time. Further ones wait.
-        patience: Seconds that a client may take for a head, for a body, or for taking a part of a
-            reply, and that a request waits for room.
+        max_context: Bytes of the dialogue and its tools, without images: each token has at least
+            one byte.
+        reply_tokens: Maximum tokens of a reply; larger limits of clients are lowered to it.
+        cache_sampled: Whether to cache replies even if the client requests sampling. Equal requests
+            then have equal replies, and episodes that should differ may not.
+        at_once: Concurrent calls of one session. Further calls wait.
+        patience: Seconds that a client may take for a head, a body, or reading a part of a reply;
+            also the maximum wait of a request for memory.
         idle: Seconds without a request after which a connection is closed.
     """
 
@@ -66,7 +67,7 @@ class GatewayPolicy:
 
 
 class Refusal(Exception):  # noqa: N818 - it is the client's error
-    """A request that is not passed on."""
+    """A request that the gateway does not forward."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -74,15 +75,15 @@ class Refusal(Exception):  # noqa: N818 - it is the client's error
 
 
 def bad_request(reason: str) -> Refusal:
-    """Return the refusal of a request that is not as it must be."""
+    """Return the refusal of an invalid request."""
     return Refusal(400, f"the gateway refuses it: {reason}")
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """Read the JSON object of a request.
+    """Parse the JSON object of a request.
 
     Raises:
-        Refusal: It is something else.
+        Refusal: The body is not a JSON object.
     """
     try:
         data = json.loads(body)
@@ -94,10 +95,10 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 
 def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy) -> dict[str, Any]:
-    """Return the part of a request's body that is passed on; without its model.
+    """Return the forwarded part of a request's body, without its model.
 
     Raises:
-        Refusal: It has something that no table and no term allows.
+        Refusal: The body has a field or value that neither table nor policy permits.
     """
     table = TABLES[name]
     fields = {
@@ -128,8 +129,8 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
     if "stream" in request_body and not isinstance(request_body["stream"], bool):
         raise bad_request("stream is true or false")
     if name == "responses" and not policy.stored:
-        request_body["store"] = False  # OpenAI's default is to keep it
-    unknown = {*_texts(request_body.get("include"))} - INCLUDES
+        request_body["store"] = False  # OpenAI stores responses by default
+    unknown = {*_check_strings(request_body.get("include"))} - INCLUDES
     if unknown and policy.hosted != "pass":
         raise bad_request(f"include: {', '.join(sorted(unknown))}")
     if "tools" in request_body:
@@ -152,29 +153,29 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
 
 
 def max_reply_tokens(name: Name, request_body: Mapping[str, Any]) -> int | None:
-    """Return the limit that a request sets for its reply."""
+    """Return the limit that a request sets for its reply; None without a limit."""
     limits = [request_body[key] for key in TABLES[name].limit if key in request_body]
     return max(limits, default=None)
 
 
 def betas(values: list[str], policy: GatewayPolicy) -> str:
-    """Return the values of the header ``anthropic-beta`` that pass."""
+    """Return the permitted values of the header ``anthropic-beta``, joined by commas."""
     beta_names = [beta.strip() for value in values for beta in value.split(",")]
     return ",".join(b for b in beta_names if b.startswith(BETAS) or (b and policy.hosted == "pass"))
 
 
 def context_size(request_body: Mapping[str, Any]) -> int:
-    """Return an upper bound of a request's tokens: its bytes, without images' data."""
-    images = 0
+    """Return an upper bound of a request's tokens: its bytes, and `IMAGE_BYTES` for each image."""
+    image_count = 0
 
     def strip_images(value: Any) -> Any:
-        nonlocal images
+        nonlocal image_count
         if isinstance(value, list):
             return [strip_images(item) for item in value]
         if not isinstance(value, dict) or value.get("type") == "tool_use":
-            return value  # arguments are anything: what looks like an image there is text
+            return value  # arguments are arbitrary: an apparent image in them is text
         if value.get("type") in {"image_url", "input_image"} or value.get("type") == "base64":
-            images += 1
+            image_count += 1
             return {}
         return {key: strip_images(item) for key, item in value.items()}
 
@@ -183,7 +184,7 @@ def context_size(request_body: Mapping[str, Any]) -> int:
     }
     return (
         len(json.dumps(text_body, ensure_ascii=False).encode(errors="replace"))
-        + images * IMAGE_BYTES
+        + image_count * IMAGE_BYTES
     )
 
 
@@ -195,8 +196,10 @@ def _lower_limit(request_body: dict[str, Any], key: str, policy: GatewayPolicy) 
     request_body[key] = min(value, policy.reply_tokens or _MAX_REPLY_TOKENS)
 
 
-def _filter_tools(tools: Any, table: Table, policy: GatewayPolicy) -> Iterator[dict[str, Any]]:
-    for tool in _items(tools, "tools"):
+def _filter_tools(
+    tools: Any, table: ProtocolTable, policy: GatewayPolicy
+) -> Iterator[dict[str, Any]]:
+    for tool in _check_objects(tools, "tools"):
         kind = tool.get("type", table.tools[0])
         if kind == "namespace":
             tool = {**tool, "tools": [*_filter_tools(tool.get("tools", []), table, policy)]}
@@ -212,26 +215,28 @@ def _filter_tools(tools: Any, table: Table, policy: GatewayPolicy) -> Iterator[d
             )
 
 
-def _check_dialogue(request_body: Mapping[str, Any], table: Table, policy: GatewayPolicy) -> None:
+def _check_dialogue(
+    request_body: Mapping[str, Any], table: ProtocolTable, policy: GatewayPolicy
+) -> None:
     for key in table.dialogue:
         value = request_body.get(key)
         if value is None or isinstance(value, str):
             continue
-        for item in _items(value, key):
+        for item in _check_objects(value, key):
             _check_part(item, "text" if key == "system" else "message", table, policy)
 
 
 def _check_part(
-    part: dict[str, Any], default_type: str, table: Table, policy: GatewayPolicy
+    part: dict[str, Any], default_type: str, table: ProtocolTable, policy: GatewayPolicy
 ) -> None:
-    """Check a message, or a part of one, and the parts within."""
+    """Validate a message, or a part of a message, and its nested parts."""
     kind = part.get("type", default_type)
     if not isinstance(kind, str) or kind not in table.parts:
         if policy.hosted == "pass" and policy.remote and kind in table.unsupported_parts:
             return
         raise bad_request(f"a part of type {kind!r} in the dialogue")
-    if unknown := part.keys() - table.parts[kind] - {"type"}:
-        present_fields = {key for key in unknown if part[key] is not None}
+    if unknown_keys := part.keys() - table.parts[kind] - {"type"}:
+        present_fields = {key for key in unknown_keys if part[key] is not None}
         if present_fields & {"file_id", "file_url"} and not policy.remote:
             raise bad_request("a file that the provider keeps, or fetches")
         if present_fields and not (present_fields <= {"file_id", "file_url"}):
@@ -239,12 +244,12 @@ def _check_part(
     _check_data_source(part, policy)
     for key in ("content", "output", "summary"):
         if isinstance(part.get(key), list):
-            for nested_part in _items(part[key], key):
+            for nested_part in _check_objects(part[key], key):
                 _check_part(nested_part, "text", table, policy)
 
 
 def _check_data_source(part: Mapping[str, Any], policy: GatewayPolicy) -> None:
-    """Check that an image or a document is there as data."""
+    """Refuse an image or a document that is not included as data."""
     if policy.remote:
         return
     if "image_url" in part:
@@ -261,13 +266,13 @@ def _check_data_source(part: Mapping[str, Any], policy: GatewayPolicy) -> None:
             raise bad_request("a source of parts")
 
 
-def _items(value: Any, name: str) -> list[dict[str, Any]]:
+def _check_objects(value: Any, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise bad_request(f"{name} is not a list of objects")
     return value
 
 
-def _texts(value: Any) -> list[str]:
+def _check_strings(value: Any) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):

@@ -1,4 +1,4 @@
-"""The record of a gateway's calls: a file with a line for each, and the sum of what they took."""
+"""Records of a gateway's calls: a file with one line for each, and the totals of their usage."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from intercode_integrations.gateway.calls import Call
 
 
 class Journal:
-    """A file of calls, a line each. A crash costs the line that is being written, at most.
+    """A file of calls, one per line. A crash loses at most the line being written.
 
     Args:
-        path: The file, which is continued; a new one is for its owner alone.
+        path: The file. An existing file is continued; a new one is readable for its owner only.
         key: The provider's key.
-        token: The token of clients: an agent may print its environment.
-        limit: Bytes of the file after which no further call is to be made: each call repeats its
-            dialogue, so that clients could fill a disk.
+        token: The clients' token; redacted, because an agent may print its environment.
+        limit: Bytes of the file after which no further call is permitted: each call repeats its
+            dialogue, so clients could fill a disk.
 
     Raises:
-        UsageError: It cannot be opened, or has reached its limit.
+        UsageError: The file cannot be opened, or has reached its limit.
     """
 
     def __init__(self, path: str, key: str, token: str, limit: int) -> None:
@@ -43,7 +43,7 @@ class Journal:
             self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
             end = self._file.seek(0, os.SEEK_END)
             if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":
-                self._file.write(b"\n")  # a crash broke the last line off
+                self._file.write(b"\n")  # a crash cut the last line
         except OSError as error:
             raise UsageError(f"--record {path}: cannot be written: {error.strerror}") from None
         self._size = end
@@ -56,7 +56,7 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further call is to be made. Calls under way are still written."""
+        """Whether the file has reached its limit. Calls under way are still written."""
         return self._size >= self._limit
 
     def write(self, call: Call) -> None:
@@ -80,7 +80,7 @@ class Journal:
 
 
 def _call_record(call: Call) -> dict[str, Any]:
-    """Return a call as JSON data, with the names that an episode's record has."""
+    """Return a call as JSON data, with the field names of an episode's record."""
     has_reply = call.text or call.tool_calls
     token_data = {
         name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")
@@ -109,14 +109,14 @@ def _call_record(call: Call) -> dict[str, Any]:
 
 
 class CallLedger:
-    """Counts calls, and has them written."""
+    """A counter of calls that also writes them to the record."""
 
     def __init__(self, budget: Budget) -> None:
         self.file: Journal | None = None
         self.error: OSError | None = None
-        """The reason why a call could not be recorded: none is answered from then on."""
+        """Reason why a call could not be recorded: no later call is answered."""
         self.failed: Callable[[], None] = lambda: None
-        """Called then."""
+        """Called after each failure to record a call."""
         self._budget = budget
         self._calls = self._cached_calls = self._errors = 0
         self._usage = Usage()
@@ -124,10 +124,10 @@ class CallLedger:
         self._lock = threading.Lock()
 
     def note(self, call: Call) -> None:
-        """Count and write a call; counting tokens is none, and is written only.
+        """Count and write a call; a token count is only written.
 
         Raises:
-            OSError: It could not be written. No client gets its answer.
+            OSError: The call could not be written. Its client gets no answer.
         """
         with self._lock:
             self._calls += not call.is_count
@@ -150,9 +150,9 @@ class CallLedger:
         return self.file is not None and self.file.is_full
 
     def spent(self) -> dict[str, Any]:
-        """Return what all calls took. Its cost is None where a price is not known."""
+        """Return the totals of all calls. The cost is None if a price is unknown."""
         with self._lock:
-            presumed_spending = self._budget.presumed
+            presumed_spending = self._budget.reserved_amounts
             return {
                 "calls": self._calls,
                 "cached": self._cached_calls,

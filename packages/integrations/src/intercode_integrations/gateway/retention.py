@@ -1,4 +1,4 @@
-"""The calls of an episode, and which of their dialogues are retained until it is recorded."""
+"""Calls of an episode, and the retention of their dialogues until the episode is recorded."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.connections import UpstreamResponse
 
 MAX_CHARACTERS = 64 * 1024**2
-"""Characters of all distinct messages of a seat: each is held once, however often it is sent."""
+"""Characters of a session's distinct messages: each is held once, however often it is sent."""
 MAX_FAILED_CHARACTERS = 1024**2
-"""Characters of the dialogue of a call without an answer: agents make such calls for free."""
+"""Characters of an unanswered call's dialogue: agents can make such calls for free."""
 
 
 class Dialogues:
-    """The messages of a seat's calls."""
+    """The messages of a session's calls."""
 
     def __init__(self) -> None:
         self._messages: dict[tuple[object, ...], Message] = {}
@@ -34,15 +34,15 @@ class Dialogues:
         return self._characters >= MAX_CHARACTERS
 
     def retain(self, call: Call, *, share: bool = True) -> Call:
-        """Return a call with the messages that are retained of it.
+        """Return a call with its retained messages.
 
-        Of a seat that holds its calls, a row of calls without an answer keeps the dialogue of its
-        first only, which tells how the last action went. A call that is only passed on to a record
-        keeps its own: its messages take no memory afterwards.
+        If the session holds its calls, consecutive unanswered calls retain only the dialogue of the
+        first, which shows how the last action went. A call that is only passed on to a record keeps
+        its own dialogue: its messages take no memory afterwards.
 
         Args:
             call: The call.
-            share: Whether the seat holds its calls, so that equal messages are to be one object.
+            share: Whether the session holds its calls, and equal messages should be one object.
         """
         if not share:
             return call
@@ -73,19 +73,19 @@ class PendingCall(Protocol):
     """A call without a record yet."""
 
     is_answered: bool
-    """Whether the server's answer has begun: the call is recorded soon."""
+    """Whether the server's answer has started: the record follows soon."""
 
     def cut(self) -> None:
-        """Record the call as cut off, if it is not recorded yet."""
+        """Record the call as aborted unless it is already recorded."""
 
 
 class EpisodeCalls:
-    """The calls of an episode: those under way, and those that have ended.
+    """The calls of an episode: current and finished ones.
 
     Args:
         budget: Money and tokens of the episode.
-        record: Called with each call once it has ended.
-        keep: Whether `calls` has the calls.
+        record: Called with each finished call.
+        keep: Whether `calls` retains the calls.
 
     Attributes:
         failure: See `intercode_integrations.gateway.GatewaySession`.
@@ -107,38 +107,38 @@ class EpisodeCalls:
 
     @property
     def calls(self) -> Sequence[Call]:
-        """Calls that have ended."""
+        """Finished calls."""
         with self._condition:
             return tuple(self._calls)
 
     @property
     def is_closed(self) -> bool:
-        """Whether its episode has ended."""
+        """Whether the episode has ended."""
         return self._closed
 
     @property
     def pending_count(self) -> int:
-        """The number of calls under way."""
+        """Number of current calls."""
         with self._condition:
             return self._started_calls - self._ended_calls
 
     def drain(self, seconds: float) -> None:
-        """Begin no further calls, and wait for those under way.
+        """Start no further calls, and wait for the current ones.
 
         Args:
-            seconds: The longest wait.
+            seconds: The maximum wait.
         """
         with self._condition:
             self._draining = True
             self._condition.wait_for(lambda: self._ended_calls >= self._started_calls, seconds)
 
     def note(self, call: Call, forwarded_call: PendingCall | None = None) -> None:
-        """Record a call, with its dialogue as far as that is retained.
+        """Record a call, with its retained dialogue.
 
         Args:
             call: The call.
-            forwarded_call: The call under way that it ends; one that `close` has ended is not noted
-                again.
+            forwarded_call: The pending call that `call` completes; a call that `close` has already
+                recorded is not recorded again.
         """
         with self._condition:
             if forwarded_call is not None:
@@ -157,14 +157,14 @@ class EpisodeCalls:
                 self._condition.notify_all()
 
     def hold(self, answer: UpstreamResponse) -> None:
-        """Let `close` break off an answer."""
+        """Register an answer so `close` can abort it."""
         with self._condition:
             self._open.add(answer)
             if self._closed:
                 answer.abort()
 
     def drop(self, answer: UpstreamResponse) -> None:
-        """End what `hold` began."""
+        """Unregister an answer that `hold` registered."""
         with self._condition:
             self._open.discard(answer)
             self._condition.notify_all()

@@ -1,8 +1,8 @@
-"""Server-sent events: cut out of a stream, and put together to the answer that would be without it.
+"""Server-sent events: parsed from a stream, and assembled into the equivalent unstreamed answer.
 
-`StreamAssembly` is fed with bytes as they come, cut anywhere, and its answer depends on their
-sequence only. It is the same as the body that the server sends to those who do not ask for a
-stream, in all that `intercode_integrations.gateway.calls` reads.
+`StreamAssembly` accepts bytes in chunks that are cut anywhere; its answer depends only on their
+sequence. In every field that `intercode_integrations.gateway.calls` reads, the answer equals the
+body that the server sends without a stream.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ MAX_EVENT_BYTES = 32 * 1024**2
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
 _CONTINUED_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
-"""Fields of a chat's delta that are continued; those of a tool call are below."""
+"""Text fields of a chat's delta that append; `_extend_message` also appends fields of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: its bytes with the blank line at the end, and its data, if that is an object."""
+    """One event: its bytes including the blank line, and its data if that is an object."""
 
     raw_bytes: bytes
     data: dict[str, Any] | None
     is_last: bool = False
-    """Whether it is ``[DONE]``."""
+    """Whether the event is ``[DONE]``."""
 
 
 @dataclass(slots=True)
@@ -39,8 +39,8 @@ class StreamAssembly:
 
     Attributes:
         name: The protocol.
-        body: The answer, as it would be without a stream.
-        is_complete: Whether the stream has come to its end.
+        body: The answer, in its unstreamed form.
+        is_complete: Whether the stream has reached its end.
         error: The error that the server reported within the stream.
     """
 
@@ -50,14 +50,14 @@ class StreamAssembly:
     error: dict[str, Any] | None = None
     _buffer: bytes = b""
     _partial: dict[int, str] = field(default_factory=dict)
-    """Arguments of tools by block, as JSON in the making (messages)."""
+    """Incomplete JSON of tool arguments, by block (``messages``)."""
     _items: list[Any] = field(default_factory=list)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take bytes; return the events that they complete.
+        """Add bytes; return the events that they complete.
 
         Raises:
-            ValueError: An event is too long, or makes no sense.
+            ValueError: An event is too long, or malformed.
         """
         self._buffer += data
         events: list[Event] = []
@@ -105,7 +105,7 @@ def _parse_event(raw_bytes: bytes) -> Event:
 
 
 def encode_event(raw_bytes: bytes, data: object) -> bytes:
-    """Return an event with other data."""
+    """Return the bytes of an event with other data."""
     other_lines = [
         line for line in _LINE.split(raw_bytes) if line and not line.startswith(b"data:")
     ]
@@ -119,38 +119,38 @@ def _add_chat(assembly: StreamAssembly, data: dict[str, Any]) -> None:
     for key, value in data.items():
         if key not in {"choices", "object"} and value is not None:
             body[key] = value
-    for part in data.get("choices") or ():
-        index = part.get("index", 0)
+    for choice_delta in data.get("choices") or ():
+        index = choice_delta.get("index", 0)
         choices = body["choices"]
         choice = next((candidate for candidate in choices if candidate["index"] == index), None)
         if choice is None:
             choice = {"index": index, "message": {"role": "assistant", "content": None}}
             choices.append(choice)
-        _continue(choice["message"], part.get("delta") or {})
+        _extend_message(choice["message"], choice_delta.get("delta") or {})
         for key in ("finish_reason", "stop_reason"):
-            if part.get(key) is not None:
-                choice[key] = part[key]
-        if part.get("token_ids"):
-            choice.setdefault("token_ids", []).extend(part["token_ids"])
-        for key, entries in (part.get("logprobs") or {}).items():
+            if choice_delta.get(key) is not None:
+                choice[key] = choice_delta[key]
+        if choice_delta.get("token_ids"):
+            choice.setdefault("token_ids", []).extend(choice_delta["token_ids"])
+        for key, entries in (choice_delta.get("logprobs") or {}).items():
             if isinstance(entries, list):
                 choice.setdefault("logprobs", {}).setdefault(key, []).extend(entries)
 
 
-def _continue(message: dict[str, Any], delta: dict[str, Any]) -> None:
+def _extend_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for key in _CONTINUED_FIELDS:
         if delta.get(key) is not None:
             message[key] = (message.get(key) or "") + delta[key]
-    for part in delta.get("tool_calls") or ():
+    for call_delta in delta.get("tool_calls") or ():
         calls = message.setdefault("tool_calls", [])
-        index = part.get("index", len(calls))
+        index = call_delta.get("index", len(calls))
         call = next((candidate for candidate in calls if candidate["index"] == index), None)
         if call is None:
             call = {"index": index, "type": "function", "function": {"name": "", "arguments": ""}}
             calls.append(call)
-        if part.get("id"):
-            call["id"] = part["id"]
-        function = part.get("function") or {}
+        if call_delta.get("id"):
+            call["id"] = call_delta["id"]
+        function = call_delta.get("function") or {}
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += function.get("arguments") or ""
 

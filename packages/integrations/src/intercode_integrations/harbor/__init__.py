@@ -1,6 +1,6 @@
-"""Harbor: its task folders under our runner, our sandboxes and tasks under its runner.
+"""Adapter for Harbor: runs of its task folders, and InterCode's sandboxes and tasks for its runner.
 
-Harbor itself is needed only for the latter, and imported only there.
+Only the latter need and import Harbor itself.
 """
 
 from __future__ import annotations

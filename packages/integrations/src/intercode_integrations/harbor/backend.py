@@ -1,7 +1,8 @@
-"""An environment back end and a verifier for Harbor's runner, which start with Harbor itself.
+"""Environment back end and verifier for Harbor's runner; this module imports Harbor itself.
 
-`InterCodeEnvironment` runs any task folder in a sandbox of ours. With ``--ek tasks=NAME`` it opens
-the places of an environment's own tasks, and `InterCodeVerifier` scores them from outside.
+`InterCodeEnvironment` runs any task folder in an InterCode sandbox. With ``--ek tasks=NAME`` it
+opens the workspaces of an environment's own tasks, and `InterCodeVerifier` scores them from
+outside.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from intercode_sandbox.network import Network
 from intercode_sandbox.units import MIB
 
 ROOT = ("chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid")
-"""The capabilities of root in containers, as far as a sandbox gives them."""
+"""Capabilities of root in containers, as far as a sandbox grants them."""
 _LIMITS = Limits(
     timeout=3600,
     memory=2048 * MIB,
@@ -57,8 +58,8 @@ class InterCodeEnvironment(BaseEnvironment):
 
     Args:
         sandbox: The name of the provider of sandboxes.
-        tasks: An environment, a dataset or a benchmark folder, as `intercode.make` knows it: the
-            place is that of its own task, opened by its stage.
+        tasks: An environment, a dataset or a benchmark folder, as in `intercode.make`: the stage of
+            its own task opens the workspace.
         **keywords: See Harbor's class.
     """
 
@@ -79,7 +80,7 @@ class InterCodeEnvironment(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """The abilities that Harbor asks for."""
+        """Abilities that Harbor queries."""
         return EnvironmentCapabilities(
             disable_internet=True,
             network_allowlist=True,
@@ -89,7 +90,7 @@ class InterCodeEnvironment(BaseEnvironment):
 
     @classmethod
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
-        """Memory is limited, processors are not."""
+        """Return the limits that apply: memory is limited, processors are not."""
         return EnvironmentResourceCapabilities(memory_limit=True)
 
     def _validate_definition(self) -> None:
@@ -111,7 +112,7 @@ class InterCodeEnvironment(BaseEnvironment):
         """The sandbox.
 
         Raises:
-            SandboxError: It was not started, or has been stopped.
+            SandboxError: The sandbox was not started, or has been stopped.
         """
         if self._box is None:
             raise SandboxError(f"{self.session_id}: the sandbox does not run")
@@ -146,14 +147,14 @@ class InterCodeEnvironment(BaseEnvironment):
             force_build=force_build,
         )
         image = f"docker://{self.task_env_config.docker_image}"
-        if not prebuilt:  # which Harbor lets reach the network, whatever its task may
+        if not prebuilt:  # Harbor gives image builds a network, whatever the task's policy
             image = f"dockerfile:{self._dockerfile.absolute()}[--network=default]"
         sizes = {"memory": self._effective_memory_mb, "disk": self._effective_storage_mb}
         limit_values = {name: size * MIB for name, size in sizes.items() if size is not None}
-        limits = Limits.of(_LIMITS, **limit_values)
-        return get_provider(self._provider).start(image, limits, self._reach())
+        limits = Limits.merge(_LIMITS, **limit_values)
+        return get_provider(self._provider).start(image, limits, self._resolve_network())
 
-    def _reach(self) -> Network:
+    def _resolve_network(self) -> Network:
         if self._network_is_allowlist:
             return list(self._network_policy.allowed_hosts)
         return bool(self._network_is_public)
@@ -173,7 +174,7 @@ class InterCodeEnvironment(BaseEnvironment):
         timeout_sec: float | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command. If it is late, or no longer awaited, all of its process group is ended."""
+        """Run a command. A time-out or cancellation kills its whole process group."""
         user = self._resolve_user(user)
         exec_options = {
             "cwd": cwd or self.task_env_config.workdir,
@@ -191,12 +192,12 @@ class InterCodeEnvironment(BaseEnvironment):
         return ExecResult(stdout=stdout, stderr=stderr, return_code=code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        """Copy a file into the sandbox, as root's."""
+        """Copy a file into the sandbox, owned by root."""
         target = Path(target_path)
         await self._unpack({target.name: Path(source_path)}, str(target.parent))
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        """Copy the content of a folder into the sandbox, as root's."""
+        """Copy the content of a folder into the sandbox, owned by root."""
         files = {path.name: path for path in Path(source_dir).iterdir()}
         await self._unpack(files, target_dir)
 
@@ -228,11 +229,11 @@ class InterCodeEnvironment(BaseEnvironment):
         return result.stdout
 
     async def score(self) -> Score:
-        """Score what the agent has left, by the environment that the task is of.
+        """Score the agent's final state, by the environment of the task.
 
         Raises:
             UsageError: The tasks were not named.
-            RewardError: It cannot be scored.
+            RewardError: The state cannot be scored.
         """
         if self._source_task is None:
             raise UsageError("name the exported tasks: --ek tasks=NAME")
@@ -242,13 +243,13 @@ class InterCodeEnvironment(BaseEnvironment):
 
 
 class InterCodeVerifier(BaseVerifier):
-    """Scores exported tasks from outside, by the reward of the environment that they are of."""
+    """A verifier that scores exported tasks from outside, by the reward of their environment."""
 
     async def verify(self) -> VerifierResult:
         """Return the reward.
 
         Raises:
-            UsageError: The sandbox is not ours, or its tasks were not named.
+            UsageError: The sandbox is not InterCode's, or its tasks were not named.
         """
         if not isinstance(self.environment, InterCodeEnvironment):
             raise UsageError(

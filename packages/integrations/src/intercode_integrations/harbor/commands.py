@@ -1,7 +1,7 @@
-"""Commands in a sandbox that several can run at once, each ended when it is no longer awaited.
+"""Concurrent commands in a sandbox, each killed when it is no longer awaited.
 
-A call of `AsyncSandbox` waits for its turn. Harbor's agents run commands side by side, and when an
-agent is out of time, its command must not hold up the tests.
+Calls of `AsyncSandbox` run one after the other. Harbor's agents run commands concurrently, and the
+command of an agent that is out of time must not delay the tests.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from intercode_sandbox.scripts import END, script
 T = TypeVar("T")
 ProcessGroup = tuple[Process, int]
 
-# It tells its process group, by which all that it started can be ended, and becomes the command.
+# The shell prints its process group, by which all descendants can be killed, and execs the command.
 _SHELL = ("/bin/bash", "-c", 'echo $$ >&3; exec /bin/bash -c "$0" 3>&-')
 
 
 def run_on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Do something on a thread."""
+    """Run a function on a thread."""
     return asyncio.get_running_loop().run_in_executor(threads(os.getpid()), work)
 
 
@@ -41,17 +41,18 @@ async def run(
     output: int,
     **popen_options: Any,
 ) -> Completed:
-    """Run a command of Bash. All of its process group ends with it if it is late or cancelled.
+    """Run a Bash command. A time-out or cancellation kills its whole process group.
 
     Args:
         async_sandbox: The sandbox.
         command: The command.
         seconds: The time limit; None: the sandbox's.
-        output: Bytes kept of each stream.
+        output: Retained bytes of each stream.
         **popen_options: See `Sandbox.popen`.
 
     Raises:
-        OSError, LookupError: It cannot be started there, or by that user.
+        OSError, LookupError: The command cannot be started in its working directory, or by its
+            user.
         SandboxError: The sandbox failed.
     """
     limit = async_sandbox.sandbox.limits.seconds(seconds)
@@ -79,7 +80,7 @@ def _start(command: str, sandbox: Sandbox, **popen_options: Any) -> ProcessGroup
     if text is not None:
         channels[0] = "r"
     process = sandbox.popen(argv, channels=channels, merge_stderr=False, **popen_options)
-    poll = select.poll()  # takes any descriptor
+    poll = select.poll()  # poll accepts any descriptor number
     for fd in (process.fds[3], process.exit_fd):
         poll.register(fd, select.POLLIN)
     poll.poll()
@@ -95,7 +96,7 @@ async def _end(
     group: int,
     exit_future: asyncio.Future[Any] | None = None,
 ) -> None:
-    """End it, if it runs, and let go of it when its streams are no longer read."""
+    """Kill a process that still runs, and close it after its streams are read."""
 
     def kill(sandbox: Sandbox) -> None:
         if group:

@@ -1,7 +1,8 @@
-"""Tasks that are judged by files and an output: what a solution leaves, as a list of hashes.
+"""Checks of tasks that are scored by files and an output: a solution's result as a list of hashes.
 
-What the task's image and setup made counts whole, with whatever is added to it, and so does each
-path that gold touches. The rest of the system does not: Harbor's agents install themselves there.
+Everything that the task's image and setup created counts as a whole, including additions to it, and
+so does each path that gold touches. The rest of the system does not count, because Harbor's agents
+install themselves there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.gold_outcome import GoldOutcome
 from intercode.episode import decode, encode
 from intercode.errors import SandboxError, TaskError
-from intercode.rewards.answer_types import Answer, normalise
+from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
 from intercode_integrations.harbor.writer import ANSWER, TESTS, TaskChecks, read_check
 from intercode_sandbox.base import Change, SandboxBackend
@@ -39,10 +40,10 @@ _TYPES = {
 
 
 class FileChecks:
-    """Makes the checks of files.
+    """A factory of file checks.
 
     Args:
-        env: An environment whose tasks are tried in sandboxes.
+        env: An environment whose tasks run in sandboxes.
     """
 
     def __init__(self, env: InterCodeEnv[Any]) -> None:
@@ -53,7 +54,7 @@ class FileChecks:
         """Return the check of a task.
 
         Raises:
-            TaskError: A name of a file cannot be listed.
+            TaskError: A file name cannot be listed.
             RewardError: Gold could not be run.
         """
         outcomes = [self._env.outcome(replace(task, gold=(gold,))) for gold in task.gold]
@@ -83,7 +84,7 @@ class FileChecks:
         return TaskChecks(tests, solution_script, prompt)
 
     def _image_paths(self, task: Task) -> dict[str, bool]:
-        """Find the paths that were laid over the image's base, and whether each is a folder."""
+        """Return the paths that were added to the image's base, and whether each is a folder."""
         stage: Any = self._env.stage
         image = stage.image(task)
         if not (spec := parse(image)).additions:
@@ -91,14 +92,14 @@ class FileChecks:
         if image not in self._added_paths:
             base = str(replace(spec, additions=()))
             with closing(stage.provider.start(base)) as base_sandbox:
-                base_paths = _paths(base_sandbox)
+                base_paths = _list_paths(base_sandbox)
             with closing(stage.provider.start(image)) as full_sandbox:
-                paths = _paths(full_sandbox)
+                paths = _list_paths(full_sandbox)
             self._added_paths[image] = {path: paths[path] for path in paths.keys() - base_paths}
         return self._added_paths[image]
 
 
-def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
+def _list_paths(sandbox: SandboxBackend) -> dict[str, bool]:
     result = sandbox.exec(_LIST_COMMAND.split(), output_limit=_MAX_LISTING_BYTES, timeout=120)
     if result.timed_out or result.truncated or not result.stdout:
         raise SandboxError(
@@ -109,8 +110,8 @@ def _paths(sandbox: SandboxBackend) -> dict[str, bool]:
 
 
 def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
-    """Tell whether the output counts, as `intercode.rewards.bash` has it."""
-    if (answer := Answer.parse(task)) is not None:
+    """Return whether the output counts, by the rule of `intercode.rewards.bash`."""
+    if (answer := AnswerType.parse(task)) is not None:
         return answer.is_printed
     return bool(normalise(outcome.output)) or not outcome.changes
 
@@ -118,11 +119,11 @@ def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
 def _scope(
     task: Task, created_paths: Mapping[str, bool], outcomes: Iterable[GoldOutcome]
 ) -> dict[str, bytes]:
-    """Return the lists for ``list.sh``: of the places that count, and of what does not there."""
+    """Return the lists for ``list.sh``: counted trees, counted paths, and free patterns."""
     counted_paths = {
         path: folder for path, folder in created_paths.items() if not _scratch_folder(path)
     }
-    changes = [c for outcome in outcomes for c in outcome.changes if _is_asked_for(task, c.path)]
+    changes = [c for outcome in outcomes for c in outcome.changes if _is_requested(task, c.path)]
     counted_paths |= {c.path: c.type == "dir" for c in changes if c.kind == "added"}
     trees = _top_folders(path for path, folder in counted_paths.items() if folder)
     all_paths = counted_paths.keys() | {change.path for change in changes}
@@ -137,7 +138,7 @@ def _scope(
 def _list_files(
     task: Task, workspace: SandboxBackend, scope: Mapping[str, bytes]
 ) -> dict[str, set[str]]:
-    """List what an agent is given: path → its lines."""
+    """Return the listing of the agent's initial state: path → its lines."""
     for name, rows in scope.items():
         workspace.write_file(f"{TESTS}/{name}", rows)
     argv = ["/bin/bash", f"{TESTS}/list.sh", TESTS]
@@ -153,16 +154,16 @@ def _list_files(
 
 
 def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutcome) -> bytes:
-    """Return the list as it is when gold has run."""
+    """Return the listing after gold has run."""
     lines = dict(listing)
     for change in outcome.changes:
-        if _is_asked_for(task, change.path) and not task.expects(change.path):
+        if _is_requested(task, change.path) and not task.expects(change.path):
             lines[change.path] = set(_lines(task, change, outcome))
     return b"".join(sorted(encode(f"{line}\n") for rows in lines.values() for line in rows))
 
 
 def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
-    """Write a path as ``list.sh`` does."""
+    """Return the lines of a path in the form of ``list.sh``."""
     if change.kind == "deleted":
         return []
     if change.type not in _TYPES or "\n" in change.path or "\\" in change.path:
@@ -178,8 +179,8 @@ def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
     return lines
 
 
-def _is_asked_for(task: Task, path: str) -> bool:
-    """Tell whether a path counts that gold changed: scratch does if the task speaks of it."""
+def _is_requested(task: Task, path: str) -> bool:
+    """Return whether gold's change of a path counts; scratch does if the query names it."""
     if not (top := _scratch_folder(path)):
         return True
     return "/".join(path.split("/")[: top.count("/") + 2]) in task.query

@@ -1,4 +1,4 @@
-"""Harbor's task folders as tasks of ours: everything that can be told without starting anything."""
+"""Harbor's task folders as InterCode tasks: all facts that need no sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from intercode_sandbox.units import MIB
 CONFIG = "task.toml"
 TESTS, SOLUTION = "tests", "solution"
 AGENT_SECONDS = 600.0
-"""The time limit of an agent's action where the task names none."""
+"""Time limit of an agent's action without a limit in the task."""
 _CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _SIZES = {"G": 1024, "M": 1}
@@ -32,7 +32,7 @@ Mode = Literal["no-network", "public", "allowlist"]
 
 
 class Phase(msgspec.Struct):
-    """The part of the agent, or the fields of it that the verifier's has as well."""
+    """Configuration of a phase: the agent's, or the same fields of the verifier's."""
 
     timeout_sec: float | None = None
     user: str | int | None = None
@@ -41,12 +41,12 @@ class Phase(msgspec.Struct):
 
     @property
     def account(self) -> str | None:
-        """The user, as a sandbox takes it."""
+        """User name for a sandbox."""
         return None if self.user is None else str(self.user)
 
 
 class Verifier(Phase):
-    """The part of what decides."""
+    """Configuration of the verifier."""
 
     env: dict[str, str] = {}
     environment_mode: str | None = None
@@ -55,7 +55,7 @@ class Verifier(Phase):
 
 
 class HealthCheck(msgspec.Struct):
-    """A command that succeeds as soon as the place is ready."""
+    """A command that succeeds when the workspace is ready."""
 
     command: str
     interval_sec: float = 5.0
@@ -66,7 +66,7 @@ class HealthCheck(msgspec.Struct):
 
 
 class EnvironmentConfig(msgspec.Struct):
-    """The environment of a task."""
+    """Configuration of a task's environment."""
 
     docker_image: str | None = None
     os: str = "linux"
@@ -86,13 +86,13 @@ class EnvironmentConfig(msgspec.Struct):
 
 
 class Solution(msgspec.Struct):
-    """The environment of the reference solution."""
+    """Configuration of the reference solution (gold)."""
 
     env: dict[str, str] = {}
 
 
 class Config(msgspec.Struct):
-    """A ``task.toml``, as far as it matters here."""
+    """The supported fields of a ``task.toml``."""
 
     task: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class Config(msgspec.Struct):
     steps: list[Any] = []
 
     def network(self, phase: Phase) -> tuple[Mode, list[str]]:
-        """Return what a phase may reach, by the task: its own policy, or the environment's."""
+        """Return the network policy of a phase: its own, or the environment's."""
         environment = self.environment
         if phase.network_mode is not None:
             return phase.network_mode, phase.allowed_hosts
@@ -115,7 +115,7 @@ def read_config(folder: Path) -> Config:
     """Read a folder's ``task.toml``.
 
     Raises:
-        TaskError: It cannot be read, or is malformed.
+        TaskError: The file cannot be read, or is malformed.
     """
     path = folder / CONFIG
     try:
@@ -127,11 +127,10 @@ def read_config(folder: Path) -> Config:
 def load(folder: Path) -> Dataset:
     """Load a task folder, or a folder of task folders.
 
-    Tasks that ask for what there is not here are kept, with the reason in their `metadata`: runs
-    leave them out.
+    Unsupported tasks are kept, with the reason in their `metadata`: runs exclude them.
 
     Raises:
-        TaskError: There are none, or one is malformed.
+        TaskError: There are no tasks, or a task is malformed.
     """
     folder = folder.expanduser().absolute()
     task_folders = [path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))]
@@ -147,10 +146,10 @@ def find_folder(source: Path, task: Task) -> Path:
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder, with their paths relative to it.
+    """Yield the files below a folder: their paths relative to the folder, and their full paths.
 
     Raises:
-        TaskError: A link leads out of it, to files that are none of the task's.
+        TaskError: A link leads out of the folder, to files outside the task.
     """
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -163,7 +162,7 @@ def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> d
     """Replace ``${NAME}`` and ``${NAME:-default}``, as whole values, by variables.
 
     Raises:
-        TaskError: There is no such variable, or the task may not have it.
+        TaskError: The variable does not exist, or is not on the task's allowlist.
     """
     values = {}
     for name, value in env.items():
@@ -182,24 +181,24 @@ def resolve_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> d
 def _task(folder: Path) -> Task:
     config = read_config(folder)
     try:
-        text = (folder / "instruction.md").read_text(encoding="utf-8")
+        instruction = (folder / "instruction.md").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        text, instruction_error = "", f"its instruction.md cannot be read: {error}"
+        instruction, instruction_error = "", f"its instruction.md cannot be read: {error}"
     else:
         instruction_error = ""
     environment, task_facts = config.environment, config.metadata
-    parts: list[str | bytes] = [(folder / CONFIG).read_bytes()]
-    for part in (TESTS, SOLUTION):
-        for name, path in files(folder / part):
-            parts += [f"{part}/{name}", path.read_bytes()]
+    digest_inputs: list[str | bytes] = [(folder / CONFIG).read_bytes()]
+    for subfolder in (TESTS, SOLUTION):
+        for name, path in files(folder / subfolder):
+            digest_inputs += [f"{subfolder}/{name}", path.read_bytes()]
     tags = [*config.task.get("keywords", ()), *task_facts.get("tags", ())]
     tags += [task_facts.get("category"), task_facts.get("difficulty")]
-    metadata = {"digest": joint_digest(*parts)}
+    metadata = {"digest": joint_digest(*digest_inputs)}
     if reason := instruction_error or _find_obstacle(folder, config):
         metadata[CANNOT] = reason
     return Task(
         folder.name,
-        _strip_canary(text) or "(no instruction)",
+        _strip_canary(instruction) or "(no instruction)",
         gold=_gold(folder, config),
         verification="/tests/test.sh",
         image=f"docker://{environment.docker_image}" if environment.docker_image else None,
@@ -212,7 +211,7 @@ def _task(folder: Path) -> Task:
 
 
 def _find_obstacle(folder: Path, config: Config) -> str:
-    """Say why a task cannot be tried here; empty: it can."""
+    """Return the reason why InterCode cannot run a task; empty if there is none."""
     environment, verifier = config.environment, config.verifier
     environment_folder = folder / "environment"
     separate = verifier.environment_mode == "separate" or verifier.environment is not None
@@ -230,16 +229,16 @@ def _find_obstacle(folder: Path, config: Config) -> str:
     }
     try:
         for phase in (config.agent, verifier):
-            Policy.of(config.network(phase)[1])
+            Policy.parse(config.network(phase)[1])
     except UsageError as error:
         reasons[f"its allowed_hosts: {error}"] = True
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _gold(folder: Path, config: Config) -> tuple[str, ...]:
-    """Make the command that unpacks and runs the reference solution.
+    """Return the command that unpacks and runs the reference solution (gold).
 
-    There is none if that needs a variable of this machine's, which no record should hold.
+    Empty if the solution needs a variable of this machine, because no record should hold its value.
     """
     if not (folder / SOLUTION / "solve.sh").is_file():
         return ()
@@ -263,7 +262,7 @@ def _gold(folder: Path, config: Config) -> tuple[str, ...]:
 
 
 def _strip_canary(text: str) -> str:
-    """Leave out the lines before an instruction that mark a benchmark's data."""
+    """Remove the leading lines of an instruction that mark a benchmark's data."""
     lines = text.split("\n")
     while lines and (not lines[0].strip() or _CANARY.fullmatch(lines[0].strip())):
         del lines[0]
@@ -271,7 +270,7 @@ def _strip_canary(text: str) -> str:
 
 
 def _bytes(folder: Path, megabytes: int | None, text: str | None) -> int | None:
-    """Read a size: a number of MiB, or the older form of it, such as ``2G``."""
+    """Return a size in bytes, from MiB or from the older form, such as ``2G``."""
     if megabytes is None and text is not None:
         try:
             megabytes = int(float(text[:-1]) * _SIZES[text[-1].upper()])

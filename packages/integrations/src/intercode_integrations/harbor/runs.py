@@ -1,4 +1,4 @@
-"""``harbor:FOLDER``: Harbor's task folders, tried by our runner, agents and sandboxes."""
+"""``harbor:FOLDER``: Harbor's task folders, run by InterCode's runner, agents and sandboxes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class HarborOptions(SandboxOptions, frozen=True, kw_only=True):
 
 
 class HarborEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Bash per episode, in the place that a task folder describes.
+    """One persistent Bash per episode, in the workspace that a task folder describes.
 
-    Its reward is what the task's ``tests/test.sh`` says, which the agent never sees: see
+    The reward comes from the task's ``tests/test.sh``, which the agent never sees: see
     `HarborReward`. The option `reward` replaces it.
 
     Args:
@@ -50,8 +50,8 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
         **changes: Single options by their names: see `HarborOptions`.
 
     Raises:
-        TaskError: There are no tasks, or one is malformed.
-        UsageError: There is no such option, or it makes no sense.
+        TaskError: There are no tasks, or a task is malformed.
+        UsageError: An option does not exist, or is invalid.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
@@ -62,7 +62,7 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
     def __init__(
         self, data: str | Dataset, *, options: HarborOptions | None = None, **changes: Any
     ) -> None:
-        options = HarborOptions.of(options, changes)
+        options = HarborOptions.merge(options, changes)
         tasks = data if isinstance(data, Dataset) else self.tasks(data.removeprefix("harbor:"))
         if tasks.source is None:
             raise UsageError(f"{tasks.name}: tasks of Harbor's need their folder: harbor:FOLDER")
@@ -86,7 +86,7 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
             address: The folder of a task, or of tasks.
 
         Raises:
-            TaskError: There are none, or one is malformed.
+            TaskError: There are no tasks, or a task is malformed.
         """
         return load(Path(address))
 
@@ -95,10 +95,10 @@ class HarborEnv(InterCodeEnv[SandboxBackend]):
         user = stage.config(task).agent.account
         try:
             shell = BashInterpreter(sandbox, user)
-            named = {**home_variables(sandbox, user), **stage.variables(task)}.items()
+            variables = {**home_variables(sandbox, user), **stage.variables(task)}.items()
         except LookupError as error:
             raise TaskError(f"task {task.task_id!r}: its agent's user: {error}") from error
-        lines = [f"export {name}={shlex.quote(value)}" for name, value in named]
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables]
         lines += [f"cd -- {shlex.quote(stage.directory(task))}", "unset OLDPWD"]
         shell.execute("\n".join(lines))
         return shell

@@ -1,4 +1,4 @@
-"""The places of Harbor's task folders, in sandboxes of ours."""
+"""Workspaces of Harbor's task folders, in InterCode's sandboxes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from intercode_integrations.harbor.folders import (
 )
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
-from intercode_sandbox.base import Completed, GrantsSome
+from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.scripts import script
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-"""The folders that every place has. Every user may write to them."""
+"""Folders of every workspace, writable by every user."""
 _ROOTS = "/root"
 
 
 class HarborStage(SandboxStage):
-    """Makes the places of task folders.
+    """A stage that opens the workspaces of task folders.
 
     Args:
         source: The folder of a task, or of tasks.
-        provider, image, limits, network, default_image: As in `SandboxStage`. A task reaches what
-            it asks for, as far as `network` allows it.
+        provider, image, limits, network, default_image: As in `SandboxStage`. A task reaches the
+            hosts that it requests, as far as `network` permits them.
         variables: Names of this machine's variables that tasks may have.
     """
 
@@ -66,26 +66,26 @@ class HarborStage(SandboxStage):
         return find_folder(self._source, task)
 
     def config(self, task: Task) -> Config:
-        """Return what its ``task.toml`` says."""
+        """Return the contents of its ``task.toml``."""
         return self._read(self.folder(task))
 
     def image(self, task: Task) -> str:
-        """Name the image: the task's own, or that of its Dockerfile."""
+        """Return the name of the image: the task's own, or that of its Dockerfile."""
         if task.image is None:
             # As with Docker, a build reaches what it needs: but only if the caller allows it.
-            network = "[--network=default]" if Policy.of(self.network).shared else ""
+            network = "[--network=default]" if Policy.parse(self.network).shared else ""
             dockerfile = f"{self.folder(task)}/environment/Dockerfile{network}"
             task = replace(task, image=dockerfile, folder=self.folder(task))
         return super().image(task)
 
     def limits(self, task: Task) -> Limits:
-        """Return what its sandbox may use: root may do what it may in containers.
+        """Return the limits of its sandbox, with root's capabilities in containers.
 
         Args:
-            task: The task. It, or the caller, may name other capabilities.
+            task: The task. The task or the caller may name other capabilities.
         """
         limits, provider = super().limits(task), self.provider
-        if limits.capabilities or not isinstance(provider, GrantsSome):
+        if limits.capabilities or not isinstance(provider, SupportsCapabilityCheck):
             return limits
         granted_capabilities = [
             capability
@@ -95,11 +95,11 @@ class HarborStage(SandboxStage):
         return replace(limits, capabilities=tuple(granted_capabilities))
 
     def check(self, task: Task) -> None:
-        """Refuse a task that cannot be tried.
+        """Refuse an unsupported task.
 
         Raises:
-            TaskError: It asks for what there is not here, or needs a variable that is not set.
-            ImageError: Its image's name means nothing, or names a file that is not there.
+            TaskError: The task is unsupported, or needs a variable that is not set.
+            ImageError: Its image's name is invalid, or names a missing file.
         """
         if (reason := task.metadata.get(CANNOT)) is not None:
             raise TaskError(f"task {task.task_id!r} cannot run here: {reason}")
@@ -107,14 +107,14 @@ class HarborStage(SandboxStage):
         super().check(task)
 
     def directory(self, task: Task) -> str:
-        """Return where the agent begins."""
+        """Return the agent's initial working directory."""
         return self.config(task).environment.workdir or "."
 
     def variables(self, task: Task, *extra_variables: dict[str, str]) -> dict[str, str]:
         """Return the task's environment variables.
 
         Raises:
-            TaskError: One is to come from this machine, and is not set or not named.
+            TaskError: A variable of this machine is not set, or not on the allowlist.
         """
         machine_variables = {
             name: os.environ[name] for name in self._variable_names & os.environ.keys()
@@ -130,7 +130,7 @@ class HarborStage(SandboxStage):
             raise TaskError(f"task {task.task_id!r}: {error}") from None
 
     def reach(self, task: Task, phase: Phase | None = None) -> Network:
-        """Return what a phase may reach, the agent's by default."""
+        """Return the network that a phase may reach; default: the agent's."""
         config = self.config(task)
         mode, hosts = config.network(phase or config.agent)
         if mode == "no-network":
@@ -139,7 +139,7 @@ class HarborStage(SandboxStage):
             return self.network
         if self.network is True:
             return hosts
-        allowed_hosts = Policy.of(self.network).hosts
+        allowed_hosts = Policy.parse(self.network).hosts
         return [host for host in hosts if any(rule.admits(host, 443) for rule in allowed_hosts)]
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
@@ -162,7 +162,7 @@ class HarborStage(SandboxStage):
             self._await(sandbox, task, health)
 
     def _await(self, sandbox: SandboxBackend, task: Task, health: HealthCheck) -> None:
-        """Wait until a place is healthy, as Docker does."""
+        """Wait until a workspace is healthy, with Docker's rules."""
         start_time, failures = time.monotonic(), 0
         argv, stdin = script(health.command)
         env, seconds = self.variables(task), health.timeout_sec
@@ -176,10 +176,10 @@ class HarborStage(SandboxStage):
 
 
 def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
-    """Return the variables that say who and where a user is, as a container's engine sets them.
+    """Return the variables for a user's name and home, with the rules of container engines.
 
     Raises:
-        LookupError: There is no such user.
+        LookupError: The user does not exist.
     """
 
     def read(path: str) -> str:
@@ -190,12 +190,12 @@ def home_variables(sandbox: SandboxBackend, user: str | None) -> dict[str, str]:
     if user is None:
         return {}
     account = resolve_account(user, read)
-    is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS  # by the image, which comes first
+    is_set = sandbox.env.get("HOME", _ROOTS) != _ROOTS  # the image's value takes precedence
     return {"USER": account.name, **({} if is_set else {"HOME": account.home})}
 
 
 def run_as_root(sandbox: SandboxBackend, argv: list[str], **options: Any) -> Completed:
-    """Run a program as root, where the sandbox has more users than one."""
+    """Run a program as root, if the sandbox has several users."""
     try:
         return sandbox.exec(argv, cwd="/", user="0", **options)
     except LookupError:

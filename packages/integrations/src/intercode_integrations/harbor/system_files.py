@@ -1,10 +1,10 @@
-"""Files that decide how any program runs, as they were before an agent came.
+"""Restoration of the files that decide how any program runs, to their state before the agent.
 
-Tests run in the place that an agent has left, and it may have installed programs there. So these
-stay. But programs and libraries of the image are put back, and new ones that would be found in
-their place are removed: else an agent's own ``bash`` could say that all tests pass. Programs are in
-the system's folders, and in those of the image's ``PATH``. Paths that the task's own solution
-changes are left as they are.
+Tests run in the workspace that an agent has left. The agent may have installed programs, which
+stay. But programs and libraries of the image are restored, and new files that would be found in
+their place are removed: otherwise an agent's own ``bash`` could claim that all tests pass. Programs
+are in the system's folders, and in the folders of the image's ``PATH``. Paths that the task's own
+solution changes are left unchanged.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _NAMES_BYTES = 1 << 24
 
 
 class TamperedError(Exception):
-    """The files cannot be put back: nothing that runs there could be believed.
+    """The files cannot be restored: no result of a program in the workspace is trustworthy.
 
     Attributes:
-        paths: The first few of them.
+        paths: The first `_MAX_SHOWN_PATHS` paths, sorted.
     """
 
     def __init__(self, paths: Collection[str]) -> None:
@@ -53,16 +53,16 @@ def restore_system_files(
     start: Callable[[], SandboxBackend],
     expected_paths: Callable[[], Collection[str]],
 ) -> None:
-    """Put back what an agent has changed in the files that decide how programs run.
+    """Restore the files that decide how programs run.
 
     Args:
-        workspace: The place that it has left, in which nothing runs.
-        changes: All that differs from the image there.
-        start: Starts a place as the agent got it.
-        expected_paths: Tells which paths an honest solution changes.
+        workspace: The workspace that the agent has left, without running processes.
+        changes: All differences of the workspace from the image.
+        start: Starts a workspace in its initial state.
+        expected_paths: Returns the paths that an honest solution changes.
 
     Raises:
-        TamperedError: They cannot be put back.
+        TamperedError: The files cannot be restored.
     """
     folders = _search_folders(workspace)
     suspects = [change for change in changes if _is_suspect(change, folders)]
@@ -93,7 +93,7 @@ def restore_system_files(
             for path, suspect in changes_by_path.items()
         ):
             raise TamperedError(changes_by_path)
-        # First without any program: those that put back the rest may be among them.
+        # First without any program: programs that restore the rest may be among the suspects.
         for path, suspect in changes_by_path.items():
             if suspect.kind != "added" or _LOADER.fullmatch(path):
                 data = b""
@@ -105,17 +105,17 @@ def restore_system_files(
         ):
             raise TamperedError(changes_by_path)
     if any(map(_LOADER.fullmatch, changes_by_path)):
-        workspace.exec(["ldconfig"], cwd="/", env=env)  # new libraries stay known
+        workspace.exec(["ldconfig"], cwd="/", env=env)  # keeps new libraries findable
 
 
 def _search_folders(workspace: SandboxBackend) -> frozenset[str]:
-    """Return the folders in which programs are looked for."""
+    """Return the folders of the search path."""
     entries = workspace.env.get("PATH", "").split(":")
     return frozenset(normpath(folder) for folder in entries if folder.startswith("/"))
 
 
 def _is_suspect(change: Change, folders: Collection[str]) -> bool:
-    """Return whether a change may decide how programs run that the agent did not make."""
+    """Return whether a change may affect programs that the agent did not make."""
     path = change.path
     if _LOADER.fullmatch(path):
         return change.type != "dir"
@@ -138,12 +138,12 @@ def _names(original: SandboxBackend, folders: Collection[str]) -> frozenset[str]
 
 
 def _hides(change: Change, names: Collection[str]) -> bool:
-    """Return whether a new file would be found in the place of one of the image's."""
+    """Return whether a new file would be found instead of a file of the image."""
     return _name(change.path) in names or bool(_LOADER.fullmatch(change.path))
 
 
 def _replaces(change: Change, folders: Collection[str]) -> bool:
-    """Return whether a link stands for a folder of programs, and so brings others."""
+    """Return whether a symbolic link replaces a folder of programs, and therefore its programs."""
     path = f"{change.path}/"
     return change.type == "symlink" and any(f"{folder}/".startswith(path) for folder in folders)
 

@@ -1,4 +1,4 @@
-"""A task of ours that Harbor runs: its place, and its score from outside."""
+"""InterCode's tasks under Harbor's runner: their workspaces, and their scores from outside."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ from intercode_sandbox import AsyncSandbox, SandboxBackend
 
 
 class SourceTask:
-    """The task that a folder was exported from, in an environment of its own.
+    """The task from which a folder was exported, with its own environment.
 
     Args:
         folder: The exported folder.
-        tasks: The environment, dataset or benchmark folder that has it.
+        tasks: The environment, dataset or benchmark folder of the task.
 
     Raises:
-        UsageError: The folder does not say which task it is of.
-        TaskNotFoundError: There is no such task.
+        UsageError: The folder does not name its task.
+        TaskNotFoundError: The task does not exist.
     """
 
     def __init__(self, folder: Path, tasks: str) -> None:
         file = folder / "task.toml"
         name, source_id = task_id(TaskConfig.model_validate_toml(file.read_text()).metadata, file)
-        if not is_project(tasks) and name not in ENVS:  # nor a folder, which may be a stranger's
+        if not is_project(tasks) and name not in ENVS:  # a stranger's folder must not name code
             raise UsageError(f"{file}: there is no environment {name!r}")
         environment: Any = create(tasks) if is_project(tasks) else create(name, data=tasks)
         self._env: InterCodeEnv[Any] = environment
         self._task = self._env.dataset.by_id(source_id)
 
     def open(self) -> SandboxBackend | None:
-        """Open its place; None if that is not a sandbox, but a session with a database."""
+        """Open the task's workspace; None if the workspace is a database session, not a sandbox."""
         stage = self._env.stage
         return stage.open(self._task) if isinstance(stage, SandboxStage) else None
 
     async def score(self, async_sandbox: AsyncSandbox, created_folders: list[str]) -> Score:
-        """Score what the agent has left, as at the end of an episode of ours.
+        """Score the agent's final state, like at the end of an InterCode episode.
 
         Args:
-            async_sandbox: Its sandbox.
-            created_folders: Folders that the agent's work is not in.
+            async_sandbox: The sandbox of the agent.
+            created_folders: Folders that are not part of the agent's work.
 
         Raises:
-            RewardError: It cannot be scored.
+            RewardError: The state cannot be scored.
         """
         await async_sandbox.kill()
         try:
             answer = decode(await async_sandbox.read_file(ANSWER))
-        except (OSError, OutputLimitError) as error:  # it gave none, or none that could be right
+        except (OSError, OutputLimitError) as error:  # no answer, or none that could be right
             if isinstance(error, SandboxError) and not isinstance(error, CausedInsideError):
                 raise
             answer = None
         if not isinstance(self._env.stage, SandboxStage):
             return await run_on_thread(partial(self._score_answer, answer))
-        # If they stay, the agent has broken rm, and they count as its changes.
+        # If folders remain, the agent has broken rm, and they count as its changes.
         await async_sandbox.exec(["rm", "-rf", *created_folders], user="0:0")
         return await async_sandbox.run(
             lambda workspace: self._env.score(self._task, workspace.backend, output=answer)

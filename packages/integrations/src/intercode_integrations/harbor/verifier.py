@@ -1,12 +1,12 @@
-"""The reward of a task folder: its tests, run in the place that the agent has left.
+"""The reward of a task folder: its tests, run in the workspace that the agent has left.
 
-The agent has never seen them, and none of its processes lives any more. What is found of earlier
-tests and rewards is removed, and files that decide how any program runs are as in the image (see
-`system_files`). Then the tests are written to ``/tests``, run as the verifier's user with its
-network and its time limit, and leave the reward in ``/logs/verifier``.
+The agent has never seen the tests, and none of its processes is still alive. Earlier tests and
+rewards are removed, and files that decide how any program runs are restored from the image (see
+`system_files`). Then the tests are written to ``/tests``, run with the verifier's user, network and
+time limit, and write the reward to ``/logs/verifier``.
 
-Tests that leave none are an error, as in Harbor, unless it is the agent's work that has kept them
-from it: in a place where no agent has been, they leave one. Then the reward is 0.
+Tests without a reward are an error, like in Harbor, unless the agent's work prevented the reward:
+tests in a workspace that no agent has used write one. The reward is then 0.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ _MAX_OUTPUT_CHARACTERS = 2000
 
 
 class NoRewardError(Exception):
-    """The tests have left no reward. The text says why."""
+    """The tests have written no reward. The text is the reason."""
 
 
 class HarborReward:
-    """Runs a task's tests, and returns the reward that they leave.
+    """A reward function that runs a task's tests and returns the reward that they write.
 
     Args:
-        stage: Makes the places, and knows the folders.
+        stage: Opens the workspaces, and knows the folders.
     """
 
     VERSION = 1
-    """Raise it when any score can differ."""
+    """Increase on any change that can alter a score."""
 
     def __init__(self, stage: HarborStage) -> None:
         self._stage = stage
         self._gold_paths: dict[str, frozenset[str]] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: SandboxBackend) -> Score:
-        """Return the score: ``reward`` of the rewards, the only one, or their mean.
+        """Return the score: the reward named ``reward``, else the mean of all rewards.
 
         Raises:
-            RewardError: The tests leave no reward, also where no agent has been.
+            RewardError: The tests write no reward, even in a workspace that no agent has used.
             SandboxError: The sandbox died.
         """
         changes: list[Change] = []
@@ -91,7 +91,7 @@ class HarborReward:
     def _verifier_workspace(
         self, task: Task, workspace: SandboxBackend, agents: bool = True
     ) -> Iterator[SandboxBackend]:
-        """Yield a place with the verifier's network: a copy, where it has another agent's."""
+        """Yield a workspace with the verifier's network: a copy if the agent's network differs."""
         stage = self._stage
         network = stage.reach(task, stage.config(task).verifier)
         if not agents or network == stage.reach(task):
@@ -101,7 +101,7 @@ class HarborReward:
             yield copy
 
     def _gold_path_finder(self, task: Task) -> Callable[[], frozenset[str]]:
-        """Return a function that tells which paths the task's own solution changes, if any."""
+        """Return a function that returns the paths that the task's own solution changes."""
 
         def paths() -> frozenset[str]:
             if task.task_id not in self._gold_paths:
@@ -121,7 +121,7 @@ class HarborReward:
         """Run the tests.
 
         Raises:
-            NoRewardError: They leave no reward.
+            NoRewardError: The tests write no reward.
         """
         stage, verifier = self._stage, self._stage.config(task).verifier
         seconds = verifier.timeout_sec or VERIFIER_SECONDS
@@ -147,28 +147,28 @@ class HarborReward:
             )
             if result.timed_out:
                 raise NoRewardError(f"the tests exceeded their time limit of {seconds:g} s")
-            parts = _rewards(workspace)
-        except CausedInsideError as error:  # no agent's program runs here: the tests did it
+            rewards = _read_rewards(workspace)
+        except CausedInsideError as error:  # no agent's program runs here: the tests caused it
             raise NoRewardError(str(error)) from error
-        except (OSError, LookupError, ValueError) as error:  # also: no such user any more
+        except (OSError, LookupError, ValueError) as error:  # for instance, the user has gone
             if isinstance(error, InterCodeError):
                 raise
             raise NoRewardError(str(error)) from error
-        value = parts["reward"] if "reward" in parts else sum(parts.values()) / len(parts)
-        return Score(value, parts, {"output": decode(result.stdout[-_MAX_OUTPUT_CHARACTERS:])})
+        reward = rewards["reward"] if "reward" in rewards else sum(rewards.values()) / len(rewards)
+        return Score(reward, rewards, {"output": decode(result.stdout[-_MAX_OUTPUT_CHARACTERS:])})
 
     def _refuse_broken(self, task: Task, error: NoRewardError) -> None:
-        """Refuse tests that leave no reward where no agent has been, either.
+        """Refuse tests that write no reward even in a workspace that no agent has used.
 
-        They run again each time: a server that they need may have gone since.
+        The tests run again each time, because a server that they need may have gone since.
 
         Raises:
-            RewardError: So it is.
+            RewardError: The tests write no reward in a fresh workspace.
         """
         try:
             with (
-                closing(self._stage.open(task)) as fresh_place,
-                self._verifier_workspace(task, fresh_place) as workspace,
+                closing(self._stage.open(task)) as fresh_workspace,
+                self._verifier_workspace(task, fresh_workspace) as workspace,
             ):
                 self._test(task, workspace)
         except NoRewardError:
@@ -177,33 +177,37 @@ class HarborReward:
             ) from error
 
 
-def _rewards(workspace: SandboxBackend) -> dict[str, float]:
-    """Read the rewards that tests have left.
+def _read_rewards(workspace: SandboxBackend) -> dict[str, float]:
+    """Read the rewards that tests have written.
 
     Raises:
-        NoRewardError: There are none, or not only finite numbers.
+        NoRewardError: There are no rewards, or values other than finite numbers.
     """
-    for name in ("reward.json", "reward.txt"):
-        path = f"/logs/verifier/{name}"
+    for file_name in ("reward.json", "reward.txt"):
+        path = f"/logs/verifier/{file_name}"
         try:
-            text = workspace.read_file(path, MIB).decode()
-            reward_value: Any = load_record(text) if name.endswith("json") else float(text)
+            content = workspace.read_file(path, MIB).decode()
+            reward_value: Any = (
+                load_record(content) if file_name.endswith("json") else float(content)
+            )
         except FileNotFoundError:
             continue
         except ValueError as error:
             raise NoRewardError(f"{path}: {error}") from error
-        parts = reward_value if isinstance(reward_value, dict) else {"reward": reward_value}
+        raw_rewards = reward_value if isinstance(reward_value, dict) else {"reward": reward_value}
         try:
-            numbers = {
-                key: float(value) for key, value in parts.items() if isinstance(value, int | float)
+            rewards = {
+                key: float(value)
+                for key, value in raw_rewards.items()
+                if isinstance(value, int | float)
             }
         except OverflowError:
-            numbers = {}
+            rewards = {}
         if (
-            not numbers
-            or len(numbers) < len(parts)
-            or not all(map(math.isfinite, numbers.values()))
+            not rewards
+            or len(rewards) < len(raw_rewards)
+            or not all(map(math.isfinite, rewards.values()))
         ):
-            raise NoRewardError(f"{path} must have finite numbers, not {text[:100]!r}")
-        return numbers
+            raise NoRewardError(f"{path} must have finite numbers, not {content[:100]!r}")
+        return rewards
     raise NoRewardError("there is no /logs/verifier/reward.json or reward.txt")

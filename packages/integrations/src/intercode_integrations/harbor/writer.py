@@ -1,7 +1,7 @@
-"""A task folder of Harbor's, as an export writes it: its files, and the facts that it states.
+"""The writer of Harbor's task folders: their files, and the facts in their ``task.toml``.
 
-A solution is in ``solution`` and in ``tests`` only, which Harbor gives to a sandbox when the agent
-has ended (or to its oracle).
+A solution is only in ``solution`` and in ``tests``, which Harbor copies into a sandbox after the
+agent's end (or for its oracle).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intercode.envs.dockerfile_export import Recipe
+from intercode.envs.dockerfile_export import WorkspaceRecipe
 from intercode.errors import TaskError, UsageError
 from intercode.task import Task
 from intercode_sandbox.files import sha256
 from intercode_sandbox.units import MIB
 
 ANSWER = "/logs/agent/answer.txt"
-"""The file into which an agent writes the answer of a task that asks for one."""
+"""File for the answer of a task that requires one."""
 HARBOR_FOLDERS = ("/tests", "/solution")
-"""Folders of a sandbox that are Harbor's."""
+"""Folders of a sandbox that belong to Harbor."""
 TESTS, SOLUTION = HARBOR_FOLDERS
 _ORGANISATION = "intercode"
 _CHECKS = Path(__file__).parent / "checks"
@@ -31,37 +31,38 @@ _AGENT_SECONDS, _VERIFIER_SECONDS = 900.0, 600.0
 
 @dataclass(frozen=True, slots=True)
 class TaskChecks:
-    """The part of a folder that an environment's reward decides."""
+    """The part of a folder that depends on the environment's reward."""
 
     tests: Mapping[str, bytes]
-    """The files of ``tests``, with a ``test.sh`` among them."""
+    """Files of ``tests``, including ``test.sh``."""
     solution_script: str
-    """The commands of the oracle."""
+    """Commands of the oracle."""
     prompt: str = ""
-    """The request for an answer, if the task has one."""
+    """Request for an answer, if the task requires one."""
     data: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read_check(name: str) -> bytes:
-    """Return one of the scripts that judge in the sandbox."""
+    """Return a script that scores in the sandbox."""
     return (_CHECKS / name).read_bytes()
 
 
 def folder_name(task: Task) -> str:
-    """Return a folder's name, which Harbor takes; no two tasks have the same."""
+    """Return a folder name that is valid in Harbor, and unique for each task."""
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", task.task_id).strip("-_")
     return slug if slug == task.task_id else f"{slug or 'task'}-{sha256(task.task_id)[:8]}"
 
 
 def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
-    """Return the environment and the task of ours that a folder was exported from.
+    """Return the InterCode environment and task from which a folder was exported.
 
     Args:
-        metadata: That of its ``task.toml``.
-        file: Its path, for messages.
+        metadata: The metadata of its ``task.toml``.
+        file: The path of that file, for messages.
 
     Raises:
-        UsageError: It was not exported from any. The folder may be a stranger's: it names no code.
+        UsageError: The folder was not exported from a task, or its environment name could load
+            code: the folder may be a stranger's.
     """
     origin = metadata.get(_ORGANISATION)
     if not isinstance(origin, Mapping) or not {"environment", "task_id"} <= origin.keys():
@@ -74,12 +75,14 @@ def task_id(metadata: Mapping[str, Any], file: Path) -> tuple[str, str]:
     return name, str(origin["task_id"])
 
 
-def write(folder: Path, environment: str, task: Task, recipe: Recipe, checks: TaskChecks) -> None:
+def write(
+    folder: Path, environment: str, task: Task, recipe: WorkspaceRecipe, checks: TaskChecks
+) -> None:
     """Write a task folder.
 
     Raises:
-        UsageError: There is one already.
-        TaskError: The task needs what no folder can carry.
+        UsageError: The folder already exists.
+        TaskError: The task has a property that no folder can carry.
     """
     if recipe.service is not None:
         raise TaskError(
@@ -103,8 +106,8 @@ def write(folder: Path, environment: str, task: Task, recipe: Recipe, checks: Ta
     recipe.write(folder / "environment")
 
 
-def _toml(environment: str, task: Task, recipe: Recipe) -> str:
-    """Return the text of ``task.toml``; JSON's texts, numbers and lists are TOML's, too."""
+def _toml(environment: str, task: Task, recipe: WorkspaceRecipe) -> str:
+    """Return the text of ``task.toml``; JSON strings, numbers and lists are valid TOML."""
     sections: dict[str, dict[str, Any]] = {
         "task": {"name": f"{_ORGANISATION}/{folder_name(task)}", "keywords": list(task.tags)},
         f"metadata.{_ORGANISATION}": {"environment": environment, "task_id": task.task_id},

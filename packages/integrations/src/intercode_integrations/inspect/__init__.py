@@ -1,7 +1,7 @@
-"""Inspect AI: our sandboxes for its tasks, our tasks for its agents, and its tasks for ours.
+"""Adapter for Inspect AI: sandboxes and tasks for Inspect, and runs of Inspect's tasks.
 
-Inspect imports this package by its entry point, for everybody who has both: importing it does
-nothing but register names. `intercode_integrations.inspect.runs` is imported only by our own runs.
+Inspect imports this package by its entry point, on every machine that has both. The import only
+registers names. Only InterCode's runs import `intercode_integrations.inspect.runs`.
 """
 
 from intercode_integrations import require_framework

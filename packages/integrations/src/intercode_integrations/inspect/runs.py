@@ -1,4 +1,4 @@
-"""``inspect:TASK``: an Inspect task's samples, tried by our runner, agents and sandboxes."""
+"""``inspect:TASK``: samples of an Inspect task, run by InterCode's runner, agents and sandboxes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from intercode_sandbox import SandboxBackend
 
 _SETUP = "/tmp/.inspect-setup"
 _ZEROS = {"i", "n", "no", "false"}
-"""The values of Inspect's scores that are words for 0, in lower case."""
+"""Values of Inspect's scores that are words for 0, in lower case."""
 
 
 class InspectEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Bash per episode, in the place that a sample describes.
+    """One persistent Bash per episode, in the sandbox that a sample describes.
 
-    Its reward is the first of the task's scorers, for the answer that is submitted and for the
-    sandbox. The task's own solver and tools take no part.
+    The reward is the task's first scorer, applied to the submitted answer and the sandbox. The
+    task's solver and tools are ignored.
 
     Args:
         data: ``inspect:TASK``, or its tasks.
@@ -50,7 +50,7 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
 
     Raises:
         TaskError: A sample needs more than a request and a sandbox.
-        UsageError: There is no such task or option.
+        UsageError: The task or option does not exist.
     """
 
     name: ClassVar[str] = "inspect"
@@ -70,11 +70,11 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
         """Load the samples of a task.
 
         Args:
-            address: The task as for ``inspect eval``: ``FILE.py@TASK``, or ``PACKAGE/TASK``.
+            address: The task's address for ``inspect eval``: ``FILE.py@TASK``, or ``PACKAGE/TASK``.
 
         Raises:
             TaskError: A sample needs more than a request and a sandbox.
-            UsageError: There is no such task, or there are several.
+            UsageError: The address matches no task, or several.
         """
         task = _load_task(address)
         with chdir(task_run_dir(task)):
@@ -121,7 +121,7 @@ def _task(address: str, inspect_task: InspectTask, index: int) -> Task:
 
 
 def _content(source: str) -> str:
-    """Read a text, a file, a URL or a data URL, as Inspect does."""
+    """Read a text, a file, a URL or a data URL, with Inspect's rules."""
     return decode(_run_coroutine(partial(read_sandboxenv_file, source)))
 
 
@@ -135,7 +135,7 @@ def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
     if spec is None or config is None:
         return None
     if spec.type == "intercode":
-        return SandboxConfig.of(config).image
+        return SandboxConfig.parse(config).image
     if isinstance(config, str) and Path(config).name.endswith("Dockerfile"):
         return str(Path(config).absolute())
     raise TaskError(f"a sandbox {spec.type!r} with {config!r}: only a Dockerfile is supported")
@@ -166,16 +166,16 @@ def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
         return await inspect_task.scorer[0](state, Target(sample.target))
 
     result = _run_coroutine(score)
-    value = math.nan if result is None else _number(result.value)
+    value = math.nan if result is None else _convert_number(result.value)
     if not math.isfinite(value):
         raise RewardError(f"task {task.task_id!r}: its scorer gives {result!r}, not one value")
     return Score(value, detail={"explanation": result.explanation or ""})
 
 
-def _number(value: Any) -> float:
-    """Return the number that Inspect reads in a score's value; NaN where there is none.
+def _convert_number(value: Any) -> float:
+    """Return the number that Inspect reads in a score's value; NaN if it has none.
 
-    Inspect itself makes 0 of a text that means nothing to it.
+    Inspect itself converts an unknown text to 0.
     """
     if isinstance(value, (dict, list)):
         return math.nan
@@ -189,6 +189,6 @@ def _number(value: Any) -> float:
 
 
 def _run_coroutine(call: Any) -> Any:
-    """Call a coroutine function, on a thread without an event loop, and return its result."""
+    """Call a coroutine function on a thread without an event loop, and return its result."""
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(lambda: asyncio.run(call())).result()

@@ -1,4 +1,4 @@
-"""Our sandboxes for Inspect's tasks: ``sandbox="intercode"``, or ``("intercode", IMAGE)``."""
+"""Sandboxes for Inspect's tasks: ``sandbox="intercode"``, or ``("intercode", IMAGE)``."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE = "intercode-sandbox.toml"
-"""The name of a file with a `SandboxConfig` that is found beside a task."""
+"""Name of the file next to a task that may hold a `SandboxConfig`."""
 _NOT_RUN = (126, 127)
 _SHELLS = ("bash", "sh")
 
 
 class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
-    """The image, the rights and the limits of a sample's sandbox; in a file, keys of TOML."""
+    """The image, the privileges and the limits of a sample's sandbox; in a file, keys of TOML."""
 
     image: str = "host"
     network: bool | str | list[str] = False
-    """As the option of our environments."""
+    """Value of the environments' option ``network``."""
     sandbox: str = "native"
-    """The name of the provider: ``native``, or ``docker``."""
+    """Name of the provider: ``native`` or ``docker``."""
     limits: dict[str, Any] = {}
-    """Of `intercode.Limits`, but for ``timeout`` and ``output``, which Inspect decides."""
+    """Fields of `intercode.Limits`, except ``timeout`` and ``output``, which Inspect sets."""
 
     def __hash__(self) -> int:
-        """Hash its text, as Inspect keeps configurations in a set."""
+        """Return a hash of the serialised configuration: Inspect keeps configurations in a set."""
         return hash(self.model_dump_json())
 
     @classmethod
-    def of(cls, config: BaseModel | str | None) -> SandboxConfig:
+    def parse(cls, config: BaseModel | str | None) -> SandboxConfig:
         """Return the configuration that a task names.
 
         Args:
@@ -67,7 +67,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
                 path of a Dockerfile or of an archive.
 
         Raises:
-            UsageError: It is another provider's, or the file is malformed.
+            UsageError: The configuration belongs to another provider, or the file is malformed.
         """
         if config is None or isinstance(config, cls):
             return config or cls()
@@ -80,7 +80,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
 
         try:
             parsed_config = cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:  # not to be read, no TOML, or with other keys
+        except (OSError, ValueError) as error:  # unreadable file, invalid TOML, or unknown keys
             raise UsageError(f"{path}: {error}") from None
         local_image = path.parent / parsed_config.image
         return (
@@ -91,24 +91,24 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
 
     def start(self) -> SandboxBackend:
         """Start a sandbox."""
-        from intercode_sandbox import Limits, get_provider  # only those pay who use it
+        from intercode_sandbox import Limits, get_provider  # imported late, to keep other uses fast
 
-        limits = Limits.of(self.limits)
+        limits = Limits.merge(self.limits)
         return get_provider(self.sandbox).start(self.image, limits, self.network)
 
     def build(self) -> None:
-        """Build the image, if need be."""
+        """Build the image if it is not cached."""
         from intercode_sandbox import get_provider
 
         get_provider(self.sandbox).digest(self.image)
 
 
 async def run_in_thread(call: Callable[[], T], *, abandon: bool = False) -> T:
-    """Call a function on a thread of its own: no call waits for another one's.
+    """Call a function on its own thread, so no call waits for another.
 
     Args:
         call: The function.
-        abandon: Whether a cancelled wait ends at once, and leaves the call to its end.
+        abandon: Whether a cancelled wait ends at once, while the call runs to its end.
     """
     limiter = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(call, abandon_on_cancel=abandon, limiter=limiter)
@@ -116,10 +116,10 @@ async def run_in_thread(call: Callable[[], T], *, abandon: bool = False) -> T:
 
 @sandboxenv(name="intercode")
 class InterCodeSandbox(SandboxEnvironment):
-    """A sandbox of ours, as Inspect's tools, solvers and scorers use one.
+    """An InterCode sandbox with the interface of Inspect's tools, solvers and scorers.
 
-    Commands run at the same time, as an agent's program waits for the answers of a model, which
-    Inspect brings by other commands.
+    Commands run concurrently: an agent's program waits for answers of a model, which Inspect
+    delivers by other commands.
     """
 
     def __init__(self, box: Any) -> None:
@@ -130,25 +130,25 @@ class InterCodeSandbox(SandboxEnvironment):
 
     @classmethod
     def config_files(cls) -> list[str]:
-        """List the files beside a task that are its configuration."""
+        """Return the names of files next to a task that configure the sandbox."""
         return [FILE, "Dockerfile"]
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """Read a configuration from a log."""
+        """Validate a configuration from a log."""
         return SandboxConfig.model_validate(config)
 
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
-        """Build the image before there are samples."""
-        await run_in_thread(SandboxConfig.of(config).build)
+        """Build the image before the first sample."""
+        await run_in_thread(SandboxConfig.parse(config).build)
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
         """Start a sample's sandbox."""
-        return {"default": cls(await run_in_thread(SandboxConfig.of(config).start))}
+        return {"default": cls(await run_in_thread(SandboxConfig.parse(config).start))}
 
     @classmethod
     async def sample_cleanup(
@@ -158,7 +158,7 @@ class InterCodeSandbox(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,
     ) -> None:
-        """End a sample's sandbox, with all that runs in it."""
+        """End a sample's sandbox and everything that runs in it."""
         with anyio.CancelScope(shield=True):
             for environment in environments.values():
                 await run_in_thread(environment.as_type(InterCodeSandbox).close)
@@ -168,7 +168,7 @@ class InterCodeSandbox(SandboxEnvironment):
         self.box.close()
 
     def default_polling_interval(self) -> float:
-        """Return how often Inspect's services look for requests, which costs milliseconds here."""
+        """Return Inspect's polling interval for its services, in seconds: a poll takes ms."""
         return 0.1
 
     async def exec(
@@ -182,7 +182,7 @@ class InterCodeSandbox(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a command; see `SandboxEnvironment.exec`. It is never run again after a time-out.
+        """Run a command; see `SandboxEnvironment.exec`. No time-out repeats the command.
 
         Raises:
             TerminateSampleError: The agent has removed every shell, or ended the sandbox: the
@@ -198,7 +198,7 @@ class InterCodeSandbox(SandboxEnvironment):
             result = await self._call(
                 "exec", cmd, **options, output_limit=limits.MAX_EXEC_OUTPUT_SIZE
             )
-        except ActionError as error:  # by this text Inspect tells the model
+        except ActionError as error:  # with this text Inspect reports the error to the model
             raise ValueError(f"embedded null byte: {error}") from error
         except LookupError as error:
             raise SandboxUserUnsupportedError(str(error)) from error
@@ -235,10 +235,10 @@ class InterCodeSandbox(SandboxEnvironment):
         return data.decode() if text else data
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
-        """Tell how to get a shell in the sandbox: only one that is a container has a way.
+        """Return the command that opens a shell in the sandbox; only containers permit this.
 
         Raises:
-            NotImplementedError: It is none.
+            NotImplementedError: The sandbox is not a container.
         """
         container = getattr(self.box, "container", None)
         if container is None:
@@ -248,17 +248,17 @@ class InterCodeSandbox(SandboxEnvironment):
         return SandboxConnection(type="intercode", command=command, container=container.id)
 
     async def _end_without_shell(self) -> None:
-        """End the sample if no shell starts any more. An image without one is as it should be."""
+        """End the sample if no shell starts any more. An image that never had a shell is valid."""
         if self._had_shell and not await self._has_shell():
             _end_sample("there is no shell left in this sandbox: no command can run any more")
 
     async def _has_shell(self) -> bool:
-        """Tell whether a shell starts, as far as the sandbox's files decide that."""
+        """Return whether a shell starts, as far as the sandbox's files decide."""
         for shell in _SHELLS:
             try:
                 result = await self._call("exec", [shell, "-c", ":"], cwd="/")
             except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.ENOMEM):  # it may start later
+                if error.errno in (errno.EAGAIN, errno.ENOMEM):  # temporary: it may start later
                     return True
             else:
                 if result.exit_code not in _NOT_RUN:
@@ -271,7 +271,7 @@ class InterCodeSandbox(SandboxEnvironment):
             raise SandboxUnavailableError(
                 "this sandbox has no commands, only a database: use `sql`"
             )
-        try:  # a sandbox answers requests in turn, but runs programs at the same time
+        try:  # a sandbox serialises requests, but runs programs concurrently
             return await run_in_thread(partial(call, *arguments, **options), abandon=True)
         except OutputLimitError:
             raise
@@ -283,13 +283,13 @@ class InterCodeSandbox(SandboxEnvironment):
 
 
 def _end_sample(reason: str) -> None:
-    """End the sample that runs, by what its agent did. A scorer, which comes after it, goes on.
+    """End the running sample because of its agent's action; a later scorer continues.
 
-    Inspect tells a model of any other error, limits included, and asks it for more calls; or has no
-    score for the sample.
+    Inspect reports any other error, even a limit, to the model and continues, or gives the sample
+    no score.
 
     Raises:
-        TerminateSampleError: Inspect ends a sample by it, and scores what is there.
+        TerminateSampleError: Inspect ends a sample on this error, and scores its current state.
     """
     state = sample_state()
     if state is not None and not state.completed:

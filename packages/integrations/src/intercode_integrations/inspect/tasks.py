@@ -1,4 +1,4 @@
-"""Our tasks for Inspect: ``inspect eval intercode/bash``, with our prompts, tools and rewards."""
+"""InterCode's tasks, prompts, tools and rewards for Inspect: ``inspect eval intercode/bash``."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Tools = Literal["intercode", "inspect"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 TIMEOUT = 60
 """Seconds for a command of Inspect's tool."""
-ONLY_ANSWER = AgentSubmit(answer_only=True)  # else all that was said counts as the answer
+ONLY_ANSWER = AgentSubmit(answer_only=True)  # otherwise the whole transcript counts as the answer
 
 
 class TaskConfig(BaseModel, frozen=True, extra="forbid"):
-    """The environment that a sample is tried in."""
+    """The environment of a sample."""
 
     env: str
     tools: Tools
@@ -49,13 +49,13 @@ class TaskConfig(BaseModel, frozen=True, extra="forbid"):
     options: dict[str, Any] = {}
 
     def __hash__(self) -> int:
-        """Hash its text, as Inspect keeps configurations in a set."""
+        """Return a hash of the serialised configuration: Inspect keeps configurations in a set."""
         return hash(self.model_dump_json())
 
 
 @cache
 def _environment(config: TaskConfig) -> InterCodeEnv[Any]:
-    """Make the environment with all tasks, from which each sample's own is made."""
+    """Make the environment with all tasks, the template of each sample's own."""
     env_options: dict[str, Any] = {"observations": "utf-8", "errors": "value", **config.options}
     environment: Any = intercode.make(config.env, split=config.split, **env_options).unwrapped
     if not isinstance(environment, intercode.InterCodeEnv):
@@ -65,14 +65,14 @@ def _environment(config: TaskConfig) -> InterCodeEnv[Any]:
 
 @sandboxenv(name="intercode-task")
 class TaskSandbox(InterCodeSandbox):
-    """The place of one of our tasks: with an episode for tools of ours, or for tools of Inspect's.
+    """The workspace of an InterCode task: an episode or, for Inspect's tools, a sandbox.
 
     Args:
         config: The environment.
         task_id: The task.
 
     Raises:
-        TaskError, ImageError, SandboxError: The place cannot be made.
+        TaskError, ImageError, SandboxError: The workspace cannot be prepared.
     """
 
     def __init__(self, config: TaskConfig, task_id: str) -> None:
@@ -84,36 +84,36 @@ class TaskSandbox(InterCodeSandbox):
             if self.plays:
                 self.env.reset(task_id=task_id)
                 self._refuse_error()
-            super().__init__(self.env.place if self.plays else self.env.stage.open(self.task))
+            super().__init__(self.env.workspace if self.plays else self.env.stage.open(self.task))
         except BaseException:
             self.env.close()
             raise
 
     @classmethod
     def config_files(cls) -> list[str]:
-        """Return none: a task of ours says all."""
+        """Return no names: an InterCode task is complete without files."""
         return []
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """Read a configuration from a log."""
+        """Validate a configuration from a log."""
         return TaskConfig.model_validate(config)
 
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
-        """Make the environment before there are samples."""
+        """Make the environment before the first sample."""
         await run_in_thread(partial(_environment, TaskConfig.model_validate(config)))
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
-        """Begin a sample's episode, or open its place."""
+        """Start a sample's episode, or open its workspace."""
         begin = partial(cls, TaskConfig.model_validate(config), metadata["task_id"])
         return {"default": await run_in_thread(begin)}
 
     def close(self) -> None:
-        """End the place, with a call that runs in it."""
+        """Close the workspace, even during a call."""
         self.env.stop()
         self.env.close()
         self.box.close()
@@ -130,13 +130,13 @@ class TaskSandbox(InterCodeSandbox):
         ]
 
     def score(self, answer: str) -> intercode.Score:
-        """Score the episode, which is ended now if it was not; or the place without one.
+        """Score the episode, ending it if it still runs; without an episode, the workspace.
 
         Args:
-            answer: The agent's last words, which are its answer where there is no episode.
+            answer: The agent's last message: its answer if there is no episode.
 
         Raises:
-            RewardError, SandboxError: There is no score, and not for what the agent did.
+            RewardError, SandboxError: There is no score, for a reason that the agent did not cause.
         """
         if not self.plays:
             return self.env.score(self.task, self.box, output=answer)
@@ -144,7 +144,7 @@ class TaskSandbox(InterCodeSandbox):
             self.env.step("submit")
         self._refuse_error()
         score = self.env.episode.score
-        assert score is not None  # it has ended without an error
+        assert score is not None  # the episode has ended without an error
         return score
 
     def _refuse_error(self) -> None:
@@ -153,7 +153,7 @@ class TaskSandbox(InterCodeSandbox):
 
 
 def _tool(tool: ToolDescription, function: Callable[..., str]) -> Tool:
-    """Make a tool for Inspect of a function of ours."""
+    """Convert an InterCode tool into an Inspect tool."""
 
     async def execute(**kwargs: Any) -> str:
         return await run_in_thread(partial(function, **kwargs), abandon=True)
@@ -163,7 +163,7 @@ def _tool(tool: ToolDescription, function: Callable[..., str]) -> Tool:
 
 
 def _name_as_intercode(function: Function) -> Function:
-    """Let Inspect name what a function makes ``intercode/…``, by the first part of its module."""
+    """Make Inspect name the function's object ``intercode/…``, by the first part of its module."""
     function.__module__ = intercode.__name__
     return function
 
@@ -171,10 +171,10 @@ def _name_as_intercode(function: Function) -> Function:
 @solver
 @_name_as_intercode
 def play() -> Solver:
-    """Let the model play the episode by calls of our tools, in our prompts' words."""
+    """Make the solver in which the model plays the episode, with InterCode's tools and prompts."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        from intercode.agents.strategies import NO_CALL  # those that do not play need no agents
+        from intercode.agents.strategies import NO_CALL  # late: scoring alone needs no agents
 
         workspace = sandbox().as_type(TaskSandbox)
         system, user_message = workspace.env.messages("tools")
@@ -185,7 +185,7 @@ def play() -> Solver:
         state.tools = workspace.tools()
         while not workspace.done and not state.completed:
             state = await generate(state, tool_calls="single")
-            if not state.output.message.tool_calls:  # a turn, too, as for our own agents
+            if not state.output.message.tool_calls:  # counts as a turn, like for InterCode's agents
                 note, *_ = await run_in_thread(
                     partial(workspace.env.step, NoAction(NO_CALL)), abandon=True
                 )
@@ -198,7 +198,7 @@ def play() -> Solver:
 @scorer(metrics=[mean(), stderr()])
 @_name_as_intercode
 def reward() -> Scorer:
-    """Score by the environment's reward. An infrastructure's failure is an error of the sample."""
+    """Make the scorer by the environment's reward. An infrastructure failure is a sample error."""
 
     async def score(state: TaskState, target: Target) -> Score:
         answer = state.output.completion
@@ -212,7 +212,7 @@ def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) ->
     from intercode.project import is_project
 
     if is_project(env):
-        env = str(Path(env).absolute())  # wherever Inspect goes
+        env = str(Path(env).absolute())  # Inspect changes the working directory
     config = TaskConfig(env=env, tools=tools, split=split, options=options)
     template = _environment(config)
     if tools == "inspect" and template.language != "bash":
@@ -237,7 +237,7 @@ def _task(env: str, tools: Tools, split: str | None, options: dict[str, Any]) ->
 
 
 def _register_task(name: str, make: Callable[..., Task]) -> Callable[..., Task]:
-    """Register a task as ``intercode/NAME``, which Inspect does not do for a package's checkout."""
+    """Register a task as ``intercode/NAME``: Inspect omits the prefix in a package's checkout."""
     factory: Callable[..., Task] = task(name=name)(_name_as_intercode(make))
     if "/" not in registry_info(factory).name:
         factory = task(name=f"intercode/{name}")(make)
@@ -258,12 +258,12 @@ def _benchmark(
 
 
 benchmark = _register_task("benchmark", _benchmark)
-"""The tasks of an environment or of a benchmark's folder.
+"""Tasks of an environment or of a benchmark's folder.
 
 Args:
     env: The environment's name, or the folder.
-    tools: Whose tools act: ours, in an episode; or Inspect's ``bash``, a shell for each command.
+    tools: The acting tools: ``intercode``, in an episode, or ``inspect``: Inspect's ``bash``, a new
+        shell for each command.
     split: A split of the data.
-    **options: Options of the environment.
-"""
+    **options: Options of the environment."""
 bash, ctf, python, sql, swe = map(_task_factory, ("bash", "ctf", "python", "sql", "swe"))

@@ -1,5 +1,5 @@
 """Episodes whose agents are clients of the Model Context Protocol: Claude Code, Codex and others.
 
-A client's calls of tools are its actions. ``sessions`` makes agents of clients, ``server`` lets
-them in, by either transport and in either era of the protocol.
+A client's tool calls are its actions. ``sessions`` makes agents of clients; ``server`` accepts
+clients over either transport and in either era of the protocol.
 """

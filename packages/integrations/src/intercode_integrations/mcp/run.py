@@ -1,4 +1,4 @@
-"""Serve an environment to clients of the Model Context Protocol."""
+"""The command that serves an environment to clients of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from intercode.cli.results import Watcher
 from intercode.cli.run import assign_folder
-from intercode.cli.terminal import output, safe, tell
+from intercode.cli.terminal import output, print_message, safe
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
-from intercode.evaluate.run_setup import Plan, plan, setting
+from intercode.evaluate.run_setup import Plan, plan, resolve_setting
 from intercode.evaluate.spending import make_budget
 from intercode.spec import RunSpec, read_arguments
 from intercode_integrations.cli.serve import read_token
@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(
             f"MCP needs version 2 of its SDK: pip install 'intercode-gym[mcp]' ({error})"
         ) from None
-    spec = assign_folder(RunSpec.of(read_arguments(args)).merge(agent="mcp", retries=0))
+    spec = assign_folder(RunSpec.from_layers(read_arguments(args)).merge(agent="mcp", retries=0))
     sessions = EpisodeSessions(idle_seconds=args.idle, show_score=args.show_score)
     watcher = _Watcher(sessions, quiet=spec.how.quiet)
     run_plan = plan(spec, watcher)
@@ -61,36 +61,36 @@ def execute(args: argparse.Namespace) -> int:
         stack.enter_context(_signals(sessions.leave))
         result = _run_in_thread(lambda: _run_episodes(run_plan, sessions, watcher))
         if not args.http and result.ran:
-            sessions.leave_event.wait()  # it may look at its tools once more
+            sessions.leave_event.wait()  # the client may list its tools once more
     if result.complete and not result.ran:
         raise UsageError(
             f"{output_folder} already has a result for every episode: choose another folder (--out)"
         )
     if not result.outcomes and fresh:
-        shutil.rmtree(output_folder)  # the client has only asked which tools there are
+        shutil.rmtree(output_folder)  # the client has only listed the tools
         return 1
-    tell(f"run: {output_folder}")
+    print_message(f"run: {output_folder}")
     return 0 if result.complete else 1
 
 
 class _Watcher(Watcher):
-    """Tells the clients, too, that their episodes have ended."""
+    """A watcher that also reports the end of an episode to its client."""
 
     def __init__(self, sessions: EpisodeSessions, quiet: bool) -> None:
         super().__init__(quiet=quiet)
         self._sessions = sessions
 
     def episode(self, episode: Episode) -> None:
-        """Answer the last call of an episode, which is recorded by now."""
+        """Answer the last call of an episode, after the episode is recorded."""
         self._sessions.finish_episode(episode)
         super().episode(episode)
 
 
 def _only_session(run_plan: Plan, sessions: EpisodeSessions) -> EpisodeSession:
-    """Return the seat of the one episode that there is over stdio.
+    """Return the session of the single episode that stdio can serve.
 
     Raises:
-        UsageError: There are others.
+        UsageError: The run has other than one episode.
     """
     if len(run_plan.tasks) * run_plan.spec.epochs != 1:
         raise UsageError(
@@ -100,19 +100,19 @@ def _only_session(run_plan: Plan, sessions: EpisodeSessions) -> EpisodeSession:
 
 
 def _print(url: str, episode: Episode, as_json: bool) -> None:
-    """Print what an operator needs to start the client of an episode."""
+    """Print the line with which an operator starts the client of an episode."""
     line = f"{safe(episode.id)}  {url}"
     if as_json:
         fields = {"task_id": episode.task_id, "epoch": episode.epoch, "query": episode.query}
         line = json.dumps({**fields, "url": url})
-    # In one piece, as episodes begin on several threads.
+    # In one write, because episodes start on several threads.
     print(f"{line}\n", end="", file=output(), flush=True)
 
 
 def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -> RunResult:
-    """Run the episodes, as 'intercode run' does."""
+    """Run the episodes like ``intercode run``."""
     spec = run_plan.spec
-    run_setting = setting(run_plan, watcher, budget=make_budget(spec))
+    run_setting = resolve_setting(run_plan, watcher, budget=make_budget(spec))
     try:
         return evaluate(
             run_plan.dataset,
@@ -137,11 +137,11 @@ def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -
 @contextmanager
 def _signals(leave: Callable[[], None]) -> Iterator[None]:
     """Leave at the first SIGINT or SIGTERM, by which clients end their servers; die at the next."""
-    queue: SimpleQueue[int] = SimpleQueue()  # a handler may do no more than put into one
+    queue: SimpleQueue[int] = SimpleQueue()  # a signal handler may only put into a queue
 
-    def handle_signal(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        queue.put(number)
+    def handle_signal(signal_number: int, frame: FrameType | None) -> None:
+        signal.signal(signal_number, signal.SIG_DFL)
+        queue.put(signal_number)
 
     def wait() -> None:
         queue.get()
@@ -149,18 +149,19 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
 
     threading.Thread(target=wait, daemon=True).start()
     previous_handlers = {
-        number: signal.signal(number, handle_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        signal_number: signal.signal(signal_number, handle_signal)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
         queue.put(0)  # ends the thread
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:
-    """Work on another thread, where a run does not hear the signals itself."""
+    """Run `work` on another thread, where a run does not handle the signals itself."""
     result_future: Future[T] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Servers that let clients act in their seats: one seat over stdio, many over HTTP."""
+"""MCP servers for client sessions: one session over stdio, many over HTTP."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ INSTRUCTIONS = (
     "task. Call submit when it is done."
 )
 PATIENCE = 5
-"""Seconds that answers get to be sent when a server stops."""
+"""Seconds in which a stopping server sends its remaining answers."""
 PROGRESS_SECONDS = 1
-"""Time between two reports of progress. A client may extend its time limit at each."""
+"""Seconds between two reports of progress. A client may extend its time limit at each report."""
 MAX_BODY = 1024**2
-"""Bytes of a request: as many as a message to ``intercode serve`` has."""
+"""Bytes of a request: the same limit as for a message to ``intercode serve``."""
 MAX_READING = 16
-"""Bodies that are read at a time. Others wait on their connections."""
+"""Bodies that are read at a time. Further bodies wait on their connections."""
 BODY_SECONDS = 30.0
-"""Time for a whole body."""
+"""Seconds for a whole body."""
 
 
 def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
     """Make a server of both eras of the protocol.
 
     Args:
-        find_session: Finds the seat that a request is for, from the SDK's context.
+        find_session: Finds the session of a request from the SDK's context.
     """
 
     async def list_tools(context: Any, params: Any) -> Any:
@@ -75,7 +75,7 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
 
     async def call_tool(context: Any, params: Any) -> Any:
         call = find_session(context).call(params.name, params.arguments or {}, context.request_id)
-        text, has_failed = await _reporting(context.session, call)
+        text, has_failed = await _report_progress(context.session, call)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], is_error=has_failed
         )
@@ -89,8 +89,8 @@ def server(find_session: Callable[[Any], EpisodeSession]) -> Server[Any]:
     )
 
 
-async def _reporting(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
-    """Await a call, and report its seconds so far to a client that has asked for progress."""
+async def _report_progress(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
+    """Await a call, and report its seconds so far to a client that has requested progress."""
     task, seconds = asyncio.create_task(call), 0
     try:
         while not (await asyncio.wait({task}, timeout=PROGRESS_SECONDS))[0]:
@@ -98,7 +98,7 @@ async def _reporting(session: Any, call: Coroutine[Any, Any, Answer]) -> Answer:
             await session.report_progress(seconds, message=f"running for {seconds} s")
         return task.result()
     finally:
-        task.cancel()  # its action, too, where the client has cancelled the request
+        task.cancel()  # stops the action, too, if the client has cancelled the request
 
 
 def _task_description(tool: Tool, query: str) -> str:
@@ -106,14 +106,14 @@ def _task_description(tool: Tool, query: str) -> str:
 
 
 class Stdio(threading.Thread):
-    """Serves one seat over standard input and output, until the client closes them.
+    """A server of one session over standard input and output, until the client closes them.
 
-    What else is printed meanwhile goes to standard error. The thread does not keep the process from
-    ending, as a read of standard input cannot be ended.
+    Other output meanwhile goes to standard error. The thread is a daemon, because a read of
+    standard input cannot be interrupted and would keep the process from ending.
 
     Args:
-        sessions: The run's.
-        session: The client's.
+        sessions: The sessions of the run.
+        session: The session of the client.
     """
 
     def __init__(self, sessions: EpisodeSessions, session: EpisodeSession) -> None:
@@ -121,10 +121,10 @@ class Stdio(threading.Thread):
         self._sessions, self._session = sessions, session
 
     def run(self) -> None:
-        """Serve; then the client has left."""
+        """Serve the client, then mark it as gone."""
         try:
             asyncio.run(self._serve())
-        except Exception:  # a client that was killed does not read its answer
+        except Exception:  # a killed client does not read its answer
             log.info("the connection has ended", exc_info=True)
         finally:
             self._sessions.leave()
@@ -136,17 +136,18 @@ class Stdio(threading.Thread):
 
 
 class Http(threading.Thread):
-    """Serves the seats of a run over HTTP, each at a URL that cannot be guessed.
+    """A server of a run's sessions over HTTP, each at an unguessable URL.
 
     Args:
-        sessions: The run's.
+        sessions: The sessions of the run.
         host: The address to listen on.
-        port: The port; 0: any that is free.
-        token: Asked for in each request, as ``Authorization: Bearer TOKEN``.
-        admission: Has the connections that have named no episode yet.
+        port: The port; 0: any free port.
+        token: Required in each request, as ``Authorization: Bearer TOKEN``.
+        admission: Holds the connections that have not named an episode yet.
 
     Raises:
-        UsageError: Others could reach it, and there is no token; or the address is taken.
+        UsageError: Other machines could reach the server and it has no token, or the address is
+            taken.
     """
 
     def __init__(
@@ -165,24 +166,24 @@ class Http(threading.Thread):
             self._socket = socket.create_server((host, port), family=family)
         except OSError as error:
             raise UsageError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
-        # asyncio does so only for sockets that it makes; without it, answers wait for 40 ms.
+        # asyncio sets this only on sockets that it opens; without it, answers wait for 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         display_host = f"[{host}]" if ":" in host else host
         self._url = f"http://{display_host}:{self._socket.getsockname()[1]}/mcp"
-        mcp_server = server(lambda context: context.request.scope["seat"])
-        app = mcp_server.streamable_http_app(stateless_http=True, host=host)  # which checks Host
+        mcp_server = server(lambda context: context.request.scope["session"])
+        app = mcp_server.streamable_http_app(stateless_http=True, host=host)  # validates Host
         admission = admission or Admission()
         config = uvicorn.Config(
-            _Gate(app, sessions, token, admission),
+            _RequestFilter(app, sessions, token, admission),
             http=_admission_protocol(admission),
             log_config=None,
-            access_log=False,  # it would have the secrets
+            access_log=False,  # an access log would contain the secrets
             timeout_graceful_shutdown=PATIENCE,
         )
         self._server = uvicorn.Server(config)
 
     def url(self, session: EpisodeSession) -> str:
-        """Return the URL of a seat."""
+        """Return the URL of a session."""
         return f"{self._url}/{session.secret}"
 
     def run(self) -> None:
@@ -190,13 +191,13 @@ class Http(threading.Thread):
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
     def stop(self) -> None:
-        """Send the answers that are due, and end."""
+        """Send the outstanding answers, and end."""
         self._server.should_exit = True
         self.join()
 
 
 def _admission_protocol(admission: Admission) -> type[H11Protocol]:
-    """Make the protocol of connections that wait for their admission."""
+    """Make the protocol class of connections that wait for admission."""
 
     class Protocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
@@ -215,38 +216,45 @@ def _admission_protocol(admission: Admission) -> type[H11Protocol]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gate:
-    """Lets requests pass that come from no web page, name a seat, and are not too large."""
+class _RequestFilter:
+    """A filter that passes small requests that name a session and come from no web page."""
 
     app: Any
     sessions: EpisodeSessions
     token: str | None
     admission: Admission
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
+    read_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
-            start, _, secret = scope["path"].rpartition("/")
-            session = self.sessions.find(secret) if start == "/mcp" else None
+            path_prefix, _, secret = scope["path"].rpartition("/")
+            session = self.sessions.find(secret) if path_prefix == "/mcp" else None
             if "origin" in headers:
                 rejection = PlainTextResponse("web pages may not call this", 403)
-            elif self.token and (denial := token_refusal(_texts(headers), self.token.encode())):
+            elif self.token and (
+                denial := token_refusal(_authorization_texts(headers), self.token.encode())
+            ):
                 rejection = PlainTextResponse(denial[1], denial[0])
             elif session is None:
                 rejection = PlainTextResponse("there is no such episode", 404)
             else:
                 self.admission.leave(scope["client"])
                 try:
-                    async with self.reading, asyncio.timeout(BODY_SECONDS):
-                        receive, body = await _read(receive)
-                    # A server without sessions knows of no other request than this one.
+                    async with self.read_slots, asyncio.timeout(BODY_SECONDS):
+                        receive, body = await _read_body(receive)
+                    # A stateless server cannot relate this request to an earlier one.
                     session.cancel(_cancelled_request(body))
                     rejection = None
                 except (UsageError, TimeoutError) as error:
                     message = str(error) or "the body took too long"
                     rejection = PlainTextResponse(message, 413, {"connection": "close"})
-                scope = {**scope, "path": start, "raw_path": start.encode(), "seat": session}
+                scope = {
+                    **scope,
+                    "path": path_prefix,
+                    "raw_path": path_prefix.encode(),
+                    "session": session,
+                }
             if rejection is not None:
                 await rejection(scope, receive, send)
                 return
@@ -254,37 +262,37 @@ class _Gate:
 
 
 def _cancelled_request(body: bytes) -> object:
-    """Return the id of the request that a message cancels; None: it cancels none."""
+    """Return the id of the request that a message cancels; None if the message cancels none."""
     if b"notifications/cancelled" not in body:
         return None
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):
-        return None  # which the application is to refuse
+        return None  # the application refuses it
     if not isinstance(message, dict) or message.get("method") != "notifications/cancelled":
         return None
     params = message.get("params")
     return params.get("requestId") if isinstance(params, dict) else None
 
 
-def _texts(headers: Headers) -> list[str]:
-    """Return the headers ``Authorization``; Starlette reads their bytes as Latin-1."""
+def _authorization_texts(headers: Headers) -> list[str]:
+    """Return the ``Authorization`` headers; Starlette decodes their bytes as Latin-1."""
     values = headers.getlist("authorization")
     return [value.encode("latin-1").decode(errors="replace") for value in values]
 
 
-async def _read(receive: Any) -> tuple[Any, bytes]:
-    """Read the body of a request; return what gives it, then what follows, and the body.
+async def _read_body(receive: Any) -> tuple[Any, bytes]:
+    """Read the body of a request; return a function that replays its events, and the body.
 
     Raises:
-        UsageError: It is too long, or has too many values.
+        UsageError: The body is too long, or has too many values.
     """
     body, events = bytearray(), list[Any]()
     is_last = False
     while not is_last:
         event = await receive()
         if event["type"] != "http.request":
-            events.append(event)  # the client has left, which the application is to see
+            events.append(event)  # the application must see that the client has left
             break
         body += event.get("body", b"")
         if len(body) > MAX_BODY:
@@ -295,7 +303,7 @@ async def _read(receive: Any) -> tuple[Any, bytes]:
         events.append({"type": "http.request", "body": bytes(body), "more_body": False})
     events.reverse()
 
-    async def give() -> Any:
+    async def replay_event() -> Any:
         return events.pop() if events else await receive()
 
-    return give, bytes(body)
+    return replay_event, bytes(body)

@@ -1,7 +1,8 @@
-"""The seats of clients in the episodes of a run, whose agents they are.
+"""Sessions of clients in the episodes of a run; each client is the agent of its episode.
 
-The calls of a client wait in its seat, where the episode takes them one by one. A seat belongs to
-no connection, as the protocol of 2026 has none. The operator, not the client, learns the score.
+The calls of a client wait in its session, from which the episode takes them one by one. A session
+belongs to no connection, because the protocol of 2026 has no connections. The operator, not the
+client, learns the score.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.envs.tools import ALREADY_ENDED, ENDED, TURN_LIMIT, sendable
 from intercode.errors import ModelError
-from intercode.evaluate.episode_loop import Stopped
+from intercode.evaluate.episode_loop import EpisodeStop
 from intercode.interpreters.base import CANCELLATION, Cancellation
 from intercode.records import Key, episode_key
 
 if TYPE_CHECKING:
-    from intercode.agents.base import Surroundings
-    from intercode.agents.guarded_env import HeldEnv
+    from intercode.agents.base import AgentContext
+    from intercode.agents.guarded_env import GuardedEnv
     from intercode.episode import Episode
     from intercode.task import Task
     from intercode.tool_calls import Tool
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
 Answer = tuple[str, bool]
 """Text for the model, and whether the call has failed."""
 _AGAIN_SECONDS = 0.1
-"""Time between two requests to stop an action, the first of which may have come too early."""
+"""Seconds between two requests to stop an action: the first may precede the action's start."""
 MAX_WAITING_CALLS = 64
-"""Calls of an episode that wait, at most."""
+"""Maximum number of waiting calls of an episode."""
 CANCELLED: Answer = "[cancelled: this call did nothing]", True
 FAILED = "[the episode has failed, by no fault of yours: it has no result]"
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of a tool that waits, or is taken."""
+class _PendingToolCall:
+    """A tool call that waits, or that the episode has taken."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -49,7 +50,7 @@ class _Call:
     cancellation: Cancellation = field(default_factory=Cancellation)
 
     def cancel(self) -> None:
-        """Stop the action of this call; call it on an event loop."""
+        """Stop the action of this call; call this method on an event loop."""
         if not self.answer.done():
             self.cancellation.request()
             asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.cancel)
@@ -57,29 +58,28 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _EpisodeStart:
-    """The request and the tools of an episode that has begun: its client may know them."""
+    """The query and tools of a started episode, which its client may read."""
 
     query: str
     tools: list[Tool]
 
 
 class EpisodeSession:
-    """The place of a client in an episode, and so the episode's agent.
+    """The session of a client in an episode, and the episode's agent.
 
     Args:
-        idle_seconds: Seconds without a call after which the client is taken to have left; None: no
-            limit.
+        idle_seconds: Seconds without a call after which the client counts as gone; None: no limit.
     """
 
     def __init__(self, idle_seconds: float | None = None) -> None:
         self.secret = secrets.token_urlsafe(24)
-        """The name of the seat, which cannot be guessed."""
+        """Unguessable name of the session."""
         self.episode_start: Future[_EpisodeStart] = Future()
         self._idle_seconds = idle_seconds
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._open: dict[str | int, _Call] = {}
+        self._calls: SimpleQueue[_PendingToolCall | None] = SimpleQueue()
+        self._open: dict[str | int, _PendingToolCall] = {}
         self._leave_reason: str | None = None
-        self._current_call: _Call | None = None
+        self._current_call: _PendingToolCall | None = None
         self._observation = ""
         self._final_answer: Answer | None = None
         self._lock = threading.Lock()
@@ -89,20 +89,23 @@ class EpisodeSession:
     ) -> Answer:
         """Call a tool in the episode.
 
-        A call that is cancelled before its turn is none; later, its action is stopped, and is a
-        turn as any other.
+        A call that is cancelled before its turn has no effect. A later cancellation stops the
+        action, which still counts as a turn.
 
         Args:
             name: The tool.
             arguments: Its arguments by name.
             request_id: The id of the request, for `cancel`.
+
+        Returns:
+            The text for the model, and whether the call has failed.
         """
         with self._lock:
             if self._final_answer is not None:
                 return self._final_answer
             if self._calls.qsize() >= MAX_WAITING_CALLS:
                 return "[too many calls wait: this one did nothing]", True
-            call = _Call(name, arguments)
+            call = _PendingToolCall(name, arguments)
             self._calls.put(call)
         if request_id is not None:
             self._open[request_id] = call
@@ -116,12 +119,12 @@ class EpisodeSession:
                 del self._open[request_id]
 
     def cancel(self, request_id: object) -> None:
-        """Cancel a call by the id of its request; call it on the event loop of the call."""
+        """Cancel a call by its request's id; call this method on the event loop of the call."""
         if isinstance(request_id, str | int) and (call := self._open.get(request_id)) is not None:
             call.cancel()
 
-    def run(self, env: HeldEnv) -> None:
-        """Play the episode with the client's calls; hand in what a client leaves behind."""
+    def run(self, env: GuardedEnv) -> None:
+        """Play the episode with the client's calls; submit the current state if it leaves."""
         self.episode_start.set_result(_EpisodeStart(env.observation, env.tools))
         while env.running and (call := self._next_call(env.episode)) is not None:
             self._current_call = call
@@ -133,11 +136,11 @@ class EpisodeSession:
             if env.running:
                 call.answer.set_result((self._observation, False))
 
-    def _next_call(self, episode: Episode) -> _Call | None:
+    def _next_call(self, episode: Episode) -> _PendingToolCall | None:
         """Wait for a call; None: the client has left.
 
         Raises:
-            ModelError, Stopped: It has left without any call, so that there is no result.
+            ModelError, Stopped: The client has left without any call, so the episode has no result.
         """
         while True:
             try:
@@ -151,7 +154,7 @@ class EpisodeSession:
                 return None
             if call is None:
                 if not episode.turns:
-                    raise Stopped
+                    raise EpisodeStop
                 self._leave_reason = "disconnected"
                 return None
             if call.answer.set_running_or_notify_cancel():
@@ -160,25 +163,25 @@ class EpisodeSession:
                 call.answer.set_result(CANCELLED)
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Say why the episode was handed in, if not by the client."""
+        """Return why the episode was submitted if the client did not submit it."""
         if self._leave_reason is None:
             return {}
         return {"ended_by": "client", "mcp": {"left": self._leave_reason}}
 
     def leave(self) -> None:
-        """Hand in the episode as it stands, after the calls that wait."""
+        """Submit the current state of the episode, after the waiting calls."""
         self._calls.put(None)
 
     def end(self, message: str, failed: bool) -> None:
-        """Answer the call that has ended the episode, and all after it."""
+        """Answer the call that has ended the episode, and all later calls."""
         with self._lock:
             self._final_answer = ALREADY_ENDED if not failed else message, failed
         if not self.episode_start.done():
-            self.episode_start.set_exception(Stopped())
+            self.episode_start.set_exception(EpisodeStop())
         if self._current_call is not None and not self._current_call.answer.done():
             text = message if failed else f"{self._observation.rstrip()}\n{message}".lstrip()
             self._current_call.answer.set_result((text, failed))
-        self._current_call, self._observation = None, ""  # a run may have many seats
+        self._current_call, self._observation = None, ""  # frees memory of many sessions
         while not self._calls.empty():
             call = self._calls.get()
             if call is not None and call.answer.set_running_or_notify_cancel():
@@ -186,15 +189,14 @@ class EpisodeSession:
 
 
 class EpisodeSessions:
-    """The clients of a run, as the factory of its agents.
+    """The client sessions of a run, as the factory of its agents.
 
     Args:
-        idle_seconds: Seconds without a call after which a client is taken to have left; None: no
-            limit.
-        show_score: Whether the answer to the last call tells the reward.
+        idle_seconds: Seconds without a call after which a client counts as gone; None: no limit.
+        show_score: Whether the answer to the last call contains the reward.
 
     Attributes:
-        announce: Called with each episode that begins, and its seat.
+        announce: Called with each started episode's session and the episode.
         leave_event: Set when all clients have left.
     """
 
@@ -206,11 +208,11 @@ class EpisodeSessions:
         self._sessions: dict[Key, EpisodeSession] = {}
 
     def session(self, task_id: str, epoch: int = 0) -> EpisodeSession:
-        """Return the seat of an episode, which may begin later."""
+        """Return the session of an episode, which may start later."""
         return self._sessions.setdefault((epoch, task_id, ()), EpisodeSession(self._idle_seconds))
 
     def find(self, secret: str) -> EpisodeSession | None:
-        """Find a seat by its secret, in a time that does not tell how much of it is right."""
+        """Find a session by its secret, in a time that reveals nothing about partial matches."""
         secret_bytes, match = secret.encode(), None
         for session in list(self._sessions.values()):
             if hmac.compare_digest(session.secret.encode(), secret_bytes):
@@ -221,8 +223,8 @@ class EpisodeSessions:
         """Make the agent of a first attempt."""
         return self.session(task.task_id)
 
-    def within(self, env: Surroundings, task: Task) -> EpisodeSession:
-        """Make the agent of an episode that has begun."""
+    def make_agent(self, env: AgentContext, task: Task) -> EpisodeSession:
+        """Make the agent of a started episode."""
         session = self.session(task.task_id, env.episode.epoch)
         if self.leave_event.is_set():
             session.leave()
@@ -230,7 +232,7 @@ class EpisodeSessions:
         return session
 
     def finish_episode(self, episode: Episode) -> None:
-        """Tell the client that its episode has ended, and is recorded."""
+        """Notify the client that its episode has ended and is recorded."""
         session = self._sessions.get(episode_key(episode))
         if session is None:
             return
@@ -242,12 +244,12 @@ class EpisodeSessions:
             session.end(f"{TURN_LIMIT if is_last_turn else ENDED}{score}", failed=False)
 
     def leave(self) -> None:
-        """Hand in all episodes as they stand, now and later."""
+        """Submit the current state of all episodes, now and later."""
         self.leave_event.set()
         for session in list(self._sessions.values()):
             session.leave()
 
     def close(self) -> None:
-        """Answer all calls that still wait: there will be no result."""
+        """Answer all waiting calls: their episodes will have no result."""
         for session in list(self._sessions.values()):
             session.end(FAILED, failed=True)

@@ -1,4 +1,4 @@
-"""A Ray cluster: this process's connection to it, and its nodes."""
+"""A Ray cluster: this process's connection, and the nodes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from intercode.spec import portable
 _PATIENCE = 10.0
 """Seconds in which a port must answer."""
 _TRIES = 3
-"""Attempts at connecting to a cluster that breaks off."""
+"""Attempts to connect to a cluster that aborts connections."""
 
 
 def refuse_passwords(options: Mapping[str, Any]) -> None:
-    """Keep passwords out of the cluster, whose object store and logs many can read.
+    """Keep passwords out of the cluster, whose object store and logs are widely readable.
 
     Raises:
-        UsageError: An option's URL has one.
+        UsageError: An option's URL has a password.
     """
     for name, value in options.items():
         if portable(value) != value:
@@ -34,13 +34,13 @@ def refuse_passwords(options: Mapping[str, Any]) -> None:
 
 
 def import_ray() -> Any:
-    """Import Ray, whose usage statistics stay off unless they were asked for.
+    """Import Ray, with its usage statistics off unless the user has enabled them.
 
     Raises:
-        UsageError: It is not installed.
+        UsageError: Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # avoids a warning
     try:
         import ray
     except ImportError:
@@ -50,7 +50,7 @@ def import_ray() -> Any:
 
 @contextmanager
 def cluster_connection(address: str | None = None) -> Iterator[Any]:
-    """Connect to a cluster, unless this process is connected; yield the package ``ray``."""
+    """Connect to a cluster unless this process is connected; yield the package ``ray``."""
     ray, was_connected = import_ray(), import_ray().is_initialized()
     if not was_connected:
         connect(address)
@@ -65,7 +65,7 @@ def connect(address: str | None = None) -> None:
     """Connect this process to a cluster; see `intercode_integrations.ray.Ray`.
 
     Raises:
-        UsageError: There is no such cluster.
+        UsageError: The cluster does not exist.
     """
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     options |= {"log_to_driver": False, "configure_logging": False, "logging_level": "error"}
@@ -82,13 +82,13 @@ def connect(address: str | None = None) -> None:
 
 
 def _connect_with_retries(attempt: Callable[[], object]) -> None:
-    """Connect, and again where the cluster breaks off.
+    """Connect, and retry if the cluster aborts the connection.
 
-    Ray's server forks a process for each client while its threads use gRPC, and at times that
-    process dies before it serves. Nothing has run for the client by then.
+    Ray's server forks a process for each client while its threads use gRPC; sometimes that process
+    dies before it serves. Nothing has run for the client at that point.
 
     Raises:
-        ConnectionAbortedError: The cluster broke off each time.
+        ConnectionAbortedError: The cluster aborted each attempt.
     """
     for _ in range(_TRIES - 1):
         with suppress(ConnectionAbortedError):
@@ -98,7 +98,7 @@ def _connect_with_retries(attempt: Callable[[], object]) -> None:
 
 
 def _check_address(target: str) -> None:
-    """Refuse an address at which no one listens; Ray would try for minutes."""
+    """Refuse an address without a listener, which Ray would try for minutes."""
     host, _, port = target.removeprefix("ray://").rpartition(":")
     if not (host and port.isdecimal()):
         return
@@ -111,26 +111,26 @@ def _check_address(target: str) -> None:
 def allocate_nodes(
     max_processes: int, cpus: float = 1.0, excluded_nodes: Collection[str] = ()
 ) -> Counter[str]:
-    """Return how many processes each living node gets: one for each reserved processor, in turn.
+    """Return the number of processes for each living node: one per reserved processor, round-robin.
 
     Args:
-        max_processes: The number of all of them, at the most.
-        cpus: The processors that each reserves.
-        excluded_nodes: Nodes that get none.
+        max_processes: The maximum number of processes.
+        cpus: The processors that each process reserves.
+        excluded_nodes: Nodes without processes.
     """
     capacities = {
         node["NodeID"]: int(node["Resources"].get("CPU", 0) / cpus)
         for node in import_ray().nodes()
         if node["Alive"] and node["NodeID"] not in excluded_nodes
     }
-    turns = sorted(
-        (turn, node) for node, slot_count in capacities.items() for turn in range(slot_count)
+    slots = sorted(
+        (slot, node) for node, slot_count in capacities.items() for slot in range(slot_count)
     )
-    return Counter(node for _, node in turns[:max_processes])
+    return Counter(node for _, node in slots[:max_processes])
 
 
 def node_affinity(node: str) -> Any:
-    """Return the strategy that places an actor on a node, and nowhere else."""
+    """Return the strategy that places an actor on exactly this node."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)

@@ -1,8 +1,9 @@
-"""The ledger of what a run's processes share: budget, pace of calls, calls at a time.
+"""Limits that a run's processes share: budget, rate limit of calls, concurrent calls.
 
-One actor keeps them, on the driver's machine; in every other process stand-ins ask it, and post
-what needs no answer along with the next question. What a process holds when it is lost is given
-back, and its calls count as paid: a call begins with a question, which brings its reservation.
+One actor, the ledger, keeps them on the driver's machine. In every other process, proxies ask the
+ledger, and attach posts that need no answer to the next request. The ledger releases what a lost
+process holds, and counts its calls as paid: every call starts with a request that carries its
+reservation.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 
 from intercode.evaluate.episode_loop import Semaphore
 from intercode.models.drain import Drain, current_drain
-from intercode.models.limits import Budget, Hold, RateLimit, Spending
+from intercode.models.limits import Budget, Hold, RateLimit, SpendingAmounts
 
 _MAX_POST_DELAY = 0.05
-"""Seconds after which posts are sent without a question."""
+"""Seconds after which posts are sent without a request."""
 
 
 @dataclass
@@ -27,54 +28,54 @@ class _ProcessState:
     """The reservations, the calls under way and the permits of one process."""
 
     reservations: Counter[tuple[int, float]] = field(default_factory=Counter)
-    start_time: Counter[float] = field(default_factory=Counter)
+    start_times: Counter[float] = field(default_factory=Counter)
     permits: int = 0
     lost: bool = False
 
 
 class SharedLedger:
-    """The actor. Each call waits in a thread of its own.
+    """The actor of the shared limits. Each call waits in its own thread.
 
     Args:
-        max_cost: US dollars that models may take.
-        max_tokens: Tokens that they may take.
-        prior_spending: What was spent before.
-        connections: Calls at a time.
+        max_cost: US dollars that models may cost.
+        max_tokens: Tokens that models may use.
+        prior_spending: The spending before this run.
+        connections: Concurrent calls.
     """
 
     def __init__(
         self,
         max_cost: float | None,
         max_tokens: int | None,
-        prior_spending: Spending,
+        prior_spending: SpendingAmounts,
         connections: int | None,
     ) -> None:
-        self._budget = Budget(max_cost, max_tokens, before=prior_spending)
-        self._pace = RateLimit()
+        self._budget = Budget(max_cost, max_tokens, previous_spending=prior_spending)
+        self._rate_limit = RateLimit()
         self._calls = Semaphore(connections)
         self._lock = threading.Lock()
         self._states: dict[str, _ProcessState] = {}
 
-    def tell(
-        self, process_name: str, posts: Sequence[tuple[Any, ...]], name: str = "", *arguments: Any
+    def handle(
+        self, process_name: str, posts: Sequence[tuple[Any, ...]], method: str = "", *arguments: Any
     ) -> Any:
-        """Do what a process has posted; then answer its question, if it has one.
+        """Apply the posts of a process; then answer its request, if any.
 
         Args:
             process_name: The process.
             posts: Names of methods that do not wait, with their arguments.
-            name: That of a method.
-            arguments: Its arguments.
+            method: The method of the request; empty: no request.
+            arguments: The arguments of the request.
         """
-        for post, *call_arguments in posts:
-            getattr(self, post)(process_name, *call_arguments)
-        return getattr(self, name)(process_name, *arguments) if name else None
+        for post_method, *call_arguments in posts:
+            getattr(self, post_method)(process_name, *call_arguments)
+        return getattr(self, method)(process_name, *arguments) if method else None
 
     def _process_state(self, process_name: str) -> _ProcessState:
         return self._states.setdefault(process_name, _ProcessState())
 
     def reserve(self, process_name: str, tokens: int, cost: float) -> None:
-        """Set a part of the budget aside: `Budget.reserve`."""
+        """Reserve a part of the budget; see `Budget.reserve`."""
         hold = self._budget.reserve(tokens, cost)
         with self._lock:
             if not self._process_state(process_name).lost:
@@ -90,7 +91,7 @@ class SharedLedger:
         account_name: str,
         costs: tuple[float, int],
     ) -> None:
-        """End a part that was set aside: count `costs` as ``spent`` or ``presumed``, or nothing."""
+        """End a reservation: add `costs` to ``spent``, to ``presumed``, or to neither."""
         with self._lock:
             if self._process_state(process_name).lost:
                 return  # all that it held has ended
@@ -99,40 +100,42 @@ class SharedLedger:
         self._budget._end(Hold(self._budget, tokens, cost), account, *costs)
 
     def acquire(self, process_name: str, tokens: int, ticket: int | None) -> tuple[float, int]:
-        """Wait until a call may start: `RateLimit.acquire`; return its ticket, too.
+        """Return a call's start time and ticket when it may start; see `RateLimit.acquire`.
 
         Args:
             process_name: The process.
             tokens: The estimated tokens of the call.
-            ticket: That of its first try; None: this is the first.
+            ticket: The ticket of its first attempt; None: this is the first.
         """
-        pace_ticket = self._pace.ticket() if ticket is None else ticket
-        start_time = self._pace.acquire(tokens, pace_ticket)
+        call_ticket = self._rate_limit.ticket() if ticket is None else ticket
+        start_time = self._rate_limit.acquire(tokens, call_ticket)
         with self._lock:
             if not self._process_state(process_name).lost:
-                self._process_state(process_name).start_time[start_time] += 1
-                return start_time, pace_ticket
-        self._pace.release(start_time, succeeded=False)
-        return start_time, pace_ticket
+                self._process_state(process_name).start_times[start_time] += 1
+                return start_time, call_ticket
+        self._rate_limit.release(start_time, succeeded=False)
+        return start_time, call_ticket
 
-    def release(self, process_name: str, start_time: float, unused: float, succeeded: bool) -> None:
-        """End a call: `RateLimit.release`."""
+    def release(
+        self, process_name: str, start_time: float, unused_tokens: float, succeeded: bool
+    ) -> None:
+        """End a call; see `RateLimit.release`."""
         if self._end_call(process_name, start_time):
-            self._pace.release(start_time, unused=unused, succeeded=succeeded)
+            self._rate_limit.release(start_time, unused_tokens=unused_tokens, succeeded=succeeded)
 
     def refuse(self, process_name: str, start_time: float, retry_after: float | None) -> None:
-        """End a call that was refused: `RateLimit.refuse`."""
+        """End a refused call; see `RateLimit.refuse`."""
         if self._end_call(process_name, start_time):
-            self._pace.refuse(retry_after)
+            self._rate_limit.refuse(retry_after)
 
     def _end_call(self, process_name: str, start_time: float) -> bool:
         with self._lock:
             state = self._process_state(process_name)
-            _decrement(state.start_time, start_time)
+            _decrement(state.start_times, start_time)
             return not state.lost
 
     def enter(self, process_name: str) -> float:
-        """Wait for one of the calls at a time; return the seconds."""
+        """Wait for a call slot; return the seconds of the wait."""
         wait_seconds = self._calls.__enter__()
         with self._lock:
             if not self._process_state(process_name).lost:
@@ -142,15 +145,15 @@ class SharedLedger:
         return wait_seconds
 
     def leave(self, process_name: str) -> None:
-        """Give it back."""
+        """Release a call slot."""
         with self._lock:
             if self._process_state(process_name).lost:
                 return
             self._process_state(process_name).permits -= 1
         self._calls.__exit__(None, None, None)
 
-    def lost(self, process_name: str) -> None:
-        """Give back what a process holds that was lost. Its calls may have been charged."""
+    def release_process(self, process_name: str) -> None:
+        """Release everything that a lost process holds. Its calls may have been charged."""
         with self._lock:
             state = self._process_state(process_name)
             if state.lost:
@@ -158,25 +161,25 @@ class SharedLedger:
             state.lost = True
         for tokens, cost in state.reservations.elements():
             Hold(self._budget, tokens, cost).presume()
-        for start_time in state.start_time.elements():
-            self._pace.release(start_time, succeeded=False)
+        for start_time in state.start_times.elements():
+            self._rate_limit.release(start_time, succeeded=False)
         for _ in range(state.permits):
             self._calls.__exit__(None, None, None)
 
-    def read_spending(self) -> tuple[Spending, Spending]:
-        """Return what was spent, and what was presumed."""
-        return self._budget.spent, self._budget.presumed
+    def read_spending(self) -> tuple[SpendingAmounts, SpendingAmounts]:
+        """Return the actual and the presumed spending."""
+        return self._budget.spent, self._budget.reserved_amounts
 
 
 def _decrement(counter: Counter[Any], key: Any) -> None:
-    """Count one less, and keep no zeros: a run may have millions of calls."""
+    """Count one less, and remove zeros: a run may have millions of calls."""
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
 
 
 class Outbox:
-    """The way from a process to the ledger.
+    """The connection from a process to the ledger.
 
     Args:
         ledger: The actor.
@@ -188,21 +191,23 @@ class Outbox:
         self._lock = threading.Lock()
         self._posts: list[tuple[Any, ...]] = []
 
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the ledger; what it raises is raised as it is."""
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the ledger; its exceptions are raised unchanged."""
         import ray
 
         try:
             return ray.get(
-                self._ledger.tell.remote(self._process_name, self._take_posts(), name, *arguments)
+                self._ledger.handle.remote(
+                    self._process_name, self._take_posts(), method, *arguments
+                )
             )
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
 
-    def post(self, name: str, *arguments: Any) -> None:
-        """Call one that does not wait, soon."""
+    def post(self, method: str, *arguments: Any) -> None:
+        """Queue a call of a method that does not wait."""
         with self._lock:
-            self._posts.append((name, *arguments))
+            self._posts.append((method, *arguments))
             is_first = len(self._posts) == 1
         if is_first:
             timer = threading.Timer(_MAX_POST_DELAY, self.flush)
@@ -210,9 +215,9 @@ class Outbox:
             timer.start()
 
     def flush(self) -> None:
-        """Send what was posted."""
+        """Send the queued calls."""
         if posts := self._take_posts():
-            self._ledger.tell.remote(self._process_name, posts)
+            self._ledger.handle.remote(self._process_name, posts)
 
     def _take_posts(self) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -221,10 +226,10 @@ class Outbox:
 
 
 class SharedBudget(Budget):
-    """The budget, in another process than the ledger's.
+    """The budget outside the ledger's process.
 
     Args:
-        outbox: To the ledger.
+        outbox: The connection to the ledger.
         max_cost: As in the ledger.
         max_tokens: As in the ledger.
     """
@@ -237,32 +242,32 @@ class SharedBudget(Budget):
         """See `Budget.reserve`."""
         if self.max_cost is not None or self.max_tokens is not None:
             self._outbox.ask("reserve", tokens, cost)
-        else:  # nothing to wait for
+        else:  # without limits no answer is needed
             self._outbox.post("reserve", tokens, cost)
         return Hold(self, tokens, cost)
 
-    def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
-        name = "" if to is None else "presumed" if to is self.presumed else "spent"
-        self._outbox.post("end", hold.tokens, hold.cost, name, (cost, tokens))
+    def _end(self, hold: Hold, to: SpendingAmounts | None, cost: float, tokens: int) -> None:
+        account_name = "" if to is None else "presumed" if to is self.reserved_amounts else "spent"
+        self._outbox.post("end", hold.tokens, hold.cost, account_name, (cost, tokens))
 
 
-class _Call(threading.local):
-    """The call that a thread makes, with all of its tries."""
+class _LedgerCall(threading.local):
+    """The current call of a thread, with all its attempts."""
 
     ticket: int | None = None
-    """The one that this process gave it."""
+    """Ticket that this process gave the call."""
     ledger_ticket: int | None = None
-    """The ticket of the call in the ledger."""
+    """Ticket of the call in the ledger."""
     start_time = 0.0
 
 
-class SharedPace(RateLimit):
-    """The pace of calls, in another process than the ledger's; a thread makes one at a time."""
+class SharedRateLimit(RateLimit):
+    """The rate limit outside the ledger's process; a thread makes one call at a time."""
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
         self._outbox = outbox
-        self._thread_call = _Call()
+        self._thread_call = _LedgerCall()
 
     def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
         """See `RateLimit.acquire`."""
@@ -273,18 +278,20 @@ class SharedPace(RateLimit):
         call.ticket = ticket
         return call.start_time
 
-    def release(self, started: float, *, unused: float = 0, succeeded: bool = True) -> None:
+    def release(
+        self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
+    ) -> None:
         """See `RateLimit.release`."""
-        self._outbox.post("release", started, unused, succeeded)
+        self._outbox.post("release", start_time, unused_tokens, succeeded)
 
     def refuse(self, retry_after: float | None) -> None:
         """See `RateLimit.refuse`."""
         self._outbox.post("refuse", self._thread_call.start_time, retry_after)
-        self._outbox.flush()  # others are about to ask
+        self._outbox.flush()  # other calls are about to ask
 
 
 class SharedCalls(Semaphore):
-    """The calls at a time, in another process than the ledger's."""
+    """The limit of concurrent calls outside the ledger's process."""
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
@@ -297,4 +304,4 @@ class SharedCalls(Semaphore):
 
     def __exit__(self, *exception: object) -> None:
         self._outbox.post("leave")
-        self._outbox.flush()  # others wait for it
+        self._outbox.flush()  # other calls wait for the slot

@@ -1,8 +1,9 @@
-"""Vectors whose environments are on a cluster: what ``make_vec(…, backend="ray")`` makes.
+"""Vectors with environments on a cluster, made by ``make_vec(…, backend="ray")``.
 
-`ThreadVectorEnv` steps stand-ins here, each of which passes its calls on to an environment in a
-process of the cluster. A fork stays on the machine of its origin, since a saved state cannot leave
-it: the stand-in that gets it moves there, and goes home at its next reset.
+`ThreadVectorEnv` steps local proxies, each of which forwards its calls to an environment in a
+process of the cluster. A fork stays on the machine of its origin, because a saved state cannot
+leave it. The proxy of a fork moves to that machine, and returns to its own process at its next
+reset.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from intercode.envs.remote import StandIn
-from intercode.envs.snapshots import EpisodeSnapshot, How
+from intercode.envs.remote import ProxyEnv
+from intercode.envs.snapshots import EpisodeSnapshot, ForkMode
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import (
     EnvironmentStateError,
@@ -41,9 +42,9 @@ from intercode_integrations.serve.client import rebuild_error
 log = logging.getLogger(__name__)
 
 WAIT_NOTICE_SECONDS = 30.0
-"""Seconds after which it is said what is waited for."""
+"""Seconds without free processors after which a warning is logged."""
 _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools", "prompt")
-"""Attributes that all environments of a vector have alike."""
+"""Attributes that are equal in all environments of a vector."""
 
 
 class EnvironmentActor:
@@ -51,7 +52,7 @@ class EnvironmentActor:
 
     Args:
         env: As in `intercode.project.create`.
-        wrappers: Each is called with an environment.
+        wrappers: Functions that are each applied to an environment.
         options: As in `create`.
     """
 
@@ -62,10 +63,10 @@ class EnvironmentActor:
         self._wrappers = wrappers
         self._envs: dict[int, Any] = {}
         self._snapshots: dict[int, EpisodeSnapshot] = {}
-        self._numbers = itertools.count()
+        self._handle_numbers = itertools.count()
 
     def check(self) -> Any:
-        """Find out whether this machine permits sandboxes."""
+        """Check whether this machine permits sandboxes."""
         return _capture_error(self._check)
 
     def _check(self) -> None:
@@ -82,59 +83,59 @@ class EnvironmentActor:
         env: Any = create(self._env, **self._options)
         for wrap in self._wrappers:
             env = wrap(env)
-        number = next(self._numbers)
-        self._envs[number] = env
-        return number
+        env_number = next(self._handle_numbers)
+        self._envs[env_number] = env
+        return env_number
 
-    def call(self, number: int, name: str, *args: Any, **keywords: Any) -> Any:
+    def call(self, env_number: int, name: str, *args: Any, **keywords: Any) -> Any:
         """Call a method of an environment, or return an attribute."""
 
         def call() -> Any:
-            attribute = self._envs[number].get_wrapper_attr(name)
+            attribute = self._envs[env_number].get_wrapper_attr(name)
             return attribute(*args, **keywords) if callable(attribute) else attribute
 
         return _capture_error(call)
 
-    def save(self, number: int, mode: How, lossy: bool) -> Any:
+    def save(self, env_number: int, mode: ForkMode, lossy: bool) -> Any:
         """Take a snapshot; return its number."""
         return _capture_error(
-            lambda: self._keep(self._envs[number].unwrapped.snapshot(mode, lossy))
+            lambda: self._keep(self._envs[env_number].unwrapped.snapshot(mode, lossy))
         )
 
-    def single_fork(self, snapshot: int) -> Any:
-        """Return the number of a snapshot for a single fork: see `EpisodeSnapshot.of_one`."""
-        return _capture_error(lambda: self._keep(self._snapshots[snapshot].reserve_fork()))
+    def single_fork(self, snapshot_number: int) -> Any:
+        """Return a snapshot's number for one fork; see `EpisodeSnapshot.reserve_fork`."""
+        return _capture_error(lambda: self._keep(self._snapshots[snapshot_number].reserve_fork()))
 
     def _keep(self, snapshot: EpisodeSnapshot) -> int:
-        number = next(self._numbers)
-        self._snapshots[number] = snapshot
-        return number
+        snapshot_number = next(self._handle_numbers)
+        self._snapshots[snapshot_number] = snapshot
+        return snapshot_number
 
-    def restore(self, number: int, snapshot: int) -> Any:
-        """Begin a fork in an environment."""
+    def restore(self, env_number: int, snapshot_number: int) -> Any:
+        """Start a fork in an environment."""
         return _capture_error(
-            lambda: self._envs[number].unwrapped.restore(self._snapshots[snapshot])
+            lambda: self._envs[env_number].unwrapped.restore(self._snapshots[snapshot_number])
         )
 
-    def forget(self, snapshot: int) -> None:
+    def forget(self, snapshot_number: int) -> None:
         """Free a snapshot."""
-        if (saved_snapshot := self._snapshots.pop(snapshot, None)) is not None:
+        if (saved_snapshot := self._snapshots.pop(snapshot_number, None)) is not None:
             saved_snapshot.close()
 
-    def close_env(self, number: int) -> None:
+    def close_env(self, env_number: int) -> None:
         """Close an environment."""
-        if (env := self._envs.pop(number, None)) is not None:
+        if (env := self._envs.pop(env_number, None)) is not None:
             env.close()
 
     def close(self) -> None:
-        """Close all."""
-        for number in list(self._envs):
-            self.close_env(number)
+        """Close all environments."""
+        for env_number in list(self._envs):
+            self.close_env(env_number)
 
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """An error, told by its class's name and its message: it may not be one that is pickled."""
+    """An error as its class name and message: the exception itself may not be picklable."""
 
     name: str
     message: str
@@ -148,19 +149,19 @@ def _capture_error(work: Callable[[], Any]) -> Any:
 
 
 def _sandbox_failure(call: Any) -> SandboxError | None:
-    """Return what keeps a machine from having sandboxes, if anything does."""
+    """Return the error that keeps a machine from running sandboxes; None if there is none."""
     try:
-        _answer(call)
+        _await_answer(call)
     except (SandboxUnavailableError, SandboxClosedError) as error:
         return error
     return None
 
 
-def _answer(call: Any) -> Any:
-    """Wait for an actor's answer, and raise what was told.
+def _await_answer(call: Any) -> Any:
+    """Wait for an actor's answer, and raise the error that it reports.
 
     Raises:
-        SandboxClosedError: Its process was lost.
+        SandboxClosedError: The actor's process was lost.
     """
     ray = import_ray()
     try:
@@ -178,11 +179,11 @@ def _answer(call: Any) -> Any:
 
 
 class EnvironmentActors:
-    """The processes of a vector; lost ones are replaced when an environment needs one.
+    """The processes of a vector; a lost process is replaced when an environment needs one.
 
     Args:
         count: The number of environments.
-        arguments: Those of `EnvironmentActor`.
+        arguments: The arguments of `EnvironmentActor`.
 
     Raises:
         SandboxUnavailableError: No node permits sandboxes.
@@ -233,21 +234,21 @@ class EnvironmentActors:
         )
 
     def next_actor(self) -> Any:
-        """Return the process for another environment: each in turn."""
+        """Return the process for another environment, in rotation."""
         with self._lock:
             if not self._actors:
                 self._open()
             return self._actors[next(self._turn_counter) % len(self._actors)]
 
     def lose(self, actor: Any) -> None:
-        """Use a process no more."""
+        """Stop using a process."""
         with self._lock:
             if actor in self._actors:
                 self._actors.remove(actor)
                 import_ray().kill(actor)
 
     def leave(self) -> None:
-        """Say that an environment is closed; the last one closes all."""
+        """Count a closed environment; the last one ends all processes."""
         with self._lock:
             self._users -= 1
             if self._users or not (ray := import_ray()).is_initialized():
@@ -260,14 +261,14 @@ class EnvironmentActors:
 
 
 class RemoteSnapshot:
-    """A snapshot in a process of the cluster: see `EpisodeSnapshot`."""
+    """A snapshot in a process of the cluster; see `EpisodeSnapshot`."""
 
     def __init__(self, actor: Any, number: int) -> None:
         self.actor, self.number = actor, number
 
     def reserve_fork(self) -> RemoteSnapshot:
-        """See `EpisodeSnapshot.of_one`."""
-        return RemoteSnapshot(self.actor, _answer(self.actor.single_fork.remote(self.number)))
+        """Reserve the snapshot for a single fork; see `EpisodeSnapshot.reserve_fork`."""
+        return RemoteSnapshot(self.actor, _await_answer(self.actor.single_fork.remote(self.number)))
 
     def close(self) -> None:
         """Free the snapshot. Idempotent."""
@@ -280,12 +281,12 @@ class RemoteSnapshot:
         self.close()
 
 
-class ClusterEnv(StandIn):
-    """The stand-in of one environment.
+class ClusterEnv(ProxyEnv):
+    """The local proxy of an environment on the cluster.
 
     Args:
         actors: The vector's processes.
-        template: An environment of the same arguments, of which nothing is started.
+        template: An environment with the same arguments, never started.
     """
 
     def __init__(self, actors: EnvironmentActors, template: Any) -> None:
@@ -310,18 +311,18 @@ class ClusterEnv(StandIn):
 
     @property
     def episode(self) -> Any:
-        """The episode, as it is there now."""
+        """Current episode of the environment on the cluster."""
         return self._call("episode")
 
     def select_task(self, options: Mapping[str, Any]) -> Any:
-        """See `InterCodeEnv.named`."""
+        """See `InterCodeEnv.select_task`."""
         return self._template.unwrapped.select_task(options)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode, at home."""
-        self._go_home()
+        """Start an episode in the proxy's own process."""
+        self._close_fork()
         if self._home_slot is None:
             self._home_slot = self._make_env(self._actors.next_actor())
         return self._reset_result(self._call("reset", seed=seed, options=options))
@@ -331,28 +332,30 @@ class ClusterEnv(StandIn):
         result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
         return result
 
-    def snapshot(self, how: How = "auto", lossy: bool = False) -> RemoteSnapshot:
-        """See `InterCodeEnv.snapshot`; it is restored in stand-ins of this vector only."""
-        actor, number = self._current_slot()
-        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, number, how, lossy))
+    def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> RemoteSnapshot:
+        """See `InterCodeEnv.snapshot`; only proxies of this vector can restore the snapshot."""
+        actor, env_number = self._current_slot()
+        return RemoteSnapshot(actor, self._call_actor(actor, actor.save, env_number, mode, lossy))
 
     def restore(self, snapshot: RemoteSnapshot) -> tuple[str, dict[str, Any]]:
-        """Begin a fork, on the machine where its origin is."""
+        """Start a fork, on the machine of its origin."""
         actor = snapshot.actor
         if self._home_slot is not None and self._home_slot[0] is actor:
-            self._go_home()
+            self._close_fork()
         elif self._fork_slot is None or self._fork_slot[0] is not actor:
-            self._go_home()
+            self._close_fork()
             self._fork_slot = self._make_env(actor)
-        number = self._current_slot()[1]
-        return self._reset_result(self._call_actor(actor, actor.restore, number, snapshot.number))
+        env_number = self._current_slot()[1]
+        return self._reset_result(
+            self._call_actor(actor, actor.restore, env_number, snapshot.number)
+        )
 
-    def _go_home(self) -> None:
-        """Leave the environment that a fork was in."""
+    def _close_fork(self) -> None:
+        """Close the environment of a fork in another process."""
         if self._fork_slot is not None:
-            actor, number = self._fork_slot
+            actor, env_number = self._fork_slot
             self._fork_slot = None
-            actor.close_env.remote(number)
+            actor.close_env.remote(env_number)
 
     def _make_env(self, actor: Any) -> tuple[Any, int]:
         return actor, self._call_actor(actor, actor.make)
@@ -363,14 +366,14 @@ class ClusterEnv(StandIn):
         return slot
 
     def _call(self, name: str, *args: Any, **keywords: Any) -> Any:
-        actor, number = self._current_slot()
-        return self._call_actor(actor, actor.call, number, name, *args, **keywords)
+        actor, env_number = self._current_slot()
+        return self._call_actor(actor, actor.call, env_number, name, *args, **keywords)
 
     def _call_actor(self, actor: Any, method: Any, *args: Any, **keywords: Any) -> Any:
         try:
-            return _answer(method.remote(*args, **keywords))
+            return _await_answer(method.remote(*args, **keywords))
         except SandboxClosedError as error:
-            if error.__cause__ is not None:  # the process, and not a sandbox in it
+            if error.__cause__ is not None:  # a cause exists if the process was lost, not a sandbox
                 self._actors.lose(actor)
                 self._home_slot = (
                     None if self._home_slot and self._home_slot[0] is actor else self._home_slot
@@ -392,7 +395,7 @@ class ClusterEnv(StandIn):
             self._actors.leave()
 
     def fork(self, *args: Any, **keywords: Any) -> NoReturn:
-        """Refuse: a vector's forks are in the vector.
+        """Refuse: a vector's forks stay within the vector.
 
         Raises:
             EnvironmentStateError: Always.

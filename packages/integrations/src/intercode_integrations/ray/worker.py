@@ -1,4 +1,4 @@
-"""A station: a process on a machine of the cluster, with warm environments for batches of jobs."""
+"""Ray workers: processes on the cluster's machines, with warm environments for batches of jobs."""
 
 from __future__ import annotations
 
@@ -15,57 +15,67 @@ from typing import TYPE_CHECKING, Any
 from intercode.episode import Episode
 from intercode.errors import InterCodeError
 from intercode.evaluate.agent_setup import actors
-from intercode.evaluate.episode_loop import Semaphore, Shared, Stopped, default_sandboxes
-from intercode.evaluate.executor import Work
+from intercode.evaluate.episode_loop import (
+    EpisodeStop,
+    Semaphore,
+    SharedResources,
+    default_sandboxes,
+)
+from intercode.evaluate.executor import PreparedRun
 from intercode.evaluate.manifest import package_versions
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.run_setup import Plan, setting
+from intercode.evaluate.run_setup import Plan, resolve_setting
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.models.drain import run_drain
 from intercode.project import admit, admit_protocol
 from intercode.redaction import Redactor
-from intercode_integrations.ray.shared_limits import Outbox, SharedBudget, SharedCalls, SharedPace
+from intercode_integrations.ray.shared_limits import (
+    Outbox,
+    SharedBudget,
+    SharedCalls,
+    SharedRateLimit,
+)
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.cache import ImageCache
-from intercode_sandbox.images.resolve import carried
+from intercode_sandbox.images.resolve import register_digest
 from intercode_sandbox.images.transfer import import_image
 
 if TYPE_CHECKING:
-    from intercode.evaluate.agent_setup import Actors
-    from intercode.evaluate.run_setup import Setting
+    from intercode.evaluate.agent_setup import PreparedAgent
+    from intercode.evaluate.run_setup import EnvironmentSetting
 
 ErrorText = tuple[str, str]
-"""The name of an error's class, and its message: errors are not pickled, as theirs may not be."""
+"""Class name and message of an error: errors of other packages may not be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The instructions that all stations of a run have in common."""
+    """The instructions that all workers of a run share."""
 
     plan: Plan
     facts: Mapping[str, Any]
-    """The facts of the environment at the driver."""
+    """Facts of the environment at the driver."""
     image_digests: Mapping[str, str]
-    """Image → digest, of those that can be shipped."""
+    """Image → digest, for images that can be shipped."""
     folder: str
-    """The driver's working directory, from which relative paths start if it is there."""
+    """Working directory of the driver, the base of relative paths if it exists here."""
     hidden_folders: tuple[str, ...]
     """Folders that no sandbox may see."""
     versions: Mapping[str, str] = field(default_factory=package_versions)
     env_location: str = ""
-    """The place of the environment's class, ``file.py:Class``, if it is not a package's."""
+    """Location of the environment's class, ``file.py:Class``, unless a package has it."""
     ledger: Any = None
-    """The actor that keeps what all share, if a model is asked."""
+    """Actor with the shared limits, if the run uses a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenResult:
-    """How a station was opened."""
+    """The result of opening a worker."""
 
     missing_images: tuple[str, ...] = ()
-    """Images that have to be shipped first."""
+    """Images that the driver must ship first."""
     refusal: str = ""
-    """The reason for which this machine cannot take part."""
+    """Reason why this machine cannot take part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +83,15 @@ class BatchResult:
     """The result of a batch."""
 
     episodes: list[Episode]
-    """Of its first jobs, without secrets."""
+    """Episodes of its first jobs, without secrets."""
     seconds: float = 0.0
-    """The time that they took here, all together."""
+    """Total seconds of these episodes on the worker."""
     error: ErrorText | None = None
-    """The error that every other episode would meet, too."""
+    """Error that every other episode would also meet."""
 
 
 class RayWorker:
-    """The actor. `play` may be called from as many threads as it is to have environments.
+    """The actor of a Ray worker, with one environment for each thread that calls `play`.
 
     Args:
         name: Its name, for the ledger.
@@ -94,17 +104,21 @@ class RayWorker:
         self._draining = False
         self._exit_stack = ExitStack()
         self._drain = self._exit_stack.enter_context(run_drain())
-        self._actors: Actors | None = None
-        self._setting: Setting | None = None
+        self._actors: PreparedAgent | None = None
+        self._setting: EnvironmentSetting | None = None
         self._outbox: Outbox | None = None
         self._orders: Orders
 
     def open(self, assignment: Assignment, images: Mapping[str, Any]) -> OpenResult:
-        """Prepare for a run, on this machine.
+        """Prepare this machine for a run.
 
         Args:
             assignment: The run.
-            images: Image that was missing here → its file, in the object store.
+            images: Name of an image that was missing on this machine → its file, in the object
+                store.
+
+        Returns:
+            The images that are still missing, or the reason of a refusal, if any.
         """
         run_assignment = assignment
         if (versions := package_versions()).get("code") != run_assignment.versions.get("code"):
@@ -134,46 +148,50 @@ class RayWorker:
             for name in missing_images:
                 _import_image(images[name], cache)
             for name, digest in run_assignment.image_digests.items():
-                carried(name, digest)
+                register_digest(name, digest)
             self._prepare(run_assignment)
         except InterCodeError as error:
             return OpenResult(refusal=Redactor().text(str(error)))
         return OpenResult(
-            refusal=_difference(run_assignment.facts, self._setting.facts if self._setting else {})
+            refusal=_describe_differences(
+                run_assignment.facts, self._setting.facts if self._setting else {}
+            )
         )
 
     def _prepare(self, assignment: Assignment) -> None:
         spec = assignment.plan.spec
-        budget = pace = None
+        budget = rate_limit = None
         if assignment.ledger is not None:
             self._outbox = outbox = Outbox(assignment.ledger, self._name)
             budget = SharedBudget(outbox, spec.model.max_cost, spec.model.max_tokens)
-            pace = SharedPace(outbox)
-        self._actors = actors(spec, budget, pace)
+            rate_limit = SharedRateLimit(outbox)
+        self._actors = actors(spec, budget, rate_limit)
         self._actors.start()
-        self._setting = setting(
+        self._setting = resolve_setting(
             assignment.plan,
             Progress(),
             required_options=self._actors.required_options,
             budget=budget,
         )
         self._setting.make().close()
-        getattr(self._setting.provider, "facts", dict)()  # asks whether this machine permits them
+        getattr(self._setting.provider, "facts", dict)()  # raises without permission for sandboxes
         run_options = spec.how
         calls = (
             SharedCalls(self._outbox)
             if self._outbox and run_options.max_connections
             else Semaphore()
         )
-        shared_limits = Shared(calls, Semaphore(run_options.max_sandboxes or default_sandboxes()))
-        self._orders = Work(assignment.plan, self._actors, self._setting, Progress()).orders(
+        shared_limits = SharedResources(
+            calls, Semaphore(run_options.max_sandboxes or default_sandboxes())
+        )
+        self._orders = PreparedRun(assignment.plan, self._actors, self._setting, Progress()).orders(
             shared_limits
         )
         self._tasks = {task.task_id: task for task in assignment.plan.tasks}
         self._redactor = Redactor()
 
     def play(self, keys: Sequence[tuple[int, str]]) -> BatchResult:
-        """Run jobs, by epoch and task, one after the other, in a warm environment."""
+        """Run jobs, given by epoch and task, one after the other in a warm environment."""
         with self._lock:
             worker = self._idle_workers.pop() if self._idle_workers else Worker(self._orders)
         episodes: list[Episode] = []
@@ -184,21 +202,21 @@ class RayWorker:
                     break
                 episode = worker.run(Job(epoch, self._tasks[task_id]))
                 episodes.append(self._redactor.episode(episode))
-        except Stopped:
+        except EpisodeStop:
             pass
         except Exception as error:  # noqa: BLE001 - handed to the driver, raised there
             worker.close()
-            text = self._redactor.text(str(error))
-            return BatchResult(episodes, error=(type(error).__name__, text))
+            message = self._redactor.text(str(error))
+            return BatchResult(episodes, error=(type(error).__name__, message))
         finally:
-            if self._outbox is not None:  # what was spent for these is known when they are
+            if self._outbox is not None:  # costs must be known when their episodes are
                 self._outbox.flush()
         with self._lock:
             self._idle_workers.append(worker)
         return BatchResult(episodes, time.monotonic() - start_time)
 
     def drain(self) -> None:
-        """Begin no more jobs, and repeat no call of a model."""
+        """Start no more jobs, and retry no model call."""
         self._draining = True
         self._drain.interrupt()
 
@@ -217,7 +235,7 @@ class RayWorker:
 
 
 def _import_image(image_ref: Any, cache: ImageCache) -> None:
-    """Put an image that was shipped into the cache; its files' digest is checked."""
+    """Import a shipped image into the cache, with validation of its files' digest."""
     import ray
 
     with TemporaryDirectory() as folder:
@@ -226,8 +244,8 @@ def _import_image(image_ref: Any, cache: ImageCache) -> None:
         import_image(file, (), cache, lambda text: None)
 
 
-def _difference(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
-    """Say in what this machine's environment is another than the driver's; empty if it is not."""
+def _describe_differences(driver_facts: Mapping[str, Any], local_facts: Mapping[str, Any]) -> str:
+    """Return the differences between this machine's environment and the driver's; empty if none."""
     names = sorted(
         n for n in {*driver_facts, *local_facts} if driver_facts.get(n) != local_facts.get(n)
     )

@@ -1,8 +1,8 @@
-"""Serving environments over the network, and playing in those of a server.
+"""A server of environments, and its clients.
 
-The wire is OpenEnv's: JSON messages over a WebSocket, a session with an environment of its own for
-each connection.
+The protocol is OpenEnv's: JSON messages over a WebSocket. Each connection has a session with its
+own environment.
 """
 
 TOKEN = "INTERCODE_SERVE_TOKEN"
-"""The variable of the environment that may have a server's token: its own, or its clients'."""
+"""Environment variable with a server's token, for the server and for its clients."""

@@ -19,7 +19,7 @@ from intercode_sandbox.suggestions import hint_text
 from intercode_sandbox.units import MIB
 
 ALL_TASKS = "all"
-"""The split of all tasks, where tasks name none: clients of OpenEnv name one always."""
+"""The split of all tasks if tasks name none: OpenEnv's clients always name a split."""
 
 
 class EnvironmentEntry:
@@ -27,10 +27,10 @@ class EnvironmentEntry:
 
     Args:
         address: Its registered name, or the folder of a benchmark.
-        max_message: Bytes of a client's message, which clients are told.
+        max_message: Bytes of a client's message, which clients learn from the metadata.
 
     Raises:
-        UsageError: There is no such environment, or it cannot be offered.
+        UsageError: The environment does not exist, or cannot be served.
         TaskError: It has no tasks.
     """
 
@@ -46,41 +46,41 @@ class EnvironmentEntry:
         else:
             self._split = None
         self.name = re.sub(r"[^\w.:-]+", "-", name)
-        """The name in addresses."""
+        """Name in addresses."""
         self._sets: dict[str | None, Dataset] = {}
         env = create(address, **self._options).unwrapped
         if not isinstance(env, InterCodeEnv):
             raise UsageError(f"{address}: only environments of InterCode's own can be served")
         self._kind, self.env = type(env), env
-        """One that never begins an episode, for its traits."""
+        """Environment that never starts an episode, for its traits."""
         self._project_options = project_options
         if (
             "cache_gold" in list_constructor_options(self._kind)
             and project_options.get("cache_gold", True) is True
         ):
-            self._options["cache_gold"] = GoldCache()  # one for all sessions
+            self._options["cache_gold"] = GoldCache()  # shared by all sessions
         self.tasks(None)
 
     def make(self, split: str | None) -> InterCodeEnv[Any]:
         """Make an environment for a client.
 
         Raises:
-            TaskError: There is no such split.
+            TaskError: The split does not exist.
         """
         env = create(self._address, data=self.tasks(split), **self._options).unwrapped
-        assert isinstance(env, InterCodeEnv)  # as in the constructor
+        assert isinstance(env, InterCodeEnv)  # checked by the constructor
         return env
 
     @cached_property
     def splits(self) -> list[str]:
-        """The splits of its tasks."""
+        """Splits of its tasks."""
         return datasets.splits(self._data) or [ALL_TASKS]
 
     def tasks(self, split: str | None) -> Dataset:
-        """Load the tasks of a split that can be tried; None: those of its default.
+        """Load the supported tasks of a split; None: of its default split.
 
         Raises:
-            TaskError: There is no such split.
+            TaskError: The split does not exist.
         """
         if split is not None and split not in self.splits:
             raise TaskError(f"there is no split {split!r}{hint_text(split, self.splits)}")
@@ -88,13 +88,13 @@ class EnvironmentEntry:
             split = self._split
         if split not in self._sets:
             dataset = datasets.load(self._data, split)
-            self._sets[split], _ = self._kind.narrowed(dataset, self._project_options)
+            self._sets[split], _ = self._kind.filter_tasks(dataset, self._project_options)
         return self._sets[split]
 
     def task_facts(
         self, split: str | None, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
-        """Tell of tasks what an agent is told."""
+        """Return the facts of tasks that agents may see."""
         dataset = self.tasks(split)
         return [
             {
@@ -107,7 +107,7 @@ class EnvironmentEntry:
         ]
 
     def metadata(self) -> dict[str, Any]:
-        """Describe it, as OpenEnv's clients and ours read it."""
+        """Return the metadata of the environment, for OpenEnv's and InterCode's clients."""
         env = self.env
         return {
             "name": self.name,
@@ -125,24 +125,29 @@ class EnvironmentEntry:
         }
 
     def schema(self) -> dict[str, Any]:
-        """Describe actions, observations and states by JSON schemas."""
+        """Return JSON schemas of actions, observations and states."""
         action = {"type": "string", "description": self.env.traits.parameter_description}
-        text, number = {"type": "string"}, {"type": "integer"}
+        string_schema, integer_schema = {"type": "string"}, {"type": "integer"}
         return {
-            # "Action" means to verifiers that tools are to be listed by MCP.
+            # verifiers interprets "Action" as a request to list tools by MCP.
             "action": _object("TextAction", action=action),
             "observation": _object(
-                "Observation", text=text, truncated={"type": "boolean"}, info={"type": "object"}
+                "Observation",
+                text=string_schema,
+                truncated={"type": "boolean"},
+                info={"type": "object"},
             ),
-            "state": _object("State", episode_id=text, step_count=number, task_id=text),
+            "state": _object(
+                "State", episode_id=string_schema, step_count=integer_schema, task_id=string_schema
+            ),
         }
 
 
 def index_entries(entries: Iterable[EnvironmentEntry]) -> dict[str, EnvironmentEntry]:
-    """Return environments by their names.
+    """Index environments by their names.
 
     Raises:
-        UsageError: Two have the same name.
+        UsageError: Two environments have the same name.
     """
     entries_by_name: dict[str, EnvironmentEntry] = {}
     for entry in entries:

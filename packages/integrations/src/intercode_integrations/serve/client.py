@@ -1,7 +1,8 @@
-"""Playing in the environments of a server, as if they were in this process.
+"""Clients of a server's environments, with the interface of local environments.
 
-`connect` makes an environment of an address, `connect_vec` a vector of one or several. What they
-return and raise is what the environment itself does, as the server's messages have all of it.
+`connect` makes an environment for an address, `connect_vec` a vector for one or several addresses.
+Their results and errors equal the environment's own, because the server's messages carry all of
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 import intercode.errors as errors
 from intercode.envs.episode_state import SHOWN
-from intercode.envs.remote import Elsewhere, Reply
+from intercode.envs.remote import RemoteEnvironment, RemoteReply
 from intercode.envs.traits import find_traits, language_traits
 from intercode.episode import ENDED, exact, plain
 from intercode.errors import (
@@ -45,20 +46,20 @@ if TYPE_CHECKING:
     from intercode.envs.vector import ThreadVectorEnv
 
 PATIENCE = 60.0
-"""Seconds for what a server has at hand: everything but actions and resets."""
+"""Seconds for replies that a server has ready: all except actions and resets."""
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Bytes of a message."""
 
 
 class RemoteServer:
-    """An environment of a server, by its address; only its HTTP routes are used.
+    """An environment of a server, by its address; uses only the server's HTTP routes.
 
     Args:
-        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path the first environment.
+        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path, the first environment.
         token: The server's secret, if it has one.
 
     Raises:
-        UsageError: The address is malformed, there is no such environment, or the token is wrong.
+        UsageError: The address is malformed, the environment does not exist, or the token is wrong.
         SandboxError: The server cannot be reached.
     """
 
@@ -77,7 +78,7 @@ class RemoteServer:
             )
         path_prefix, _, name = parts.path.rstrip("/").rpartition("/")
         self.url = url
-        token = (token or os.environ.get(TOKEN) or "").strip()  # a file's ends with a line's end
+        token = (token or os.environ.get(TOKEN) or "").strip()  # a file ends with a newline
         if not token.isascii() or not token.isprintable():
             raise UsageError(f"{url}: the token has characters that are not valid in a header")
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -113,17 +114,17 @@ class RemoteServer:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """The facts that it states of the environment."""
+        """Facts that the server states about the environment."""
         facts: dict[str, Any] = self.fetch(f"{self._route_prefix}/metadata".lstrip("/"))
         return facts
 
     def tasks(self, split: str | None) -> list[dict[str, Any]]:
-        """List the tasks of a split; None: of its default, which servers of ours have."""
+        """List the tasks of a split; None: the default split, which InterCode's servers have."""
         rows: list[dict[str, Any]] = self.fetch(f"{self.name}/tasks", split=split)["tasks"]
         return rows
 
     def open(self) -> ClientConnection:
-        """Open a WebSocket: a session with an environment of its own."""
+        """Open a WebSocket: a session with its own environment."""
         from websockets.exceptions import InvalidStatus, WebSocketException
         from websockets.sync.client import connect
 
@@ -145,12 +146,12 @@ class RemoteServer:
             raise self.unreachable_error(error) from error
 
     def refusal_error(self, status: int, body: bytes) -> InterCodeError:
-        """Make the error of a refused request."""
+        """Return the error of a refused request."""
         try:
             details = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError:
             text = body[:1000].decode(errors="replace").strip()
-            if not text.isprintable() or text.startswith("<") or len(text) > 200:  # a page
+            if not text.isprintable() or text.startswith("<") or len(text) > 200:  # a web page
                 return self._foreign_server_error(
                     f"status {status}", is_final=status in (501, *range(500))
                 )
@@ -162,7 +163,7 @@ class RemoteServer:
         return rebuild_error(details.get("error", ""), error_text, fallback)
 
     def _foreign_server_error(self, answer: str, *, is_final: bool = True) -> InterCodeError:
-        """Make the error of an answer that no server of InterCode's gives."""
+        """Return the error of an answer that no InterCode server gives."""
         kind = UsageError if is_final else SandboxError
         return kind(
             f"{self.url}: no InterCode server answers there, but another program or a proxy "
@@ -170,7 +171,7 @@ class RemoteServer:
         )
 
     def unreachable_error(self, error: Exception) -> SandboxError:
-        """Make the error of a server that is not there."""
+        """Return the error of an unreachable server."""
         return SandboxError(
             f"{self.url}: the server cannot be reached ({type(error).__name__}: {error}): is "
             "'intercode serve' running there?"
@@ -179,13 +180,13 @@ class RemoteServer:
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any) -> None:
-        """Follow none: the token is for this server alone."""
+        """Follow no redirect: the token is for this server only."""
 
 
 class ClientSession:
     """A session with an environment of a server.
 
-    It is opened by the first reset, and by the next one after it was lost.
+    The first reset opens it, and the next reset after a loss reopens it.
 
     Args:
         server: The server.
@@ -197,12 +198,12 @@ class ClientSession:
         self._end: Any = None
 
     def reset(self, **data: Any) -> dict[str, Any]:
-        """Begin an episode; return the observation's data.
+        """Start an episode; return the observation's data.
 
         Raises:
-            InterCodeError: What the server says is wrong.
-            CapacityError: It has no place for another client.
-            SandboxError: It cannot be reached.
+            InterCodeError: The error that the server reports.
+            CapacityError: The server has no free session.
+            SandboxError: The server cannot be reached.
         """
         fields = {name: value for name, value in data.items() if value is not None}
         if self._connection is not None:
@@ -215,25 +216,25 @@ class ClientSession:
         stack = ExitStack()
         stack.enter_context(connection)
         self._end = weakref.finalize(self, stack.close)
-        self._end.atexit = False  # the kernel does it, and a fork of this process must not
+        self._end.atexit = False  # the kernel closes it, and a fork of this process must not
         return self.ask("reset", fields)
 
     def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         """Send a message; return the answer's data.
 
         Raises:
-            InterCodeError: What the server says is wrong.
-            SandboxClosedError: The session has ended, and with it the episode.
+            InterCodeError: The error that the server reports.
+            SandboxClosedError: The session has ended, and the episode with it.
         """
         from websockets.exceptions import ConnectionClosed
 
         if self._connection is None:
             raise self._loss_error("it has ended")
         try:
-            with suppress(ConnectionClosed):  # it may have had a last word
+            with suppress(ConnectionClosed):  # the server may have sent a last message
                 self._connection.send(message(kind, data), text=True)
             answer = msgspec.json.decode(self._connection.recv(decode=False))
-        except BaseException as error:  # the answer would be taken for that to the next message
+        except BaseException as error:  # a late answer would count for the next message
             self.close()
             is_loss = isinstance(error, ConnectionClosed | OSError | msgspec.DecodeError)
             if is_callers(error) or not is_loss:
@@ -243,7 +244,7 @@ class ClientSession:
         if answer["type"] != "error":
             return reply_data
         code, error_text = reply_data.get("code", ""), str(reply_data.get("message"))
-        if schema_errors := reply_data.get("errors"):  # OpenEnv's own
+        if schema_errors := reply_data.get("errors"):  # added by OpenEnv
             error_text = f"{error_text}: {msgspec.json.encode(schema_errors).decode()}"
         if code in _FINAL_CODES:
             self.close()
@@ -263,58 +264,58 @@ class ClientSession:
         )
 
     def close(self) -> None:
-        """End it, and what runs there. Idempotent."""
+        """End the session and everything that runs in it. Idempotent."""
         if self._connection is not None:
             self._connection = None
             self._end()
 
 
 _FINAL_CODES = ("CAPACITY_REACHED", "SESSION_ERROR")
-"""The codes of errors that are a session's last words."""
+"""Codes of errors that end a session."""
 
 
 def message(kind: str, data: dict[str, Any]) -> bytes:
-    """Write a message."""
+    """Encode a message."""
     return msgspec.json.encode({"type": kind, "data": data})
 
 
 def rebuild_error(
     name: str, text: str, fallback: type[InterCodeError] = SandboxError
 ) -> InterCodeError:
-    """Make an error of its class's name and its message; of no name of ours, another one."""
+    """Rebuild an exception from its class name; an unknown name becomes `fallback`."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, InterCodeError):
-        return kind.__new__(kind, text)  # the message is whole: no constructor adds to it
+        return kind.__new__(kind, text)  # the message is complete: no constructor may extend it
     return fallback(f"{name}: {text}" if name else text)
 
 
 def refuse_failure(info: Mapping[str, Any]) -> None:
-    """Raise the failure of which a server's `info` tells, if there was one.
+    """Raise the failure that a server's `info` reports, if any.
 
     Raises:
-        InterCodeError: By its class's name the error that was raised there.
+        InterCodeError: The server's error, rebuilt from its class name.
     """
     if (failure := info.get("error")) is not None:
         raise rebuild_error(failure["type"], failure["message"])
 
 
 def sandbox_end(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fact for the record that an agent's code ended its sandbox, if it did."""
+    """Return the record's fact that an agent's code ended its sandbox; empty if it did not."""
     return {ENDED: True} if info.get("outcome") == "ended-by-agent" else {}
 
 
-class RemoteEnv(Elsewhere):
-    """An environment of a server that `intercode serve` runs: what `connect` makes.
+class RemoteEnv(RemoteEnvironment):
+    """An environment of a server that ``intercode serve`` runs; `connect` makes it.
 
     Args:
         server: The server's environment.
         split: The split of the tasks; None: the server's default.
-        data: The tasks, where they are known.
+        data: The tasks, if already loaded.
         changes: The options ``errors``, ``observations`` and ``seed``.
     """
 
     name = "remote"
-    unsupported_options = (*Elsewhere.unsupported_options, "max_turns", "reward_every_turn")
+    unsupported_options = (*RemoteEnvironment.unsupported_options, "max_turns", "reward_every_turn")
 
     def __init__(
         self,
@@ -344,28 +345,28 @@ class RemoteEnv(Elsewhere):
         reply_data = self._session.reset(task_id=task_id, seed=seed, split=self._split)
         return self._reply(reply_data).observation
 
-    def _take(self, action: str) -> Reply:
+    def _take(self, action: str) -> RemoteReply:
         action_data = {"action": action if self._is_wire else plain(action)}
         if (size := len(message("step", action_data))) > self._max_bytes:
             note = f"[not executed: {size} bytes are more than the server takes: {self._max_bytes}]"
-            return Reply(note, goes_on=True, ok=False, info={"executed": False})
+            return RemoteReply(note, goes_on=True, ok=False, info={"executed": False})
         return self._reply(self._session.ask("step", action_data))
 
-    def _submit(self, answer: str | None) -> Reply:
+    def _submit(self, answer: str | None) -> RemoteReply:
         return self._take("submit" if answer is None else f"submit {answer}")
 
-    def _reply(self, reply_data: dict[str, Any]) -> Reply:
-        """Read an observation.
+    def _reply(self, reply_data: dict[str, Any]) -> RemoteReply:
+        """Decode an observation.
 
         Raises:
-            InterCodeError: It tells of a failure there.
+            InterCodeError: The observation reports a failure on the server.
         """
         observation = (
             reply_data["observation"] if self._is_wire else exact(reply_data["observation"])
         )
         info, is_done = observation["info"], reply_data["done"]
         refuse_failure(info)
-        return Reply(
+        return RemoteReply(
             observation["text"],
             reply_data["reward"],
             ended=is_done and not observation["truncated"],
@@ -385,7 +386,7 @@ class RemoteEnv(Elsewhere):
 
 
 def tasks(server: RemoteServer, split: str | None = None) -> Dataset:
-    """Load the tasks of a server's environment, as far as they are told."""
+    """Load the tasks of a server's environment, with the fields that the server reveals."""
     rows = [{name: row[name] for name in FIELDS & row.keys()} for row in server.tasks(split)]
     return Dataset(map(Task.from_dict, exact(rows)), server.name, source=server.url)
 
@@ -395,20 +396,23 @@ def connect(
 ) -> RemoteEnv:
     """Connect to an environment of a server that ``intercode serve`` runs.
 
-    It behaves as the environment there would in this process: the same five values, exceptions and
-    `info`, and for the same seed the same order of tasks. A connection that was lost is a
+    The environment behaves like a local one: it returns the same five values, exceptions and
+    `info`, and for the same seed the same order of tasks. A lost connection raises a
     `SandboxError`, and the next `reset` connects again.
 
     Args:
-        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path the first environment.
-        token: The server's secret, if it has one; None: ``INTERCODE_SERVE_TOKEN`` of the process's
-            environment.
+        url: ``http://HOST:PORT/ENVIRONMENT``, or ``https``; without a path, the first environment.
+        token: The server's secret, if it has one; None: the environment variable
+            ``INTERCODE_SERVE_TOKEN``.
         split: The split of the tasks; None: the server's default.
-        options: ``errors``, ``observations`` and ``seed``, as for `intercode.make`. The others are
-            the server's.
+        options: ``errors``, ``observations`` and ``seed``, as for `intercode.make`. The server sets
+            all others.
+
+    Returns:
+        An environment whose session opens at its first `reset`.
 
     Raises:
-        UsageError: The address is malformed, there is no such environment, or the token is wrong.
+        UsageError: The address is malformed, the environment does not exist, or the token is wrong.
         SandboxError: The server cannot be reached.
     """
     return RemoteEnv(RemoteServer(url, token), split, **options)
@@ -428,7 +432,8 @@ def connect_vec(
 
     Args:
         urls: Addresses, as in `connect`, of environments with the same tasks.
-        num_envs: How many, spread over the addresses in turn; None: one for each.
+        num_envs: The number of environments, spread round-robin over the addresses; None: one for
+            each.
         token: As in `connect`, the same for all.
         split: As in `connect`.
         seed: As in `intercode.make_vec`.
@@ -436,7 +441,8 @@ def connect_vec(
         options: As in `connect`.
 
     Raises:
-        UsageError, SandboxError: As in `connect`; or the vector cannot be made so.
+        UsageError, SandboxError: As in `connect`; or the vector cannot be made with these
+            arguments.
     """
     from intercode.envs.vector import ThreadVectorEnv
 
@@ -445,6 +451,6 @@ def connect_vec(
     if count < 1 or not servers:
         raise UsageError(f"the URL must have an address and an environment, not {count}")
     data = {server.url: tasks(server, split) for server in servers[:count]}
-    assigned_servers = [servers[number % len(servers)] for number in range(count)]
+    assigned_servers = [servers[index % len(servers)] for index in range(count)]
     envs = [RemoteEnv(server, split, data[server.url], **options) for server in assigned_servers]
     return ThreadVectorEnv(envs, autoreset_mode, seed)

@@ -1,8 +1,8 @@
-"""Requests other than those of WebSockets, which are all that websockets itself reads.
+"""HTTP requests beyond WebSocket handshakes, the only requests that websockets itself reads.
 
-A `RequestConnection` reads the body of a request that has one, and passes it on as a GET without.
-Until a request has brought the token, it is one of few, and for a short time: see
-`intercode.admission`.
+`RequestConnection` reads the body of a request, and passes the request on as a GET without body.
+Until a request has shown the token, its connection counts against a small quota, and for a short
+time only: see `intercode.admission`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 class RequestConnection(ServerConnection):
-    """A connection that takes requests of any method."""
+    """A connection that accepts requests of any method."""
 
     def __init__(self, *args: Any, admission: Admission, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._admission = admission
         self.method = "GET"
         self.body: bytes | None = b""
-        """None: it is too long, or of unknown length."""
+        """Body of the request; None: it is too long, or of unknown length."""
         self._early_data: bytes | None = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the admission."""
+        """Enter the connection for admission."""
 
         def drop() -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -46,16 +46,16 @@ class RequestConnection(ServerConnection):
         self._admission.enter(self, transport.get_extra_info("socket"), drop)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Withdraw the connection from admission."""
         self.admit()
         super().connection_lost(exc)
 
     def admit(self) -> None:
-        """Let the connection stay, as its request has brought the token."""
+        """Admit the connection after a request with the valid token."""
         self._admission.leave(self)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what is received, once it is known to be a GET or has been made one."""
+        """Pass on received data after it is known to be a GET, or converted into a GET."""
         if self._early_data is None:
             super().data_received(data)
             return
@@ -90,7 +90,7 @@ _LENGTH = re.compile(rb"content-length[ \t]*:[ \t]*(\d{1,9})[ \t]*", re.IGNORECA
 
 
 def _length(fields: list[bytes]) -> int | None:
-    """Return the length that header fields give a body; None: it is not read."""
+    """Return the body length from header fields; None: the body is not read."""
     if not fields:
         return 0
     match = _LENGTH.fullmatch(fields[0])
@@ -113,5 +113,5 @@ def response(status: HTTPStatus, body: bytes, kind: str = "application/json") ->
 
 
 def refusal(status: HTTPStatus, reason: str, **facts: str) -> Response:
-    """Make a response that says why there is nothing else."""
+    """Make a response with the reason of a refusal."""
     return response(status, wire.json({"detail": reason, **facts}))

@@ -1,6 +1,6 @@
-"""The log of a server: a line of JSON for each event, on standard error.
+"""The log of a server: one line of JSON for each event, on standard error.
 
-Neither actions nor observations are in it, and no token.
+The log contains no actions, observations or tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from intercode_integrations.serve import wire
 
 
 def log(event: str, **facts: Any) -> None:
-    """Write a line. Without a reader, nothing happens."""
+    """Write a line. Without a reader, the line is lost."""
     line = wire.json({"time": round(time.time(), 3), "event": event, "pid": os.getpid(), **facts})
     with suppress(OSError, ValueError):
         sys.stderr.write(line.decode() + "\n")

@@ -1,6 +1,7 @@
-"""The numbers of a server, shared by its workers: each has a row in memory that all can read.
+"""Metrics of a server, shared by its workers: each has a row in memory that all can read.
 
-A worker writes to its own row only. When it has died, its parent takes what was of its moment away.
+A worker writes only to its own row. After a worker's death, its parent clears the gauges of its
+row.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from contextlib import contextmanager
 from intercode_integrations.serve.wire import CODES
 
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Seconds of actions, by which the metrics group them."""
+"""Upper bounds in seconds of the histogram of actions."""
 ENDS = ("closed", "gone", "idle", "aged", "stalled", "draining", "failed")
-"""The reasons for which sessions end."""
+"""Reasons of session ends."""
 _SUMS = {
     "refused": "Clients refused for want of capacity.",
     "forbidden": "Requests refused for their token, Host or Origin.",
@@ -40,21 +41,21 @@ _POSITIONS = {name: position for position, name in enumerate(_FIELDS)}
 
 
 class ServerMetrics:
-    """The numbers of all workers, and a worker's own row.
+    """The metrics of all workers, and a worker's own row.
 
     Args:
-        workers: How many workers there are.
+        workers: The number of workers.
     """
 
     def __init__(self, workers: int = 1) -> None:
         self.workers, self.worker = workers, 0
         memory = mmap.mmap(-1, workers * len(_FIELDS) * 8)
-        self._numbers = memoryview(memory).cast("d")
+        self._shared_values = memoryview(memory).cast("d")
         self._lock = os.memfd_create("intercode-serve")
 
     def add(self, name: str, amount: float = 1) -> None:
-        """Add to a number of this worker."""
-        self._numbers[self.worker * len(_FIELDS) + _POSITIONS[name]] += amount
+        """Add to a metric of this worker."""
+        self._shared_values[self.worker * len(_FIELDS) + _POSITIONS[name]] += amount
 
     def step(self, seconds: float) -> None:
         """Count an action."""
@@ -62,34 +63,34 @@ class ServerMetrics:
         self.add("seconds", seconds)
 
     def total(self, name: str) -> float:
-        """Return a number of all workers together."""
-        return sum(self._numbers[_POSITIONS[name] :: len(_FIELDS)].tolist())
+        """Return the sum of a metric over all workers."""
+        return sum(self._shared_values[_POSITIONS[name] :: len(_FIELDS)].tolist())
 
     def admit(self, max_sessions: int) -> bool:
-        """Count a session, unless there are so many of all workers."""
+        """Count a session unless all workers together have reached the maximum."""
         with self._hold_lock():
             free = self.total("sessions") < max_sessions
             self.add("sessions", free)
         return free
 
     def forget(self, worker: int) -> bool:
-        """Take the sessions of a worker that died from those that are open.
+        """Remove the sessions of a dead worker from the open ones, and count its death.
 
         Returns:
-            Whether it had begun to serve.
+            Whether the worker had started to serve.
         """
         row = worker * len(_FIELDS)
-        self._numbers[row + _POSITIONS["restarts"]] += 1
-        has_served, self._numbers[row + _POSITIONS["serving"]] = (
-            self._numbers[row + _POSITIONS["serving"]],
+        self._shared_values[row + _POSITIONS["restarts"]] += 1
+        has_served, self._shared_values[row + _POSITIONS["serving"]] = (
+            self._shared_values[row + _POSITIONS["serving"]],
             0,
         )
-        self._numbers[row + _POSITIONS["sessions"]] = 0
+        self._shared_values[row + _POSITIONS["sessions"]] = 0
         return bool(has_served)
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        """Hold the lock of all workers, which the kernel takes from one that dies."""
+        """Hold the lock of all workers; the kernel releases a dead worker's lock."""
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         try:
             yield
@@ -97,7 +98,7 @@ class ServerMetrics:
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
 
     def metrics(self, capacity: int) -> str:
-        """Write the numbers as Prometheus reads them."""
+        """Return the metrics in Prometheus's text format."""
         lines: list[str] = []
 
         def add_metric(name: str, kind: str, description: str, values: dict[str, float]) -> None:
@@ -115,8 +116,8 @@ class ServerMetrics:
         codes = {f'{{code="{code}"}}': self.total(f"error {code}") for code in CODES}
         add_metric("errors_total", "counter", "Errors told to clients.", codes)
         cumulative_count, steps = 0.0, {}
-        for number, limit in enumerate((*BUCKETS, "+Inf")):
-            cumulative_count += self.total(f"step {number}")
+        for bucket_index, limit in enumerate((*BUCKETS, "+Inf")):
+            cumulative_count += self.total(f"step {bucket_index}")
             steps[f'_bucket{{le="{limit}"}}'] = cumulative_count
         steps |= {"_sum": self.total("seconds"), "_count": cumulative_count}
         add_metric("step_seconds", "histogram", "Seconds that actions took.", steps)

@@ -1,6 +1,6 @@
-"""Requests without a session: about the server, its environments and their tasks.
+"""Requests outside sessions: about the server, its environments and their tasks.
 
-They are OpenEnv's, but for those that would begin an episode in a single request, and `/metrics`.
+The routes are OpenEnv's, plus ``/metrics``, without those that run an episode in a single request.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from intercode_integrations.serve.wire import TaskQuery
 
 
 class Routes:
-    """Answers requests.
+    """The responses to requests outside sessions.
 
     Args:
-        entries: The environments by their names; the first is that of addresses that name none.
+        entries: The environments by their names; addresses without a name denote the first one.
     """
 
     def __init__(self, entries: Mapping[str, EnvironmentEntry]) -> None:
         self._entries = entries
 
     def find_entry(self, words: Sequence[str]) -> EnvironmentEntry | None:
-        """Find the environment that an address names; None: there is none of that name.
+        """Return the environment that an address names; None: there is no such environment.
 
         Args:
-            words: The address, without slashes.
+            words: The parts of the address, without slashes.
         """
         if len(words) == 1:
             return next(iter(self._entries.values()))
@@ -45,9 +45,9 @@ class Routes:
         """Answer a request.
 
         Args:
-            method: GET or POST, for instance.
-            words: The address, without slashes.
-            body: None: it is too long.
+            method: The HTTP method, such as GET or POST.
+            words: The parts of the address, without slashes.
+            body: The body; None: it is too long.
         """
         entry, route_name = self.find_entry(words), words[-1]
         expected_method, answer = (
@@ -69,7 +69,7 @@ class Routes:
             return refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"the method here is {expected_method}")
         if body is None:
             return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
-        try:  # on a thread, as a split may have to be read
+        try:  # on a thread, because reading a split may block
             return response(HTTPStatus.OK, wire.json(await asyncio.to_thread(answer)))
         except (wire.MessageFault, InterCodeError) as fault:
             error = fault.error if isinstance(fault, wire.MessageFault) else fault
@@ -79,7 +79,7 @@ class Routes:
         return {"list_environments": lambda: [*self._entries], "openapi.json": self._openapi}
 
     def _openapi(self) -> dict[str, Any]:
-        """Describe the addresses, as far as OpenEnv's validator asks."""
+        """Return the addresses, in the detail that OpenEnv's validator requires."""
         paths: dict[str, Any] = {
             f"/{name}": {"get": {}}
             for name in ("health", "metrics", "metadata", "schema", *self._global_routes())
@@ -107,7 +107,7 @@ def _num_tasks(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
 
 
 def _task(entry: EnvironmentEntry, query: TaskQuery) -> dict[str, Any]:
-    entry.tasks(query.split).at(query.index)  # refuses a number that no task has
+    entry.tasks(query.split).at(query.index)  # raises if no task has this index
     return {"task": entry.task_facts(query.split, query.index, query.index + 1)[0]}
 
 

@@ -1,4 +1,4 @@
-"""A session: one client's episodes, one after the other, in an environment of its own."""
+"""Sessions: one client's consecutive episodes, in the client's own environment."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from intercode_integrations.serve.metrics import ServerMetrics
 
 _WAIT_MODE = asyncio.FIRST_COMPLETED
 CLOSE_SECONDS = 2.0
-"""Seconds for a client to take the last word."""
+"""Seconds for a client to receive the last message."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """The terms on which clients have sessions."""
+    """The limits of client sessions."""
 
     max_sessions: int = 64
-    """Sessions at a time, of all workers together."""
+    """Concurrent sessions, of all workers together."""
     idle: float = 600.0
     """Seconds without a message, after which a session ends."""
     lifetime: float | None = None
-    """Seconds after which a session ends in any case."""
+    """Seconds after which any session ends."""
     rate: float = 1000.0
-    """Messages a second that are read of a client, on average."""
+    """Average messages a second that are read from a client."""
     max_message: int = 1024**2
     """Bytes of a message."""
     patience: float = 30.0
-    """Seconds for a client to take what it is sent."""
+    """Seconds for a client to read sent data."""
     drain: float = 30.0
-    """Seconds for episodes to end, once the server is to end."""
+    """Seconds for episodes to end, after the shutdown has started."""
 
 
 class SessionEnd(Exception):  # noqa: N818 - mostly it is not an error
-    """The session ends.
+    """The end of a session.
 
     Args:
         reason: One of `intercode_integrations.serve.metrics.ENDS`.
         code: The close code of the WebSocket.
-        error: Told to the client; None: it knows.
+        error: The error to send to the client; None: the client knows the reason.
         kind: The error's code, of `wire.CODES`.
     """
 
@@ -73,7 +73,7 @@ def _draining_end() -> SessionEnd:
 
 
 class MessageRate:
-    """Lets so many messages a second pass, and at once those that were not sent before.
+    """A rate limit of messages, with one second's unused messages as the burst.
 
     Args:
         rate: Messages a second.
@@ -84,7 +84,7 @@ class MessageRate:
         self._allowance, self._last_turn = rate, time.monotonic()
 
     async def turn(self) -> None:
-        """Wait for the turn of a message."""
+        """Wait until the next message may pass."""
         now = time.monotonic()
         self._allowance = (
             min(self._rate, self._allowance + (now - self._last_turn) * self._rate) - 1
@@ -98,10 +98,10 @@ class ServerSession:
     """A client's session.
 
     Args:
-        entry: The environment that it is for.
-        limits: The terms.
-        counts: The numbers to keep.
-        starts: Held by those that start a sandbox: many at once would all be late.
+        entry: Its environment.
+        limits: The limits.
+        counts: The metrics to update.
+        starts: Held while a sandbox starts: many concurrent starts would all be late.
     """
 
     def __init__(
@@ -113,25 +113,25 @@ class ServerSession:
     ) -> None:
         self.id = uuid.uuid4().hex
         self.closing = False
-        """Whether it has ended, and what it had is being freed."""
+        """Whether the session has ended, and its resources are being freed."""
         self._draining = False
-        """Whether no further episode may begin."""
+        """Whether no further episode may start."""
         self._busy = False
-        """Whether an episode is running, or being begun."""
+        """Whether an episode is running or starting."""
         self._end: SessionEnd | None = None
         self._end_event = asyncio.Event()
-        self._entry, self._limits, self._counts, self._starts = entry, limits, counts, starts
-        self._pace = MessageRate(limits.rate)
+        self._entry, self._limits, self._metrics, self._starts = entry, limits, counts, starts
+        self._message_rate = MessageRate(limits.rate)
         self._split: str | None = None
         self._env: AsyncEnv | None = None
         self._episode_id = ""
         self._steps = 0
 
     async def serve(self, connection: ServerConnection) -> SessionEnd:
-        """Answer a client until its session ends; then free what it had, and close the connection.
+        """Answer a client until its session ends; then free its resources and close the connection.
 
         Returns:
-            Why it has ended.
+            The reason of the end.
         """
         work = asyncio.create_task(self._answer(connection))
         disconnect_task = asyncio.create_task(connection.wait_closed())
@@ -159,7 +159,7 @@ class ServerSession:
     def _session_end(
         self, work: asyncio.Task[None], disconnect_task: asyncio.Task[None]
     ) -> SessionEnd:
-        """Tell why a session has ended."""
+        """Return the reason of a session's end."""
         if self._end is not None:
             return self._end
         if disconnect_task.done():
@@ -177,12 +177,12 @@ class ServerSession:
         return SessionEnd("gone", 1001)
 
     def end(self, end: SessionEnd) -> None:
-        """End the session, whatever it does."""
+        """End the session, even during an action."""
         self._end = self._end or end
         self._end_event.set()
 
     def stop(self) -> None:
-        """End the session, and the episode that runs."""
+        """End the session and its running episode."""
         self.end(_draining_end())
 
     def drain(self) -> None:
@@ -207,8 +207,8 @@ class ServerSession:
         while True:
             with self._end_after(self._limits.idle, idle_end):
                 text = await connection.recv()
-            self._counts.add("received")
-            await self._pace.turn()
+            self._metrics.add("received")
+            await self._message_rate.turn()
             reply = await self._reply(text)
             with self._end_after(self._limits.patience, SessionEnd("stalled", 1008)):
                 await connection.send(reply, text=True)
@@ -217,7 +217,7 @@ class ServerSession:
 
     @contextmanager
     def _end_after(self, seconds: float, end: SessionEnd) -> Iterator[None]:
-        """End the session if the context lasts longer."""
+        """End the session if the block runs longer."""
         timer = asyncio.get_running_loop().call_later(seconds, self.end, end)
         try:
             yield
@@ -225,10 +225,10 @@ class ServerSession:
             timer.cancel()
 
     async def _reply(self, text: str | bytes) -> bytes:
-        """Take a message, and return the reply to it.
+        """Handle a message, and return the reply.
 
         Raises:
-            SessionEnd: The client closes the session, or the server has failed it.
+            SessionEnd: The client closes the session, or the server has failed.
         """
         try:
             message = wire.read(text, wire.Message)
@@ -254,7 +254,7 @@ class ServerSession:
             raise SessionEnd("failed", 1011, failure) from None
 
     def _error_reply(self, code: str, error: InterCodeError) -> bytes:
-        self._counts.add(f"error {code}")
+        self._metrics.add(f"error {code}")
         return wire.error(code, error)
 
     async def _reset(self, request: wire.Reset) -> bytes:
@@ -272,8 +272,8 @@ class ServerSession:
         return self._observation(text, float("nan"), False, False, info)
 
     async def _env_for_split(self, split: str | None) -> AsyncEnv:
-        """Return an environment with the tasks of a split: another one, if it was of another."""
-        assert self._env is not None  # `_answer` has made it
+        """Return an environment with the tasks of a split; make a new one for another split."""
+        assert self._env is not None  # made by `_answer`
         if split != self._split:
             previous_env, self._env = self._env, await self._make_env(split)
             self._split = split
@@ -285,20 +285,20 @@ class ServerSession:
         return AsyncEnv(await loop.run_in_executor(None, self._entry.make, split))
 
     async def _step(self, action: str) -> bytes:
-        assert self._env is not None  # `_answer` has made it
+        assert self._env is not None  # made by `_answer`
         start_time = time.monotonic()
         try:
             step_result = await self._env.step(action)
         finally:
             self._busy = self._is_running()
         self._steps += 1
-        self._counts.step(time.monotonic() - start_time)
+        self._metrics.step(time.monotonic() - start_time)
         return self._observation(*step_result)
 
     def _is_running(self) -> bool:
         try:
             return self._env is not None and self._env.episode.status == "running"
-        except InterCodeError:  # there is none yet
+        except InterCodeError:  # no episode has started yet
             return False
 
     def _observation(
@@ -308,14 +308,14 @@ class ServerSession:
         is_done = terminated or truncated or failed
         if is_done:
             self._note(failed)
-        reported_reward = reward if "parts" in info else None  # before the end there is none
+        reported_reward = reward if "parts" in info else None  # before the end there is no reward
         return wire.observation(text, reported_reward, truncated or failed, is_done, info)
 
     def _note(self, failed: bool) -> None:
-        """Keep the record of an episode that has ended."""
-        assert self._env is not None  # `_answer` has made it
+        """Count and log a finished episode."""
+        assert self._env is not None  # made by `_answer`
         episode = self._env.episode
-        self._counts.add("failures" if failed else "episodes")
+        self._metrics.add("failures" if failed else "episodes")
         log(
             "episode",
             session=self.id,
@@ -331,7 +331,7 @@ class ServerSession:
         )
 
     def _state(self) -> dict[str, Any]:
-        assert self._env is not None  # `_answer` has made it
+        assert self._env is not None  # made by `_answer`
         episode = self._env.episode
         return {
             "episode_id": self._episode_id,

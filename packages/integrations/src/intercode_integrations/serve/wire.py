@@ -1,8 +1,8 @@
-"""The messages: OpenEnv's, as JSON in text frames.
+"""Messages of a session: OpenEnv's, as JSON in text frames.
 
-A client sends ``{"type": …, "data": {…}}``: ``reset``, ``step``, ``state`` or ``close``. It is
-answered by ``observation``, ``state`` or ``error``. All that a client may say is here, and nothing
-else is read: it chooses task, split and seed, and says actions.
+A client sends ``{"type": …, "data": {…}}``: ``reset``, ``step``, ``state`` or ``close``. The server
+answers with ``observation``, ``state`` or ``error``. The types of this module define all input that
+the server accepts from clients: a choice of task, split and seed, and actions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CODES = (
     "FACTORY_ERROR",
     "SESSION_ERROR",
 )
-"""The codes of errors. Those up to EXECUTION_ERROR are of one message, and the session goes on."""
+"""Codes of errors. Those up to EXECUTION_ERROR concern one message, and the session continues."""
 
 _T = TypeVar("_T")
 _Index = Annotated[int, Meta(ge=0)]
@@ -38,11 +38,11 @@ class Message(msgspec.Struct):
 
 
 class Reset(msgspec.Struct, forbid_unknown_fields=True):
-    """The wish for an episode."""
+    """A request for an episode."""
 
     seed: _Index | None = None
     episode_id: _Name | None = None
-    """The client's own name for it."""
+    """The client's own name for the episode."""
     task_id: _Name | int | None = None
     index: int | None = None
     split: _Name | None = None
@@ -53,7 +53,7 @@ class Step(msgspec.Struct, forbid_unknown_fields=True):
 
     action: str
     metadata: msgspec.Raw = msgspec.Raw()
-    """Sent by OpenEnv's typed clients, and ignored: no value is made of it."""
+    """Sent by OpenEnv's typed clients; ignored without parsing."""
 
 
 class TaskQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,11 +66,11 @@ class TaskQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MessageFault(Exception):  # noqa: N818 - it holds one, with its code
-    """The fault in a client's message, as it is told.
+    """A fault in a client's message, as the client receives it.
 
     Args:
         code: One of `CODES`.
-        error: Tells it.
+        error: The error with the message.
     """
 
     def __init__(self, code: str, error: InterCodeError) -> None:
@@ -79,10 +79,10 @@ class MessageFault(Exception):  # noqa: N818 - it holds one, with its code
 
 
 def read(text: str | bytes | msgspec.Raw, kind: type[_T]) -> _T:
-    """Read JSON of a kind.
+    """Parse JSON of a type.
 
     Raises:
-        MessageFault: It is something else.
+        MessageFault: The text is malformed, or of another type.
     """
     try:
         return msgspec.json.decode(text, type=kind)
@@ -100,22 +100,22 @@ def read(text: str | bytes | msgspec.Raw, kind: type[_T]) -> _T:
 def observation(
     text: str, reward: float | None, truncated: bool, done: bool, info: dict[str, Any]
 ) -> bytes:
-    """Write what came of a reset or an action."""
+    """Encode the result of a reset or an action."""
     fields = {"text": text, "truncated": truncated, "info": info}
     return encode_message("observation", {"observation": fields, "reward": reward, "done": done})
 
 
 def error(code: str, error: InterCodeError) -> bytes:
-    """Write an error; by its class's name a client of ours raises the same."""
+    """Encode an error; InterCode's clients rebuild it from its class name."""
     fields = {"message": str(error), "code": code, "error": type(error).__name__}
     return encode_message("error", fields)
 
 
 def encode_message(kind: str, data: dict[str, Any]) -> bytes:
-    """Write a message."""
+    """Encode a message."""
     return json({"type": kind, "data": data})
 
 
 def json(value: Any) -> bytes:
-    """Write a value as JSON, which has no NaN: that becomes null."""
+    """Encode a value as JSON; NaN becomes null."""
     return msgspec.json.encode(value, enc_hook=str)

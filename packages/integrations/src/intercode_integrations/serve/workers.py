@@ -1,4 +1,4 @@
-"""The processes of a server: one, or several that share its port, its sessions and its numbers."""
+"""The processes of a server: one, or several that share its port, its sessions and its metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
-from intercode.request_guard import Guard
+from intercode.request_guard import RequestGuard
 from intercode_integrations.serve.catalog import EnvironmentEntry
 from intercode_integrations.serve.log import log
 from intercode_integrations.serve.metrics import ServerMetrics
@@ -23,23 +23,26 @@ _BACKLOG = 1024
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (*_END_SIGNALS, signal.SIGCHLD)
 _KEEPALIVE_OPTIONS = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""The seconds and the times of questions whether the machine of a client is still there."""
+"""Seconds of silence, seconds between probes, and failed probes until a client counts as dead."""
 
 
 def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
-    """Listen for clients: with a socket for each worker, among which the kernel divides them.
+    """Listen for clients with a socket for each worker, among which the kernel divides them.
 
     Args:
         host: The address.
-        port: The port; 0: any that is free.
-        workers: How many workers there are.
+        port: The port; 0: any free port.
+        workers: The number of workers.
+
+    Returns:
+        A listening socket for each worker.
 
     Raises:
-        UsageError: The port cannot be had.
+        UsageError: The port is not available.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        if workers > 1:  # which would share the port with another server's
+        if workers > 1:  # several workers would share the port with another server
             _bind_socket(family, address).close()
         listeners = []
         for _ in range(workers):
@@ -56,7 +59,7 @@ def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
 
 
 def _bind_socket(family: int, address: Any, *, is_shared: bool = False) -> socket.socket:
-    """Take an address, for ourselves or for all workers."""
+    """Bind an address, exclusively or shared by all workers."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -71,18 +74,18 @@ def _bind_socket(family: int, address: Any, *, is_shared: bool = False) -> socke
 def run(
     entries: Sequence[EnvironmentEntry],
     limits: SessionLimits,
-    guard: Guard,
+    guard: RequestGuard,
     listeners: Sequence[socket.socket],
     on_ready: Callable[[], None],
 ) -> None:
-    """Serve until a signal ends it; in a worker, too, this returns then.
+    """Serve until a signal. In a worker process, this function returns then, too.
 
     Args:
         entries: The environments.
-        limits: The terms on which clients have sessions.
+        limits: The limits of client sessions.
         guard: Refuses requests.
         listeners: One for each worker.
-        on_ready: Called once the server is there.
+        on_ready: Called when the server listens.
 
     Raises:
         InterCodeError: A worker did not start.
@@ -106,52 +109,52 @@ def run(
 def _supervise(
     counts: ServerMetrics, listeners: Sequence[socket.socket], on_ready: Callable[[], None]
 ) -> tuple[int, int] | None:
-    """Start workers, and others for those that die, until a signal ends all.
+    """Start workers, and replace dead ones, until a signal ends all.
 
     Returns:
-        None when all have ended; in a worker, a descriptor that is readable once its parent has
-        died, and its number.
+        None when all have ended; in a worker, a descriptor that becomes readable when its parent
+        dies, and its number.
 
     Raises:
         InterCodeError: A worker did not start.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    parent_fd, life_fd = os.pipe()  # `life` is this process's alone, and closed by its death
+    parent_fd, life_fd = os.pipe()  # only this process holds `life_fd`: its death closes it
     workers_by_pid: dict[int, int] = {}
 
-    def is_worker(number: int) -> bool:
-        """Start a worker; in the worker, say so."""
+    def fork_worker(worker_index: int) -> bool:
+        """Start a worker; return whether this process is the worker."""
         if pid := os.fork():
-            workers_by_pid[pid] = number
-            log("worker", number=number, process=pid)
+            workers_by_pid[pid] = worker_index
+            log("worker", number=worker_index, process=pid)
             return False
         os.close(life_fd)
-        for other_number, listener in enumerate(listeners):
-            if other_number != number:
+        for other_index, listener in enumerate(listeners):
+            if other_index != worker_index:
                 listener.close()
-        # A terminal sends it to all processes. Ignored, it would be so in sandboxes, too.
-        signal.signal(signal.SIGINT, lambda number, frame: None)
+        # A terminal sends SIGINT to all processes. Ignored, it would also be ignored in sandboxes.
+        signal.signal(signal.SIGINT, lambda signal_number, frame: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return True
 
-    for number in range(len(listeners)):
-        if is_worker(number):
-            return parent_fd, number
+    for worker_index in range(len(listeners)):
+        if fork_worker(worker_index):
+            return parent_fd, worker_index
     on_ready()
     is_ending = failed = False
     while workers_by_pid:
         if signal.sigwait(_SIGNALS) != signal.SIGCHLD:
             is_ending = True
             _end(workers_by_pid, listeners)
-        for pid, number in [*workers_by_pid.items()]:
+        for pid, worker_index in [*workers_by_pid.items()]:
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
             del workers_by_pid[pid]
-            has_served = counts.forget(number)
+            has_served = counts.forget(worker_index)
             if is_ending:
                 continue
-            if has_served and is_worker(number):
-                return parent_fd, number
+            if has_served and fork_worker(worker_index):
+                return parent_fd, worker_index
             if not has_served:
                 is_ending = failed = True
                 _end(workers_by_pid, listeners)
@@ -161,7 +164,7 @@ def _supervise(
 
 
 def _end(pids: Iterable[int], listeners: Iterable[socket.socket]) -> None:
-    """Have workers end; clients that none of them has accepted yet are let go."""
+    """End workers, and drop clients that no worker has accepted yet."""
     for listener in listeners:
         listener.close()
     for pid in pids:

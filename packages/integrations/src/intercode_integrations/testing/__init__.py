@@ -1,4 +1,4 @@
-"""A scripted model server, with faults on purpose: for our tests, and for tests of a reader's own.
+"""A scripted model server with deliberate faults, for InterCode's tests and its users' tests.
 
 The product never imports this package.
 """

@@ -1,4 +1,4 @@
-"""The dialects of the scripted server: its protocols as their servers speak them, by name."""
+"""Dialects of the scripted server: variants of its protocols in different servers, by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intercode_integrations.testing.streams import tokens
 
 Payload = dict[str, Any]
 Dialect = Callable[[Payload, Mapping[str, Any]], Payload]
-"""Changes an answer of ``chat/completions`` into another server's answer to the same request."""
+"""Converts an answer of ``chat/completions`` into another server's answer to the same request."""
 
 
 def chat(answer: Answer, turn: int = 1) -> Payload:
@@ -21,8 +21,8 @@ def chat(answer: Answer, turn: int = 1) -> Payload:
 
     Args:
         answer: The answer.
-        turn: The number of the model's earlier messages in the dialogue, for ids: agents take two
-            answers with one id for parts of one answer.
+        turn: The number of the model's earlier messages in the dialogue, for ids: agents interpret
+            two answers with one id as parts of one answer.
     """
     openai_message = as_openai(Message("assistant", answer.text, answer.tool_calls))
     message: Payload = {"role": "assistant", "content": answer.text, "refusal": None}
@@ -72,19 +72,19 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
     status = "incomplete" if reason else "completed"
     output: list[Payload] = []
     if answer.text:
-        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-        message_item = {"type": "message", "role": "assistant", "content": [part]}
+        text_part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        message_item = {"type": "message", "role": "assistant", "content": [text_part]}
         output.append({"id": f"msg_{turn}", "status": status, **message_item})
     output += [
         {
-            "id": f"fc_{turn}_{number}",
+            "id": f"fc_{turn}_{call_index}",
             "type": "function_call",
             "status": "completed",
             "call_id": call.call_id,
             "name": call.name,
             "arguments": json.dumps(dict(call.arguments)),
         }
-        for number, call in enumerate(answer.tool_calls)
+        for call_index, call in enumerate(answer.tool_calls)
     ]
     return {
         "id": f"resp_{turn}",
@@ -113,7 +113,7 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
 
 
 def error(path: str, status: int, message: str, code: str | None) -> Payload:
-    """Return the body of an error, as the endpoint's protocol has it."""
+    """Return the body of an error, in the form of the endpoint's protocol."""
     if path.startswith("messages"):
         return {
             "type": "error",
@@ -149,7 +149,7 @@ def openai(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Add vLLM's own fields and null details of the usage; say ``stop`` where tools are called."""
+    """Add vLLM's own fields and null usage details; the finish reason of tool calls is ``stop``."""
     choice = payload["choices"][0]
     choice |= {"stop_reason": None, "token_ids": None}
     if "message" in choice:
@@ -162,7 +162,7 @@ def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def ollama(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Write arguments as objects, calls without an id, and ``stop`` where tools are called."""
+    """Write arguments as objects, calls without ids, and ``stop`` after tool calls."""
     choice = payload["choices"][0]
     for call in choice.get("message", {}).get("tool_calls", ()):
         call.pop("id")
@@ -174,7 +174,7 @@ def ollama(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Add timings, and leave out nulls, as ``llama-server`` b1-0c1e570 does."""
+    """Add timings, and omit nulls, like ``llama-server`` b1-0c1e570."""
     choice = payload["choices"][0]
     if "message" in choice:
         choice.pop("logprobs")
@@ -185,7 +185,7 @@ def llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def old_llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Write an old build's answer: no usage, null content and reasons."""
+    """Write an old build's answer: no usage, null content and finish reasons."""
     payload = llama_cpp(payload, request_body)
     choice = payload["choices"][0]
     if "message" in choice:
@@ -198,7 +198,7 @@ def old_llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Put raw line ends into arguments, repeat calls, and call no tools unless ``auto``.
 
-    So does version 0.3.36, with the chat format ``chatml-function-calling``.
+    Version 0.3.36 does this with the chat format ``chatml-function-calling``.
     """
     choice = payload["choices"][0]
     payload["usage"].pop("prompt_tokens_details")
@@ -206,16 +206,16 @@ def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Paylo
     message.pop("refusal", None)
     if request_body.get("tool_choice") != "auto" and message.pop("tool_calls", None):
         choice |= {"finish_reason": "stop"}
-    for number, call in enumerate(message.get("tool_calls", ())):
+    for call_index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
         function["arguments"] = function["arguments"].replace("\\n", "\n")
-        call["id"] = f"call__{number}_{function['name']}_{payload['id']}"
+        call["id"] = f"call__{call_index}_{function['name']}_{payload['id']}"
         message["function_call"] = {**function, "name": f"{function['name']}:"}
     return payload
 
 
 def calls_in_text(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Leave calls in the text, as servers do that do not know the model's form of calls."""
+    """Leave calls in the text, like servers without the model's call format."""
     message = payload["choices"][0]["message"]
     texts = [message["content"] or ""]
     for call in message.pop("tool_calls", ()):
@@ -244,52 +244,56 @@ def no_json(request_body: Mapping[str, Any]) -> tuple[int, Payload] | None:
 
 
 def add_token_data(
-    payload: Payload, request_body: Mapping[str, Any], read: Iterable[Message]
+    payload: Payload, request_body: Mapping[str, Any], input_messages: Iterable[Message]
 ) -> Payload:
-    """Add log-probabilities and vLLM's token ids to an answer of OpenAI's, where it is asked to.
+    """Add log-probabilities and vLLM's token ids to an OpenAI answer, if the request asks for them.
 
-    There is one of each for each token of the usage: a call has one for its name, and those of its
-    arguments. They depend on nothing but the token.
+    Each token of the usage has one of each. A tool call has a token for its name, and the tokens of
+    its arguments. The values depend only on the token.
     """
     if not request_body.get("return_token_ids") and request_body.get("logprobs") in {None, False}:
         return payload
     choice = payload["choices"][0]
-    parts = tokens(choice["text"] if "text" in choice else choice["message"]["content"] or "")
+    answer_tokens = tokens(
+        choice["text"] if "text" in choice else choice["message"]["content"] or ""
+    )
     for call in choice.get("message", {}).get("tool_calls") or ():
         call_arguments = call["function"]["arguments"]
-        parts += [call["function"]["name"]]
-        parts += tokens(
+        answer_tokens += [call["function"]["name"]]
+        answer_tokens += tokens(
             call_arguments if isinstance(call_arguments, str) else json.dumps(call_arguments)
         )
     if request_body.get("logprobs") not in {None, False} and "text" in choice:
         choice["logprobs"] = {
-            "tokens": parts,
-            "token_logprobs": [_logprob(part) for part in parts],
+            "tokens": answer_tokens,
+            "token_logprobs": [_logprob(token) for token in answer_tokens],
             "top_logprobs": None,
-            "text_offset": [len("".join(parts[:index])) for index in range(len(parts))],
+            "text_offset": [
+                len("".join(answer_tokens[:index])) for index in range(len(answer_tokens))
+            ],
         }
     elif request_body.get("logprobs"):
         choice["logprobs"] = {
             "content": [
                 {
-                    "token": part,
-                    "logprob": _logprob(part),
-                    "bytes": list(part.encode()),
+                    "token": token,
+                    "logprob": _logprob(token),
+                    "bytes": list(token.encode()),
                     "top_logprobs": [],
                 }
-                for part in parts
+                for token in answer_tokens
             ],
             "refusal": None,
         }
     if request_body.get("return_token_ids"):
-        words = [word for message in read for word in message.content.split()]
+        words = [word for message in input_messages for word in message.content.split()]
         payload["prompt_token_ids"] = [token_id(word) for word in words]
-        choice["token_ids"] = [token_id(part) for part in parts]
+        choice["token_ids"] = [token_id(token) for token in answer_tokens]
     return payload
 
 
 def token_id(token: str) -> int:
-    """Return the id of a token, which is a word with or without the white space around it."""
+    """Return the id of a token, which is a word with or without surrounding white space."""
     return zlib.crc32(token.strip().encode()) % 32_000
 
 
@@ -342,5 +346,5 @@ TOO_LONG: dict[str, Payload] = {
         },
     },
 }
-"""The body of status 400 that says that a dialogue is too long; other servers send OpenAI's.
-(Ollama cuts the dialogue.)"""
+"""Body of status 400 for a dialogue that is too long; other servers send OpenAI's. (Ollama
+truncates the dialogue.)"""

@@ -1,15 +1,15 @@
-"""A server that speaks the real protocols over HTTP, and answers by a script.
+"""A scripted model server that implements the real protocols over HTTP.
 
-It has OpenAI's chat, completions and responses and Anthropic's messages, whole and streamed, each
-as strict as the real one in the points that an agent's mistakes would meet, with faults on purpose.
-It stands in for paid servers in tests, and in demonstrations. Tokens are words, so that costs can
-be checked to the token::
+The server has OpenAI's chat, completions and responses and Anthropic's messages, whole and
+streamed. Each protocol is as strict as the real one wherever an agent can make mistakes, and can
+have deliberate faults. The server replaces paid servers in tests and demonstrations. Tokens are
+words, so costs can be checked to the token::
 
     with ScriptedServer(script([Rule(Line("submit"))])) as server:
         model = get_model("openai-compatible/any", base_url=server.url)
 
-Unmodified agents of the command line can use it, too. `shell` makes a line that runs a command,
-whatever the agent's tool for it is called::
+Unmodified command-line agents can use the server, too. `shell` makes a line that runs a command,
+with the agent's own name for its shell tool::
 
     rules = [Rule(shell("ls"), turn=0), Rule(Line("Done."))]
 """
@@ -52,18 +52,18 @@ FORMS: dict[str, Callable[[Answer, int], dict[str, Any]]] = {
     "messages": messages,
     "responses": responses,
 }
-"""Answer and turn → the answer in the protocol's form, by the endpoint's path."""
+"""Endpoint path → function from answer and turn to the answer in the protocol's form."""
 COUNT = "messages/count_tokens"
 _CHARGED_KINDS = {None, "malformed", "truncated", "slow", "empty", "unfinished"}
-"""Faults that befall an answer: the model has worked for it."""
+"""Faults that charge tokens, because the model has worked for the answer."""
 
 Kind = Literal[
     "status", "malformed", "truncated", "disconnect", "slow", "empty", "unfinished", "overloaded"
 ]
 """``malformed``: a whole body that is not JSON; in a stream, one event that is not JSON.
-``truncated``: the connection ends within the body. ``disconnect``: it ends before any answer.
-``slow``: the answer is right, but late. ``empty``: an answer without choices, a stream without
-events. ``unfinished``: a stream that ends in good order, but without its last events.
+``truncated``: the connection ends within the body. ``disconnect``: the connection ends before any
+answer. ``slow``: the answer is right, but late. ``empty``: an answer without choices, a stream
+without events. ``unfinished``: a stream that ends properly, but without its last events.
 ``overloaded``: in a stream, an error in place of its second half; status 529 otherwise."""
 
 
@@ -73,13 +73,13 @@ class Fault:
 
     Attributes:
         kind: The kind of fault.
-        status: The HTTP status, where that is the fault.
+        status: The HTTP status, if that is the fault.
         headers: Headers sent with it.
-        body: The body sent with it; ``None`` is an error as the protocol has it.
+        body: The body sent with it; ``None`` is an error in the protocol's form.
         delay: Seconds before the first byte.
-        pause: Seconds before each event of a stream but the first.
-        until: A stream stops half way, and another answer before its first byte, until this is
-            set or the server ends.
+        pause: Seconds before each event of a stream except the first.
+        last_request: A stream stops half way, and another answer before its first byte, until this event
+            is set or the server ends.
     """
 
     kind: Kind
@@ -88,7 +88,7 @@ class Fault:
     body: str | None = None
     delay: float = 0.0
     pause: float = 0.0
-    until: threading.Event | None = None
+    last_request: threading.Event | None = None
 
 
 Plan = Callable[[int], "Fault | None"]
@@ -107,7 +107,7 @@ def too_many(seconds: float, *, as_date: bool = False) -> Fault:
 
 
 def usual() -> tuple[Fault, ...]:
-    """Return one fault of each kind, without delays."""
+    """Return a typical set of faults, without delays."""
     return (
         *map(status, (500, 503, 529)),
         too_many(0),
@@ -119,15 +119,15 @@ def usual() -> tuple[Fault, ...]:
 
 def first(*faults: Fault) -> Plan:
     """Plan these faults for the first requests, in order, then none."""
-    return lambda number: faults[number] if number < len(faults) else None
+    return lambda request_number: faults[request_number] if request_number < len(faults) else None
 
 
 def some(share: float, faults: Sequence[Fault], seed: int = 0) -> Plan:
-    """Plan one of these faults for a share of the requests, the same ones for the same seed."""
+    """Plan one of these faults for a share of the requests, equal for equal seeds."""
 
-    def plan(number: int) -> Fault | None:
-        chance = random.Random(f"{seed} {number}")
-        return chance.choice(faults) if chance.random() < share else None
+    def plan(request_number: int) -> Fault | None:
+        generator = random.Random(f"{seed} {request_number}")
+        return generator.choice(faults) if generator.random() < share else None
 
     return plan
 
@@ -141,8 +141,8 @@ class Exchange:
         body: The body of the request.
         headers: The request's headers, names in lower case.
         fault: The fault of the answer.
-        usage: The tokens that it took; ``None`` where the model did not work.
-        query: What stood behind the question mark of the address.
+        usage: The tokens of the answer; ``None`` if the model did not work.
+        query: The query string of the address.
     """
 
     path: str
@@ -154,20 +154,20 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Whether the answer was whole."""
+        """Whether the answer was complete."""
         return self.usage is not None and (self.fault is None or self.fault.kind == "slow")
 
 
 class ScriptedServer:
-    """Serves on a free port of this machine, within a ``with`` statement.
+    """A server on a free port of this machine, within a ``with`` statement.
 
     Args:
-        script: The model's script; by default it says nothing.
+        script: The model's script; by default its replies are empty.
         plan: The faults.
         dialect: The form of OpenAI's protocol: a name in `dialects.DIALECTS`.
-        context: The most tokens of a dialogue.
+        context: The maximum tokens of a dialogue.
         key: The key that a caller must have; ``None``: no key.
-        models: The names of the models in the list of them. Every other name is served, too.
+        models: The names in the list of models. Every other name is served, too.
     """
 
     def __init__(
@@ -217,11 +217,11 @@ class ScriptedServer:
 
     @property
     def usage(self) -> Usage:
-        """The tokens of all whole answers: those that callers can know of."""
+        """Tokens of all complete answers: callers can know only these."""
         usages = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
         return sum(usages, Usage())
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """Return the next request's number."""
         with self._lock:
             self._requests += 1
@@ -231,12 +231,12 @@ class ScriptedServer:
         """Wait, but not beyond the server's end."""
         self._stop_event.wait(seconds)
 
-    def hold(self, event: threading.Event | None) -> None:
+    def wait_for_event(self, event: threading.Event | None) -> None:
         """Wait for an event, but not beyond the server's end."""
         while event is not None and not event.wait(0.02) and not self._stop_event.is_set():
             pass
 
-    def note(self, exchange: Exchange) -> None:
+    def record_exchange(self, exchange: Exchange) -> None:
         """Record a request and its result."""
         with self._lock:
             self.exchanges.append(exchange)
@@ -248,7 +248,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: callers hang up when their patience ends."""
+        """Print nothing: callers disconnect when their patience ends."""
 
 
 def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
@@ -270,9 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, "")
 
     def do_GET(self) -> None:
-        path = self._path()
+        path = self._request_path()
         status, reply = 200, {}
-        self._note(path, {}, None, None)
+        self._record_exchange(path, {}, None, None)
         if path == "models":
             reply = model_page(self.owner.models, "scripted")
         elif path.startswith("models/"):
@@ -282,44 +282,46 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(reply))
 
     def do_POST(self) -> None:
-        owner, path = self.owner, self._path()
+        owner, path = self.owner, self._request_path()
         self.request_bytes = self.rfile.read(int(self.headers.get("content-length", 0)))
-        body = self._body()
-        # Agents count tokens whenever they like, so that faults of it would shift those of calls.
-        fault = None if path == COUNT else owner.plan(owner.number())
-        status, reply, usage = self._reply(path, body)
+        body = self._parse_body()
+        # Agents count tokens at any time: faults of counts would shift the faults of calls.
+        fault = None if path == COUNT else owner.plan(owner.next_number())
+        status, reply, usage = self._make_reply(path, body)
         kind = fault.kind if fault else None
         charged_usage = usage if kind in _CHARGED_KINDS and status == HTTPStatus.OK else None
-        self._note(path, body, fault, charged_usage)
+        self._record_exchange(path, body, fault, charged_usage)
         if fault is not None:
             owner.wait(fault.delay)
-            if self._refused(fault, path, body):
+            if self._send_fault(fault, path, body):
                 return
         if status == HTTPStatus.OK and body.get("stream") and path in STREAMS:
             self._stream(path, reply, body, fault)
         elif fault is None:
             self._send(status, json.dumps(reply))
         else:
-            self._fail(fault, status, reply)
+            self._send_faulty(fault, status, reply)
 
-    def _path(self) -> str:
+    def _request_path(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix("/v1").strip("/")
 
-    def _note(
+    def _record_exchange(
         self, path: str, body: Mapping[str, Any], fault: Fault | None, usage: Usage | None
     ) -> None:
         headers = {name.lower(): text for name, text in self.headers.items()}
         query = urlsplit(self.path).query
-        self.owner.note(Exchange(path, body, headers, fault, usage, query))
+        self.owner.record_exchange(Exchange(path, body, headers, fault, usage, query))
 
-    def _body(self) -> dict[str, Any]:
+    def _parse_body(self) -> dict[str, Any]:
         try:
             body = json.loads(self.request_bytes)
         except ValueError:
             return {}
         return body if isinstance(body, dict) else {}
 
-    def _reply(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any], Usage | None]:
+    def _make_reply(
+        self, path: str, body: dict[str, Any]
+    ) -> tuple[int, dict[str, Any], Usage | None]:
         owner = self.owner
         if path not in FORMS and path != COUNT:
             return 404, error(path, 404, "there is no such endpoint", "not_found"), None
@@ -331,7 +333,7 @@ class _Handler(BaseHTTPRequestHandler):
             return *refusal, None
         if previous_id := body.get("previous_response_id"):
             message = (
-                f"Previous response with id '{previous_id}' not found."  # nothing is stored here
+                f"Previous response with id '{previous_id}' not found."  # the server stores nothing
             )
             return 400, error(path, 400, message, "previous_response_not_found"), None
         model_request = request(path.removesuffix("/count_tokens"), body)
@@ -355,8 +357,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
         return 200, reply, usage
 
-    def _refused(self, fault: Fault, path: str, body: Mapping[str, Any]) -> bool:
-        """Fail before anything of an answer is sent, where the fault is such a one."""
+    def _send_fault(self, fault: Fault, path: str, body: Mapping[str, Any]) -> bool:
+        """Send a fault that precedes any answer; return whether `fault` is such a fault."""
         is_in_stream = fault.kind == "overloaded" and body.get("stream")
         if fault.kind in {"status", "overloaded"} and not is_in_stream:
             status = 529 if fault.kind == "overloaded" else fault.status
@@ -368,9 +370,9 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return False
 
-    def _fail(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
+    def _send_faulty(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
         """Send a whole answer with a fault."""
-        self.owner.hold(fault.until)
+        self.owner.wait_for_event(fault.last_request)
         text = json.dumps(reply)
         if fault.kind in {"malformed", "unfinished"}:
             self._send(200, text[: len(text) // 2])
@@ -385,27 +387,29 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(
         self, path: str, reply: dict[str, Any], body: Mapping[str, Any], fault: Fault | None
     ) -> None:
-        """Send an answer as events, each in a chunk of its own."""
+        """Send an answer as events, each in its own chunk."""
         events = list(STREAMS[path](reply, body))
-        half = len(events) // 2
+        middle_index = len(events) // 2
         kind = fault.kind if fault else None
         if kind == "empty":
             events = []
         elif kind in {"truncated", "unfinished"}:
-            events = events[: half + 1]
+            events = events[: middle_index + 1]
         elif kind == "malformed":
-            events.insert(half, (events[half][0], '{"half'))
+            events.insert(middle_index, (events[middle_index][0], '{"half'))
         elif kind == "overloaded":
             error_payload = error(path, 529, "Overloaded", "server_is_overloaded")
-            events[half:] = [failure(path, reply, error_payload)]
+            events[middle_index:] = [failure(path, reply, error_payload)]
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
-        for number, event in enumerate(events):
-            if fault is not None and number:
+        for event_index, event in enumerate(events):
+            if fault is not None and event_index:
                 self.owner.wait(fault.pause)
-                self.owner.hold(fault.until if number == half else None)
+                self.owner.wait_for_event(
+                    fault.last_request if event_index == middle_index else None
+                )
             event_bytes = frame(event)
             chunk = b"%x\r\n%b\r\n" % (len(event_bytes), event_bytes)
-            if kind == "truncated" and number == half:
+            if kind == "truncated" and event_index == middle_index:
                 self.wfile.write(chunk[: len(chunk) // 2])
                 self._hang_up()
                 return
@@ -421,7 +425,7 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         body = text.encode()
         fields = {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        # At once, so that no answer waits for the acknowledgement of its own headers.
+        # In one write, so no answer waits for the acknowledgement of its own headers.
         self._head(status, fields | dict(headers or {}), body[: len(body) // 2] if cut else body)
 
     def _head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:

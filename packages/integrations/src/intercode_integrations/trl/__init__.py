@@ -1,8 +1,8 @@
-"""Environments and rollouts for TRL's `GRPOTrainer`, of any environment of ours.
+"""Environments and rollouts for TRL's ``GRPOTrainer``, for any InterCode environment.
 
-`environments` is for ``environment_factory``: TRL leads the episodes, a model calls tools.
-`Rollouts` is for ``rollout_func``: we lead them in a vector, a model writes blocks of code, and a
-group may have its first turns in common.
+`environments` is for ``environment_factory``: TRL runs the episodes, and a model calls tools.
+`Rollouts` is for ``rollout_func``: InterCode runs the episodes in a vector, and a model writes
+blocks of code. There a group may share its first turns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The record of a training run's attempts: a run's folder, with the tokens that were trained on."""
+"""Records of a training run's attempts: a run folder that includes the trained tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from intercode.dialogues import Talk
+from intercode.dialogues import RecordedDialogue
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
@@ -18,16 +18,16 @@ from intercode_integrations.trl.batch import Attempt
 _AGENT = "trl"
 
 
-class Log:
-    """Writes attempts to a new folder; later attempts at a task are later epochs.
+class AttemptLog:
+    """A log of attempts in a new folder; later attempts at a task are later epochs.
 
     Args:
         folder: The folder.
-        env: An environment of the run, which is only looked at.
+        env: An environment of the run, used only for its facts.
 
     Raises:
-        UsageError: There is a run in the folder.
-        RecordWriteError: It cannot be written.
+        UsageError: The folder already holds a run.
+        RecordWriteError: The folder cannot be written.
     """
 
     def __init__(self, folder: Path, env: Any) -> None:
@@ -55,7 +55,7 @@ class Log:
                 sum(len(call[name]) for call in attempt.calls)
                 for name in ("prompt_token_ids", "token_ids")
             ]
-            dialogue = Talk(
+            dialogue = RecordedDialogue(
                 name=_AGENT,
                 input_tokens=tokens[0],
                 output_tokens=tokens[1],
@@ -76,5 +76,5 @@ class Log:
             self._epochs[attempt.task] += 1
 
     def close(self) -> None:
-        """Let the folder go. Idempotent."""
+        """Release the folder. Idempotent."""
         self._writer.close()

@@ -1,6 +1,6 @@
-"""The attempts of a batch, played together in a vector of environments.
+"""Attempts of a batch, played together in a vector of environments.
 
-The trainer generates, as it knows how: by vLLM or by itself, with the weights of the moment.
+The trainer generates the replies, by vLLM or by itself, with its current weights.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from intercode.dialogues import Call
 from intercode.envs.traits import resolve_traits
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
-from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, pieces
+from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, split_text
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"
-"""Stands for a reply where a chat template is asked what follows one."""
+"""Placeholder for a reply, to find the text that a chat template puts after it."""
 _DATA = "\N{SYMBOL FOR RECORD SEPARATOR}"
-"""Stands for an observation that has the text of a control token in it."""
+"""Placeholder for an observation that contains the text of a control token."""
 
 
 @dataclass
@@ -31,21 +31,21 @@ class Attempt:
     """An attempt at a task, in tokens."""
 
     number: int
-    """The environment's in the vector."""
+    """Index of the environment in the vector."""
     task: str
     prompt: list[int]
     completion: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """1 for each token of the model's, 0 for the environment's."""
+    """1 for each token of the model, 0 for tokens of the environment."""
     logprobs: list[float] | None = field(default_factory=list)
-    """None: the trainer's way of generating tells none."""
+    """Log-probabilities; None: the trainer's way of generating returns none."""
     reward: float = math.nan
     running: bool = False
     calls: list[Call] = field(default_factory=list)
-    """The model's replies, as the record of an episode has them."""
+    """The model's replies, in the form of an episode's record."""
 
     def reply(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        """Add a reply of the model's to the completion."""
+        """Add a reply of the model to the completion."""
         call = Call(
             turn=len(self.calls),
             prompt_token_ids=self.prompt + self.completion,
@@ -64,7 +64,7 @@ class Attempt:
             self.logprobs = None if logprobs is None else [*self.logprobs, *logprobs]
 
     def continuation(self, number: int) -> Attempt:
-        """Return the attempt that begins where this one is, in another environment."""
+        """Return the attempt that continues this one in another environment."""
         return replace(
             self,
             number=number,
@@ -80,9 +80,9 @@ class Batch:
     """The attempts of a batch.
 
     Args:
-        envs: The vector; its first environments are theirs, by number.
-        attempts: In the order of their numbers; those of a group follow each other.
-        trainer: TRL's.
+        envs: The vector; its first environments belong to the attempts, by number.
+        attempts: The attempts in the order of their numbers; those of a group are adjacent.
+        trainer: TRL's trainer.
     """
 
     def __init__(self, envs: ThreadVectorEnv, attempts: list[Attempt], trainer: Any) -> None:
@@ -92,15 +92,15 @@ class Batch:
         self._language = resolve_traits(envs.envs[0].unwrapped).language
 
     def play(self, shared_turns: int) -> None:
-        """Play all episodes to their ends; groups have so many first turns in common."""
+        """Play all episodes to their ends; each group shares its first `shared_turns` turns."""
         groups = [
             [member.number for member in group]
             for _, group in groupby(self.attempts, lambda member: member.task)
         ]
-        firsts = [group[0] for group in groups]
-        self._begin(firsts)
+        leaders = [group[0] for group in groups]
+        self._begin(leaders)
         for _ in range(shared_turns):
-            self._play_turn(firsts)
+            self._play_turn(leaders)
         remaining_numbers = [
             member
             for group in groups
@@ -111,34 +111,34 @@ class Batch:
         while any(member.running for member in self.attempts):
             self._play_turn(range(len(self.attempts)))
 
-    def _begin(self, numbers: Sequence[int]) -> None:
-        if not numbers:
+    def _begin(self, attempt_numbers: Sequence[int]) -> None:
+        if not attempt_numbers:
             return
         reset_mask = np.zeros(self._envs.num_envs, dtype=np.bool_)
-        reset_mask[list(numbers)] = True
+        reset_mask[list(attempt_numbers)] = True
         tasks: list[str | None] = [None] * self._envs.num_envs
-        for number in numbers:
-            tasks[number] = self.attempts[number].task
-            self.attempts[number].running = True
+        for attempt_number in attempt_numbers:
+            tasks[attempt_number] = self.attempts[attempt_number].task
+            self.attempts[attempt_number].running = True
         self._envs.reset(options={"task_id": tasks, "reset_mask": reset_mask})
 
     def _fork(self, group: Sequence[int]) -> bool:
-        """Fork a group's first episode into its others; False: it has ended, or cannot be."""
+        """Fork a group's first episode into its others; False: it has ended or cannot fork."""
         leader, *followers = group
         if not self.attempts[leader].running:
             return False
         try:
             self._envs.fork(leader, into=followers)
-        except (ForkError, SandboxError):  # of a lost one, the next step says so
+        except (ForkError, SandboxError):  # the next step reports a lost one
             return False
         source = self.attempts[leader]
-        for number in group:
-            self.attempts[number] = source.continuation(number)
+        for attempt_number in group:
+            self.attempts[attempt_number] = source.continuation(attempt_number)
         return True
 
-    def _play_turn(self, numbers: Sequence[int]) -> None:
-        """Let the model reply, and the environments take its actions."""
-        active_attempts = [self.attempts[n] for n in numbers if self.attempts[n].running]
+    def _play_turn(self, attempt_numbers: Sequence[int]) -> None:
+        """Generate the model's replies, and take their actions in the environments."""
+        active_attempts = [self.attempts[n] for n in attempt_numbers if self.attempts[n].running]
         if not active_attempts:
             return
         trainer, max_tokens = self._trainer, self._trainer.max_completion_length
@@ -175,15 +175,15 @@ class Batch:
             return
         self._envs.send(actions, [attempt.number for attempt in attempts])
         _, rewards, terminated, truncated, infos = self._envs.recv(len(attempts))
-        for number, reward, *end_flags in zip(
+        for attempt_number, reward, *end_flags in zip(
             infos["env_id"], rewards, terminated, truncated, strict=True
         ):
             if any(end_flags):
-                attempt = self.attempts[number]
+                attempt = self.attempts[attempt_number]
                 attempt.running, attempt.reward = False, float(reward)
 
     def _add_observation(self, attempt: Attempt, max_tokens: int) -> bool:
-        """Add the observation to the completion; False: there is no room for it and a reply."""
+        """Add the observation to the completion; False: no space for it and a reply."""
         env: Any = self._envs.envs[attempt.number].unwrapped
         ids = self._observation_tokens(env.messages("chat")[-1], attempt.completion[-1])
         if len(attempt.completion) + len(ids) >= max_tokens:
@@ -196,7 +196,7 @@ class Batch:
         trainer, tokenizer = self._trainer, self._trainer.processing_class
         reply = {"role": "assistant", "content": _REPLY}
         content = str(message["content"])
-        has_tokens = len(pieces(content, added_tokens(tokenizer))) > 1
+        has_tokens = len(split_text(content, added_tokens(tokenizer))) > 1
         shown_message = {**message, "content": _DATA} if has_tokens else message
         text = tokenizer.apply_chat_template(
             [{"role": "user", "content": ""}, reply, shown_message],

@@ -1,9 +1,9 @@
 """Environments for ``GRPOTrainer(environment_factory=…)``.
 
-TRL takes every public method of an environment's class for a tool, but for `reset` and
-`get_reward`. So a class is made of the environment's own tools. TRL keeps the objects for later
-batches and never closes one: each gives its sandbox back when it is scored, and the rest when it is
-dropped, or at the end of the process.
+TRL exposes every public method of an environment's class as a tool, except `reset` and
+`get_reward`. This module therefore builds a class with the environment's own tools. TRL keeps the
+objects for later batches and never closes them. Each object closes its sandbox when it is scored,
+and everything else when it is collected or the process ends.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ log = logging.getLogger(__name__)
 
 
 def environments(env: str | Path, *, tokenizer: Any = None, **options: Any) -> Environments:
-    """Make what TRL calls a factory of environments.
+    """Make a factory of environments in TRL's sense.
 
     Args:
         env: As in `intercode.make`.
-        tokenizer: The model's, whose control tokens are broken in what the tools return.
-        **options: As in `intercode.make`, but ``errors``: failures are values.
+        tokenizer: The model's tokenizer, whose control tokens are broken in the tools' results.
+        **options: As in `intercode.make`, except ``errors``: failures are values.
     """
     return Environments(env, tokenizer=tokenizer, **options)
 
 
 class Environments:
-    """Makes the environments of a training run, each for one rollout at a time::
+    """A factory of a training run's environments, each for one rollout at a time::
 
         bash = environments("bash", max_turns=8)
         GRPOTrainer(model, train_dataset=bash.dataset(), environment_factory=bash)
 
-    It can be pickled.
+    The factory can be pickled.
 
     Args:
         env: As in `intercode.make`.
-        tokenizer: The model's. TRL makes tokens of what the tools return, control tokens
-            included; a space of no width breaks these. None: those of the form ``<|…|>``.
-        **options: As in `intercode.make`, but ``errors``: failures are values.
+        tokenizer: The model's tokenizer. TRL encodes the tools' results, including control tokens;
+            a zero-width space breaks these. None: tokens of the form ``<|…|>`` are broken.
+        **options: As in `intercode.make`, except ``errors``: failures are values.
     """
 
     def __init__(self, env: str | Path, *, tokenizer: Any = None, **options: Any) -> None:
@@ -66,13 +66,13 @@ class Environments:
         return partial(Environments, env, tokenizer=self._tokenizer, **options), ()
 
     def __call__(self) -> _Environment:
-        """Make an environment. Nothing is started for it before its `reset`."""
-        environment = self._kind(self._create(), self._tokenizer)
+        """Make an environment. Its sandbox starts at its `reset`."""
+        environment = self._environment_class(self._create(), self._tokenizer)
         self._environments.add(environment)
         return environment
 
     def rows(self) -> list[dict[str, Any]]:
-        """List the tasks as rows; TRL adds the text of `reset` to the last message of a prompt."""
+        """Return the tasks as rows; TRL appends the text of `reset` to a prompt's last message."""
         task_dialogues = dialogues(self._template, transcripts.tools)
         return [
             {"prompt": [system, {**user, "content": ""}], "task_id": task.task_id}
@@ -84,7 +84,7 @@ class Environments:
         return as_dataset(self.rows())
 
     def close(self) -> None:
-        """Close all environments that it has made. Idempotent."""
+        """Close all environments of this factory. Idempotent."""
         for environment in list(self._environments):
             environment._close()
 
@@ -99,21 +99,21 @@ class Environments:
 
     @cached_property
     def _template(self) -> Any:
-        """An environment that is only looked at."""
+        """Environment that is used only for its facts."""
         return self._create()
 
     @cached_property
-    def _kind(self) -> type[_Environment]:
-        name = str(self._template.name).capitalize()  # the name of the reward in TRL's logs
+    def _environment_class(self) -> type[_Environment]:
+        name = str(self._template.name).capitalize()  # the reward's name in TRL's logs
         return type(
             name,
             (_Environment,),
-            {function.__name__: _method(function) for function in Tools(self._template)},
+            {function.__name__: _make_method(function) for function in Tools(self._template)},
         )
 
 
 class _Environment:
-    """An environment as TRL wants it; subclasses have the tools."""
+    """An environment with TRL's interface; subclasses have the tools."""
 
     def __init__(self, env: Any, tokenizer: Any = None) -> None:
         self._env = env
@@ -123,11 +123,12 @@ class _Environment:
         self._close = weakref.finalize(self, env.close)
 
     def reset(self, task_id: str | None = None, index: int | None = None, **row: Any) -> str:
-        """Begin an episode; return the task's text.
+        """Start an episode; return the task's text.
 
         Raises:
             UsageError: The row names no task.
-            SandboxUnavailableError: This machine permits no sandbox. It ends the training.
+            SandboxUnavailableError: This machine does not permit sandboxes. This error ends the
+                training.
         """
         if task_id is None and index is None:
             raise UsageError(
@@ -138,10 +139,10 @@ class _Environment:
         return break_tokens(str(self._env.messages("tools")[-1]["content"]), self._tokenizer)
 
     def get_reward(self) -> float | None:
-        """End the episode, score it, and give its sandbox back.
+        """End the episode, score it, and close its sandbox.
 
         Returns:
-            The reward; None if there is none, as the sandbox was lost or the task is at fault.
+            The reward; None if the sandbox was lost or the task is broken.
         """
         if not self._tools.done:
             self._env.step("submit")
@@ -152,12 +153,12 @@ class _Environment:
 
 
 def warn_of_loss(episode: Episode) -> None:
-    """Log the reason why an attempt has no reward, of which TRL knows nothing."""
+    """Log the reason why an attempt has no reward, which TRL cannot know."""
     log.warning("task %s: an attempt has no reward: %s", episode.task_id, episode.error)
 
 
-def _method(function: Function) -> Callable[..., str]:
-    """Make a method of a tool that is looked up by name in each object."""
+def _make_method(function: Function) -> Callable[..., str]:
+    """Make a method for a tool that each object resolves by name."""
     name = function.__name__
 
     @wraps(function)

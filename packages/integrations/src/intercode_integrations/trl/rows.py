@@ -1,4 +1,4 @@
-"""The tasks of an environment as rows of a dataset. They tell neither gold nor outcome."""
+"""Tasks of an environment as rows of a dataset, without gold and outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Style = Callable[[Any, Task], list[dict[str, Any]]]
 
 
 def dialogues(env: Any, style: Style) -> Iterator[tuple[Task, list[dict[str, Any]]]]:
-    """Tell each task as a style does before the first action; no episode is begun for that."""
+    """Yield each task with its messages before the first action; no episode starts."""
     for task in env.dataset:
         episode = Episode(task.task_id, task.query, env.name)
         facts = {"name": env.name, "traits": env.traits, "max_turns": env.max_turns}
@@ -25,7 +25,7 @@ def dialogues(env: Any, style: Style) -> Iterator[tuple[Task, list[dict[str, Any
 
 
 def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
-    """Make a dataset of rows.
+    """Make a dataset from rows.
 
     Raises:
         UsageError: The package ``datasets`` is not installed.

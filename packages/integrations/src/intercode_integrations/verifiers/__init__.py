@@ -1,7 +1,6 @@
-"""InterCode for verifiers and prime-rl: its tasks as a taskset, with a harness that plays them.
+"""Adapter for verifiers and prime-rl: InterCode's tasks as a taskset, and a harness to play them.
 
-verifiers finds a plugin by the name of a module without dots: that is ``intercode_verifiers``,
-which has the same names::
+verifiers finds a plugin by a module name without dots: ``intercode_verifiers`` has the same names::
 
     vf-eval intercode-verifiers --env.taskset.env sql -n 5 -r 2 -m MODEL --no-push
 """

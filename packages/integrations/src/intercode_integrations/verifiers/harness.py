@@ -1,7 +1,7 @@
-"""A harness of verifiers that plays InterCode's tasks in its own process.
+"""A verifiers harness that plays InterCode's tasks in verifiers' process.
 
-Each call of the model goes through verifiers' endpoint, which records messages, tokens and
-probabilities in the trace; each call of a tool is a step of the environment.
+Each model call goes through verifiers' endpoint, which records messages, tokens and probabilities
+in the trace. Each tool call is a step of the environment.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class InterCodeHarnessConfig(vf.HarnessConfig):
     """``--env.agent.harness.…``."""
 
     observation_limit: int = 10_000
-    """Characters of an observation that the model is shown."""
+    """Characters of an observation that the model receives."""
 
 
 class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
-    """The agent ``tool-calling``, asked through verifiers' endpoint."""
+    """The agent ``tool-calling``, with verifiers' endpoint as its model."""
 
     APPENDS_SYSTEM_PROMPT = True
     EXECUTES_CODE = False
-    """Commands run in sandboxes of InterCode's, not in the runtime of the rollout."""
+    """Commands run in InterCode's sandboxes, not in the runtime of the rollout."""
     NEEDS_CONTAINER = False
 
     async def session(
         self, ctx: vf.ModelContext, trace: vf.Trace, *extra_arguments: Any, **keywords: Any
     ) -> vf.HarnessSession:
-        """Begin the episode: within the limit of the setup's time, not the agent's."""
+        """Start the episode: within the time limit of the setup, not of the agent."""
         data = trace.task.data
         if not isinstance(data, InterCodeData):
             raise intercode.UsageError("InterCode's harness plays only InterCode's tasks")
@@ -66,7 +66,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         tools: Any = [tool_as_openai(tool) for tool in env.tools]
         prompts = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
         dialogue: Any = [{"role": role, "content": text} for role, text in prompts if text]
-        # Certificates take longer to load than an episode: only for an endpoint that has one.
+        # Certificates take longer to load than an episode: only for an encrypted endpoint.
         is_encrypted = endpoint.startswith("https:")
         http = openai.DefaultAsyncHttpxClient(
             verify=is_encrypted, trust_env=is_encrypted, timeout=None
@@ -81,12 +81,12 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         return vf.ProgramResult(0, "", "")
 
     async def _play_reply(self, env: AsyncEnv, choice: Any) -> list[dict[str, Any]]:
-        """Take the actions of a reply; return the reply, and the observations."""
+        """Take the actions of a reply; return the reply and the observations."""
         messages = [choice.message.model_dump(exclude_none=True)]
         calls = choice.message.tool_calls or ()
         if not calls:
             note = CUT_OFF if choice.finish_reason == "length" else NO_CALL
-            messages[0].setdefault("content", "")  # a message without anything is refused
+            messages[0].setdefault("content", "")  # the API refuses empty messages
             text, *_ = await env.step(NoAction(note))
             return [*messages, {"role": "user", "content": text}]
         for call in calls:
@@ -102,7 +102,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         return messages
 
     async def cleanup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
-        """Free the sandbox, whatever has happened."""
+        """Free the sandbox, even after a failure."""
         if (env := getattr(trace.state, "env", None)) is not None:
             await env.close()
 
@@ -111,11 +111,12 @@ class InterCodeRolloutsConfig(vf.EnvConfig):
     """``--env.…``."""
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
-    """By itself verifiers would rent a remote machine, of which the harness has no use."""
+    """Runtime of the agent. verifiers' default would rent a remote machine that the harness never
+    uses."""
 
 
 class InterCodeRollouts(vf.Env[InterCodeRolloutsConfig]):
-    """One agent, on this machine."""
+    """A single agent on this machine."""
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
         """Play a task."""

@@ -1,4 +1,4 @@
-"""InterCode's tasks as a taskset of verifiers, rewarded by InterCode."""
+"""InterCode's tasks as a taskset of verifiers, with InterCode's rewards."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import verifiers.v1 as vf
 from pydantic import BaseModel, ConfigDict, Field
 
 import intercode
-from intercode.agents.conversation import Prompt, Scene
+from intercode.agents.conversation import Prompt, PromptContext
 from intercode.episode import Score
 from intercode.outcomes import failure_kind
 from intercode_integrations.async_env import AsyncEnv
 
 
 class Source(BaseModel):
-    """The origin of the tasks, and how they are tried."""
+    """The origin of the tasks, and the options of their environment."""
 
     env: str = "bash"
-    """An environment's name, or the folder of a benchmark."""
+    """Name of an environment, or the folder of a benchmark."""
     split: str | None = None
-    """One of the data's splits; None: its default, or all tasks."""
+    """Split of the data; None: the default, or all tasks."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """More of what `intercode.make` takes: ``max_turns``, ``data``, ``limits``, …"""
+    """Further arguments of `intercode.make`: ``max_turns``, ``data``, ``limits``, …"""
 
     def make(self) -> Any:
-        """Make the environment. Nothing of it runs before its first episode."""
+        """Make the environment. Its sandbox starts with its first episode."""
         return intercode.make(self.env, split=self.split, **self.options)
 
 
@@ -36,7 +36,7 @@ class InterCodeConfig(vf.TasksetConfig, Source):
 
 
 class InterCodeData(vf.TaskData, Source):
-    """A task as verifiers records it: without gold."""
+    """A task in verifiers' records: without gold."""
 
 
 class InterCodeState(vf.State):
@@ -45,34 +45,34 @@ class InterCodeState(vf.State):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     env: AsyncEnv | None = Field(None, exclude=True)
-    """From the start of the harness to its end."""
+    """Set from the start of the harness to its end."""
     has_begun: bool = Field(False, exclude=True)
-    """Whether the episode began within verifiers' time limit for the setup."""
+    """Whether the episode started within verifiers' time limit for the setup."""
 
     @property
     def score(self) -> Score | None:
-        """The score; None as long as there is none."""
+        """The score; None until the episode is scored."""
         return None if self.env is None else self.env.episode.score
 
 
 class InterCodeTask(vf.Task[InterCodeData, InterCodeState]):
-    """A task of InterCode's."""
+    """A task of InterCode."""
 
     @property
     def key(self) -> str:
-        """The task's id; its data has paths of this machine."""
+        """The task's id, because its data has paths of this machine."""
         return str(self.data.id)
 
     async def finalize(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
-        """End an episode that is still running, so that it is scored as it is."""
+        """End an episode that still runs, to score its current state."""
         env = trace.state.env
         if env is None:
             raise intercode.UsageError(
                 "only InterCode's own harness plays its tasks: omit --env.agent.harness.id"
             )
-        if not trace.state.has_begun:  # verifiers scores what has run out of time, too
+        if not trace.state.has_begun:  # verifiers scores rollouts that timed out, too
             raise vf.SandboxError("the sandbox did not start within the time limit of the setup")
-        with failures(), suppress(intercode.EnvironmentStateError):  # it has ended
+        with failures(), suppress(intercode.EnvironmentStateError):  # the episode has ended
             await env.step("submit")
         if trace.state.score is None:
             raise vf.SandboxError(env.episode.error or "the episode has no score")
@@ -94,13 +94,13 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
     """The tasks of an environment, or of a benchmark's folder."""
 
     def load(self) -> Iterator[InterCodeTask]:
-        """Yield the tasks, each with what the agent ``tool-calling`` would be told."""
+        """Yield the tasks, each with the prompt of the agent ``tool-calling``."""
         config = self.config
         env = config.make().unwrapped
         traits, prompt = env.traits, Prompt("tool_calling")
         setting = traits.setting or traits.language
         for task in env.dataset:
-            scene = Scene(env.name, traits, setting, task.query, env.max_turns)
+            scene = PromptContext(env.name, traits, setting, task.query, env.max_turns)
             values = {**scene.values(), "show_reward": False}
             data = InterCodeData(
                 id=task.task_id,
@@ -116,7 +116,7 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Make failures verifiers' own, so that its rules of retries know them: none has a reward."""
+    """Convert failures into verifiers' own errors, for its retry rules: a failure has no reward."""
     try:
         yield
     except (intercode.InterCodeError, OSError) as error:

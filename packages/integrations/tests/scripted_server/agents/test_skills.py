@@ -154,7 +154,7 @@ def test_it_is_where_the_agent_looks_cannot_be_written_and_does_not_count(skill:
         ):
             assert env.step(action)[4]["exit_code"] == 1, action
         env.step("sh /skills/greet/scripts/greet.sh")
-        assert env.place.changes() == []
+        assert env.workspace.changes() == []
         assert env.step("submit")[1] == 1.0
         assert env.episode.metadata["image"] == "host", "it is no part of the task's image"
 

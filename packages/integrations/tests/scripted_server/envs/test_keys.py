@@ -79,7 +79,7 @@ def test_a_terminal_with_size_job_control_and_keys(env: InterCodeEnv[Any]) -> No
 
 
 def test_a_full_screen_program_gets_keys_by_their_names(env: InterCodeEnv[Any]) -> None:
-    env.place.write_file("/tmp/full.py", CURSES.encode())
+    env.workspace.write_file("/tmp/full.py", CURSES.encode())
     shown(env, '"python3 /tmp/full.py" Enter', "\n          ready")
     for key, name in (("Down", "KEY_DOWN"), ("F2", "KEY_F(2)"), ("PageUp", "KEY_PPAGE")):
         shown(env, key, f"          got {name}")
@@ -147,12 +147,12 @@ def test_keys_are_refused_by_their_text(env: InterCodeEnv[Any]) -> None:
 
 def test_a_fork_has_no_terminal_and_the_source_keeps_it(env: InterCodeEnv[Any]) -> None:
     env.step("name=value")
-    with closing(env.snapshot(how="state")):
+    with closing(env.snapshot(mode="state")):
         pass
     shown(env, '"echo ter; echo minal" Enter', "ter\nminal\n")  # begun while the shell rested
     with pytest.raises(ForkError, match=r"process \d+ \(bash\)"):
-        env.snapshot(how="state")
-    snapshot = env.snapshot(how="state", lossy=True)
+        env.snapshot(mode="state")
+    snapshot = env.snapshot(mode="state", lossy=True)
     assert len(snapshot.lost) == 1
     shown(env, '"echo still; echo there" Enter', "minal\n", "still\nthere\n")
     env.restore(snapshot)

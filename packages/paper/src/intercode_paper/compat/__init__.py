@@ -1,11 +1,11 @@
-"""The classes of the 2023 release, under their names and signatures, on today's sandboxes.
+"""The classes of the 2023 release, with their names and signatures, on InterCode's sandboxes.
 
-One changed import runs a script of 2023::
+A script of 2023 runs after one changed import::
 
     from intercode_paper.compat import BashEnv, bash_build_docker, bash_image_name, bash_test_data
 
 Observations and rewards are those of ``protocol="paper"``. `docs/how-to/coming-from-2023.md` lists
-the differences, and leads to the new interface.
+the differences, and describes the migration to the new interface.
 """
 
 from intercode_paper.compat.assets import (

@@ -1,4 +1,4 @@
-"""The 2023 release's ``intercode.assets``: images, and small data files to begin with."""
+"""The 2023 release's ``intercode.assets``: images, and small data files for first steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ sql_test_data = str(DATA / "sql_queries.csv")
 
 
 def bash_build_docker() -> None:
-    """Build the image ``intercode-bash``, unless it is there. Docker is not needed."""
+    """Build the image ``intercode-bash``, unless it exists. The build needs no Docker."""
     get_provider().digest(image_for(bash_image_name))
 
 
 def sql_build_docker() -> None:
-    """Do nothing: databases are opened from their files, and need no server."""
+    """Do nothing: engines open databases from their files, and need no server."""

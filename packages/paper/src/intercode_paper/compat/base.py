@@ -1,4 +1,4 @@
-"""`IntercodeEnv` of 2023: the loop of an environment, for subclasses to fill in."""
+"""The base class `IntercodeEnv` of 2023: the episode loop of an environment, for subclasses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from rich.logging import RichHandler
 from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
 from intercode.task import Task
 from intercode_paper.bash import LIMITS, MALFORMED
-from intercode_paper.compat.utils import Container, IntercodeDataLoader, Record, read_place
+from intercode_paper.compat.utils import (
+    Container,
+    IntercodeDataLoader,
+    Record,
+    read_container_settings,
+)
 from intercode_sandbox import get_provider
 from intercode_sandbox.images import hide
 from intercode_sandbox.interruption import is_callers
@@ -33,22 +38,22 @@ REWARD = "reward"
 class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
     """Base class of the 2023 environments.
 
-    A subclass has `exec_action` and `get_reward`, and may have `reset_container` and `close`. It is
-    an environment of no current Gymnasium: `step` returns four values.
+    A subclass defines `exec_action` and `get_reward`, and may override `reset_container` and
+    `close`. The class does not follow current Gymnasium: `step` returns four values.
 
     Args:
-        image_name: The image: a name of 2023 (``intercode-nl2bash``), or one of
+        image_name: The image: a name of 2023 (``intercode-nl2bash``), or a name for
             ``intercode run --image``.
         **kwargs: As in 2023: ``data_path`` (a data file; without one, actions are executed and
             nothing is scored), ``verbose``, ``traj_dir``, ``preprocess`` (row → commands). New are
-            ``sandbox`` (``native`` or ``docker``), ``network`` and ``environment``. All are kept in
-            `kwargs`, those of a subclass, too.
+            ``sandbox`` (``native`` or ``docker``), ``network`` and ``environment``. The attribute
+            `kwargs` retains all keywords, including those of subclasses.
 
     Raises:
-        OSError: There is no such data file.
-        UsageError: A keyword makes no sense here.
+        OSError: The data file does not exist.
+        UsageError: A keyword is invalid.
         TaskError: The data is malformed.
-        ImageError: There is no such image.
+        ImageError: The image does not exist.
     """
 
     name: ClassVar[str] = "intercode"
@@ -62,7 +67,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         if self.preprocess is not None and not callable(self.preprocess):
             raise UsageError("preprocess must be a function from a row of the data to its commands")
         self.traj_dir: str | None = kwargs.get("traj_dir") or None
-        hide(self.traj_dir)  # it tells golds
+        hide(self.traj_dir)  # trajectories contain golds: no sandbox may read the folder
         self.data_path: str | None = kwargs.get("data_path")
         self.tool_mode = self.data_path is None
         if self.data_path is None:
@@ -72,7 +77,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             hide(self.data_path)
             self.logger.info("%d tasks from %s", len(self.data_loader), self.data_path)
         self.image_name = image_name
-        self._place = read_place(image_name, kwargs)
+        self._container_settings = read_container_settings(image_name, kwargs)
         self.container_name = f"{image_name}_ic_ctr"
         self.container = self._new_container(self.container_name)
         self.logger.info("Ready: call reset() to begin an episode")
@@ -81,7 +86,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         """Begin an episode.
 
         Args:
-            index: The row of the data; None: a random one.
+            index: The row of the data; None: a random row.
 
         Returns:
             The query, and an empty dictionary.
@@ -112,15 +117,15 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         return self.observation, self.info
 
     def step(self, action: str) -> tuple[Any, float, bool, dict[str, Any]]:  # type: ignore[override]
-        """Take an action: ``submit…`` ends and scores the episode, ``skip`` ends it.
+        """Execute an action: ``submit…`` ends and scores the episode, ``skip`` ends it.
 
         Returns:
-            Observation, reward, whether the episode has ended, info.
+            Observation, reward, done, info.
 
         Raises:
-            EnvironmentStateError: There was no `reset` yet; or an exception of the caller (Ctrl-C)
-                has interrupted the last action.
-            SandboxError: The sandbox was lost, and not by what ran in it.
+            EnvironmentStateError: `reset` was not called yet, or an exception of the caller
+                (Ctrl-C) has interrupted the last action.
+            SandboxError: The sandbox was lost, and no process in it was the cause.
         """
         if not hasattr(self, "trajectory"):
             raise EnvironmentStateError("there is no episode yet: call reset() first")
@@ -148,7 +153,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             return self.observation, reward, True, {**info, ACTION_EXEC: True}
         try:
             self.exec_action(action)
-        except CausedInsideError:  # the action ended the container: a result, and no error
+        except CausedInsideError:  # the action ended the container: a result, not an error
             self.container.reset()
             self.observation, self.info[ACTION_EXEC] = MALFORMED, False
         self.trajectory.append((action, self.observation))
@@ -156,7 +161,10 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         return self.observation, 0, False, dict(self.info)
 
     def save_trajectory(self) -> None:
-        """Write the episode to ``logs_NAME/log_TIME.json`` in `traj_dir`, by default here."""
+        """Write the episode to ``logs_NAME/log_TIME.json`` in `traj_dir`.
+
+        Without `traj_dir` the folder is the working directory.
+        """
         folder = Path(self.traj_dir or ".", f"logs_{self.name}")
         folder.mkdir(parents=True, exist_ok=True)
         trajectory_record: dict[str, Any] = {"environment": self.name}
@@ -176,7 +184,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         trajectory_record["info"] = self.info
         stem = time.strftime("log_%Y%m%d%H%M%S")
         paths = (folder / f"{stem}{f'_{n}' if n else ''}.json" for n in count())
-        path = next(path for path in paths if not path.exists())  # two episodes of one second
+        path = next(path for path in paths if not path.exists())  # several per second
         path.write_text(json.dumps(trajectory_record, indent=2, default=str), encoding="utf-8")
         self.logger.info("Saved trajectory to %s", path)
 
@@ -189,10 +197,10 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         """Score the current state; set `reward` and `info`, and return both."""
 
     def reset_container(self) -> None:
-        """Bring the container back to its first state."""
+        """Reset the container to its initial state."""
 
     def close(self) -> None:
-        """Free what the environment holds. Idempotent."""
+        """Free the environment's resources. Idempotent."""
         self.container.stop()
 
     def get_available_actions(self) -> Any:
@@ -202,17 +210,17 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
     def _score_state(self) -> tuple[float, dict[str, Any]]:
         try:
             return self.get_reward()
-        except CausedInsideError as error:  # what an action left running ended the container
+        except CausedInsideError as error:  # a background process ended the container
             self.reward = 0.0
             return 0.0, {"ended": str(error)}
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         provider = get_provider(sandbox)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)
 
     def _task(self, fields: Mapping[str, Any] | None = None) -> Task:
-        """Return the episode's row, or what was made of it, as a task."""
+        """Return the episode's row, or replaced fields, as a task."""
         return Task.from_dict(
             dict(self.record.fields) if fields is None else fields, int(self.query_idx)
         )

@@ -1,4 +1,4 @@
-"""The Python environment of 2023: `PythonEnv`."""
+"""The Python environment of the 2023 release: `PythonEnv`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from intercode_paper.python import LIMITS, PaperPython, is_error, score, submitt
 
 
 class PythonEnv(IntercodeEnv):
-    """Python: one interpreter per episode, and ``submit NAME`` hands in a function of that name.
+    """A Python environment: one interpreter per episode; ``submit NAME`` submits a function.
 
     Args:
         image_name: The image.
-        **kwargs: As `IntercodeEnv`, and ``is_agent``: False (the default) asks at the terminal for
-            the further lines of an action that begins with ``def``, until an empty one.
+        **kwargs: As `IntercodeEnv`, and ``is_agent``: with False (the default), an action that
+            begins with ``def`` reads further lines from the terminal, until an empty line.
     """
 
     name: ClassVar[str] = "ic_python"
@@ -31,14 +31,14 @@ class PythonEnv(IntercodeEnv):
         self._python = PaperPython(self.container.sandbox)
 
     def exec_action(self, action: str) -> None:
-        """Run code; an expression is printed."""
+        """Execute code, and print the value of an expression."""
         if action.strip().startswith("def ") and not self.is_agent:
             action = f"{action}\n{self.input_multiline_function()}"
         self.observation = self._python.step(action)
         self.info[ACTION_EXEC] = not is_error(self.observation)
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Run the tests on the submitted function and on gold; without tests, the reward is 0."""
+        """Run the tests on the submitted function and on gold; the reward without tests is 0."""
         self.reward, self.info = 0.0, {REWARD: 0.0}
         if task := (self._task() if self.record.get("tests") else None):
             name = submitted_name(self.trajectory[-1][0])
@@ -47,10 +47,10 @@ class PythonEnv(IntercodeEnv):
         return self.reward, self.info
 
     def input_multiline_function(self) -> str:
-        """Read lines from the terminal, up to an empty one."""
+        """Read lines from the terminal, until an empty line."""
         return "\n".join(iter(lambda: input(". "), ""))
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         provider = PYTHON.provider(sandbox)
         return Container(name, lambda: provider.start(image, LIMITS, network), environment)

@@ -1,4 +1,4 @@
-"""The environments of 2023 with a shell: `BashEnv`, `CTFEnv` and `SWEEnv`."""
+"""The shell environments of the 2023 release: `BashEnv`, `CTFEnv` and `SWEEnv`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from intercode_paper.bash import (
 from intercode_paper.bash_env import gold_runs
 from intercode_paper.compat.base import ACTION_EXEC, AGENT_OBS, REWARD, IntercodeEnv
 from intercode_paper.compat.utils import Container
-from intercode_paper.container import md5sum, pairs
+from intercode_paper.container import md5sum, parse_pairs
 from intercode_paper.python import submitted_name
 from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images import hide
@@ -36,10 +36,10 @@ GIT_STATUS_SCRIPT = "git status --short;"
 
 
 class BashEnv(IntercodeEnv):
-    """Bash: each action is a process of its own, and the reward compares with gold's container.
+    """A Bash environment: a new process per action, and a reward that compares gold's container.
 
-    There is no repository in ``/``. `container` answers `GIT_STATUS_SCRIPT` and `GIT_RESET_SCRIPT`
-    as if there were one.
+    The folder ``/`` has no git repository. The attribute `container` answers `GIT_STATUS_SCRIPT`
+    and `GIT_RESET_SCRIPT` itself, as if a repository existed.
     """
 
     name: ClassVar[str] = "ic_bash"
@@ -48,10 +48,13 @@ class BashEnv(IntercodeEnv):
         super().__init__(image_name, **kwargs)
         self.ctr_name_eval = f"{image_name}_ic_ctr_eval"
         self.container_eval = self._new_container(self.ctr_name_eval)
-        self.container_eval.environment = {**self._place.environment, "HOSTNAME": GOLD_HOST}
+        self.container_eval.environment = {
+            **self._container_settings.environment,
+            "HOSTNAME": GOLD_HOST,
+        }
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         paper_image = gold_runs(get_provider(sandbox), image).image
 
         def reset(container: Container) -> str:
@@ -65,12 +68,12 @@ class BashEnv(IntercodeEnv):
         return Container(name, lambda: paper_image.start(network), environment, answers)
 
     def reset_container(self) -> None:
-        """Go back to the image, and to ``/``."""
+        """Reset the container to its image, and the working directory to ``/``."""
         self.workdir = "/"
         self.container.reset()
 
     def exec_action(self, action: str) -> None:
-        """Execute an action; one that begins with ``cd`` moves later ones."""
+        """Execute an action; ``cd`` changes the working directory of later actions."""
         bash = PaperBash(
             self.container.sandbox,
             self.container.environment,
@@ -82,7 +85,7 @@ class BashEnv(IntercodeEnv):
         self.info[ACTION_EXEC] = execution.ok
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Compare files and the last output with what gold leaves in `container_eval`.
+        """Compare files and the last output with the result of gold in `container_eval`.
 
         Raises:
             SandboxError: A sandbox failed.
@@ -103,7 +106,7 @@ class BashEnv(IntercodeEnv):
     def close(self) -> None:
         """Stop both containers. Idempotent."""
         super().close()
-        if hasattr(self, "container_eval"):  # a subclass may do without
+        if hasattr(self, "container_eval"):  # subclasses may have none
             self.container_eval.stop()
 
     def clean_cmd(self, action: str) -> str:
@@ -112,11 +115,11 @@ class BashEnv(IntercodeEnv):
         return f'{shell} -c "{action.strip()}"'
 
     def parse_status(self, status: str) -> list[tuple[str, str]]:
-        """Return paths and their codes in the text of ``git status --short``."""
-        return pairs(status)
+        """Parse paths and codes from the text of ``git status --short``."""
+        return parse_pairs(status)
 
     def simplify_path(self, current: str, changed: str) -> str:
-        """Return the directory that ``cd changed`` leads to."""
+        """Return the working directory after ``cd changed``."""
         return resolve(current, changed)
 
     def _outcome(self, container: Container, output: str) -> bash_reward.Outcome:
@@ -130,10 +133,11 @@ class BashEnv(IntercodeEnv):
 
 
 class CTFEnv(BashEnv):
-    """Capture the flag: Bash, and ``submit FLAG``, in capitals or not.
+    """A capture-the-flag environment: Bash, and ``submit FLAG``, which is case-insensitive.
 
-    An episode has the files of its task in ``/ctf/ID``, from ``task_assets`` beside the data. As in
-    2023, `preprocess` goes there and runs the task's setup, which may need ``network=True``.
+    The files of an episode's task are in ``/ctf/ID``, from ``task_assets`` beside the data. As in
+    2023, `preprocess` must enter this folder and run the task's setup, which may need
+    ``network=True``.
     """
 
     name: ClassVar[str] = "ic_ctf"
@@ -142,7 +146,7 @@ class CTFEnv(BashEnv):
         IntercodeEnv.__init__(self, image_name, **kwargs)
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Compare the flag with gold: 1 or 0."""
+        """Compare the flag with gold: the reward is 1 or 0."""
         flag = submitted_name(self.trajectory[-1][0])
         self.reward = float(flag.lower() == str(self.gold).strip().lower())
         self.info = {AGENT_OBS: flag, REWARD: self.reward}
@@ -157,9 +161,9 @@ class CTFEnv(BashEnv):
     def _new_container(self, name: str) -> Container:
         if self.data_path is None:
             return IntercodeEnv._new_container(self, name)
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         folder = Path(self.data_path).absolute().parent
-        hide(folder / "task_assets")  # its write-ups tell flags
+        hide(folder / "task_assets")  # the write-ups contain flags
         stage = CtfStage(sandbox, image, LIMITS, network)
 
         def start() -> SandboxBackend:
@@ -170,13 +174,13 @@ class CTFEnv(BashEnv):
 
 
 class SWEEnv(BashEnv):
-    """An issue of SWE-bench: Bash in its repository.
+    """An environment for issues of SWE-bench: Bash in the issue's repository.
 
-    The reward runs the issue's tests in the image, where 2023 gave 0 to everything.
+    The reward runs the issue's tests in the image. The 2023 release gave the reward 0 always.
 
     Args:
         image_name: The image.
-        **kwargs: As `IntercodeEnv`, and ``repositories``: the folder or URL with the repositories;
+        **kwargs: As `IntercodeEnv`, and ``repositories``: the folder or URL of the repositories;
             the default is GitHub.
     """
 
@@ -186,12 +190,12 @@ class SWEEnv(BashEnv):
         IntercodeEnv.__init__(self, image_name, **kwargs)
 
     def reset_container(self) -> None:
-        """Go back to the repository at its base commit, and into it."""
+        """Reset the repository to its base commit, and enter its folder."""
         self.container.reset()
         self.workdir = "/" if self.tool_mode else self._stage.directory(self._issue())
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
-        """Run the tests of the issue."""
+        """Run the tests of the issue, and return reward and info."""
         reward = SweReward(self._stage.open, self._stage.plan, self._stage.identify)
         issue = self._issue()
         episode = Episode(issue.task_id, issue.query, self.name)
@@ -200,7 +204,7 @@ class SWEEnv(BashEnv):
         return self.reward, self.info
 
     def _issue(self) -> Task:
-        """Return the row as a task: 2023 had the tests one level below."""
+        """Return the row as a task, with the tests moved up from the nested object of 2023."""
         fields = dict(self.record.fields)
         tests = fields.pop("tests", None)
         if isinstance(tests, Mapping):
@@ -208,11 +212,11 @@ class SWEEnv(BashEnv):
         return self._task(fields)
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, network, environment = self._place
+        image, sandbox, network, environment = self._container_settings
         repositories = self.kwargs.get("repositories", "https://github.com")
         self._stage = SweStage(
             sandbox, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY
-        )  # which 2023 had
+        )  # as in 2023
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)
         return Container(name, lambda: self._stage.open(self._issue()), environment)

@@ -1,4 +1,4 @@
-"""The SQL environment of 2023: `SqlEnv`."""
+"""The SQL environment of the 2023 release: `SqlEnv`."""
 
 from __future__ import annotations
 
@@ -23,32 +23,36 @@ from intercode_sandbox.images import hide
 
 
 class SqlEnv(IntercodeEnv):
-    """SQL: one connection for agent and gold, on which nothing is undone between episodes.
+    """An SQL environment: one connection for agent and gold, without any reset between episodes.
 
     An observation is a list of rows, None, or the text of an error.
 
     Args:
-        image_name: As in 2023; no container is needed.
-        **kwargs: As `IntercodeEnv`; ``databases``: the dump, file or folder of them, by default the
-            one beside the data; ``engine``: ``sqlite`` (actions are translated from MySQL's
-            language), ``mysql`` or a server's URL.
+        image_name: As in 2023; the environment needs no container.
+        **kwargs: As `IntercodeEnv`; ``databases``: the dump, file or folder of the databases, by
+            default beside the data; ``engine``: ``sqlite`` (actions are translated from MySQL's
+            dialect), ``mysql`` or a server's URL.
     """
 
     name: ClassVar[str] = "ic_sql"
 
     def __init__(self, image_name: str, **kwargs: Any) -> None:
         super().__init__(image_name, **kwargs)
-        place = self._databases = Path(kwargs.get("databases") or find_databases(self.data_path))
-        hide(place)
-        engine = shared_engine(kwargs.get("engine", "sqlite"), sandbox=self._place.sandbox)
-        self.cnx = Connection(EngineDatabases(engine, lambda name: find(place, name)))
+        databases_path = self._databases = Path(
+            kwargs.get("databases") or find_databases(self.data_path)
+        )
+        hide(databases_path)
+        engine = shared_engine(
+            kwargs.get("engine", "sqlite"), sandbox=self._container_settings.sandbox
+        )
+        self.cnx = Connection(EngineDatabases(engine, lambda name: find(databases_path, name)))
         self.cur = self.cnx.cursor()
 
     def reset_container(self) -> None:
-        """Leave all as it is, as in 2023.
+        """Check that the row's database exists; the state persists, as in 2023.
 
         Raises:
-            TaskError: The row's database is not there.
+            TaskError: The row's database does not exist.
         """
         if not self.tool_mode and (name := self.record.get("db")):
             try:
@@ -69,20 +73,20 @@ class SqlEnv(IntercodeEnv):
         return self.reward, self.info
 
     def close(self) -> None:
-        """Close the connection, and forget all changes. Idempotent."""
+        """Close the connection, and discard all changes. Idempotent."""
         self.cnx.close()
         super().close()
 
     def get_intersect_items(self, my_list: list[str], my_dict: dict[str, int]) -> list[str]:
-        """Return the items that are in both, at most as often as the second says."""
+        """Return the list's items that are in the dictionary, at most as often as its counts."""
         return sql_env.common_rows(my_list, Counter(my_dict))
 
 
 class Connection:
-    """The part of a connection of ``mysql.connector`` that `SqlEnv` showed.
+    """The subset of a ``mysql.connector`` connection that `SqlEnv` exposed in 2023.
 
     Args:
-        databases: The databases, which are closed with it.
+        databases: The databases, which the connection owns and closes.
     """
 
     __class__ = stands_for("mysql.connector", "MySQLConnection")
@@ -103,15 +107,15 @@ class Connection:
             raise EnvironmentStateError("the connection was closed: make a new environment")
         try:
             return self._open.execute(sql)
-        except TaskError:  # there was no USE yet
+        except TaskError:  # before the first USE
             return error_observation("No database selected")
 
     def cursor(self, **options: object) -> Cursor:
-        """Return the connection's one cursor."""
+        """Return the connection's only cursor."""
         return self._cursor
 
     def is_connected(self) -> bool:
-        """Tell whether the connection is open."""
+        """Return whether the connection is open."""
         return self._open is not None
 
     def close(self) -> None:
@@ -122,10 +126,10 @@ class Connection:
 
 
 class Cursor:
-    """The part of a cursor of ``mysql.connector`` that scripts use.
+    """The subset of a ``mysql.connector`` cursor that scripts of 2023 use.
 
     Args:
-        connection: The connection that runs its statements.
+        connection: The connection that runs the cursor's statements.
     """
 
     __class__ = stands_for("mysql.connector.cursor", "MySQLCursor")
@@ -136,14 +140,14 @@ class Cursor:
 
     @property
     def with_rows(self) -> bool:
-        """Whether the last statement had rows."""
+        """Whether the last statement returned rows."""
         return self._rows is not None
 
     def execute(self, sql: str) -> None:
         """Run a statement.
 
         Raises:
-            ActionError: It failed.
+            ActionError: The statement failed.
             DatabaseError: The server failed.
         """
         answer = self._connection.answer(sql)
@@ -156,5 +160,5 @@ class Cursor:
         return list(self._rows or ())
 
     def close(self) -> None:
-        """Forget the rows. Idempotent."""
+        """Discard the rows. Idempotent."""
         self._rows = None

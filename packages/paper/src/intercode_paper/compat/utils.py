@@ -1,4 +1,4 @@
-"""The 2023 release's ``intercode.utils``: rows of a data file, containers, and a time limit."""
+"""The 2023 release's ``intercode.utils``: a data loader, containers, and a time limit."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from intercode_sandbox import SandboxBackend, get_provider
 from intercode_sandbox.images.resolve import check
 
 TIMEOUT_DURATION = 10
-"""Seconds that an action may take."""
+"""The time limit of an action in seconds."""
 START_UP_DELAY = 0
-"""Seconds that a container takes to start. Nothing waits for a sandbox."""
+"""The start-up time of a container in seconds: 0, since a sandbox is ready at once."""
 MAX_SECONDS = 3600.0
-"""Seconds that a command without a time limit may take: 2023 had none."""
+"""The maximum seconds of a command without a time limit; 2023 had no maximum."""
 SUFFIXES = (".csv", ".json", ".jsonl", ".tsv")
 
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 class Record(dict[str, Any]):
-    """A row of a data file: its query, its gold, and its other fields under ``extra``.
+    """A row of a data file: query, gold, and all other fields under ``extra``.
 
-    Early releases had them there, later ones beside query and gold: both ways of reading work.
+    Early releases had the other fields under ``extra``, later releases beside query and gold. Both
+    forms of access work.
 
     Args:
         fields: All fields of the row.
@@ -57,16 +58,16 @@ class Record(dict[str, Any]):
 
 
 class IntercodeDataLoader:
-    """The rows of a data file of 2023: JSON, CSV or TSV.
+    """The rows of a data file of 2023: JSON, JSON Lines, CSV or TSV.
 
     Args:
         data_path: The file.
-        parse_func: Accepted and, as in 2023, not used.
+        parse_func: Ignored, as in 2023.
 
     Raises:
-        OSError: There is no such file.
-        UsageError: Its format is unknown, or it has no field ``query``. A `ValueError`.
-        TaskError: It is malformed. A `ValueError`.
+        OSError: The file does not exist.
+        UsageError: The format is unknown, or a row lacks the field ``query``. A `ValueError`.
+        TaskError: The file is malformed. A `ValueError`.
     """
 
     def __init__(self, data_path: str, parse_func: Callable[..., Any] | None = None) -> None:
@@ -78,18 +79,18 @@ class IntercodeDataLoader:
         return len(self._rows)
 
     def get(self, index: int | None = None) -> Record:
-        """Return a row without its empty fields; None: a random one."""
+        """Return a row without its empty fields; None: a random row."""
         if index is None:
-            index = numpy.random.randint(0, len(self))  # an old script seeds NumPy's own generator
+            index = numpy.random.randint(0, len(self))  # old scripts seed NumPy's global generator
         row = self._rows[index]
         return Record({name: value for name, value in row.items() if value not in (None, "")})
 
     @cached_property
     def data(self) -> Any:
-        """The rows as a table of pandas, which is imported now.
+        """The rows as a table of pandas, which is imported at the first access.
 
         Raises:
-            ImportError: It is not installed.
+            ImportError: pandas is not installed.
         """
         return self._load_data()
 
@@ -121,10 +122,10 @@ class IntercodeDataLoader:
 
 
 class timeout:  # noqa: N801 - its name in 2023
-    """Limit the time of the container's commands inside a ``with`` block.
+    """A time limit for the container's commands within a ``with`` block.
 
-    2023 used a signal, which only a main thread can have; this limits what
-    `Container.exec_run` runs.
+    The 2023 class used a signal, which works in the main thread only. This class limits the
+    commands of `Container.exec_run`.
 
     Args:
         seconds: The limit, for the whole block.
@@ -145,9 +146,10 @@ class timeout:  # noqa: N801 - its name in 2023
 
 
 def stands_for(module: str, name: str) -> property:
-    """Return a ``__class__`` by which `isinstance` takes an object for another package's.
+    """Return a ``__class__`` property that makes `isinstance` accept another package's class.
 
-    The tests of 2023 ask for it. Nothing is imported: a script that asks has done so.
+    The tests of 2023 call `isinstance`. The property imports nothing: a script with such a call has
+    imported the package.
     """
 
     def get_class(self: object) -> type:
@@ -161,20 +163,21 @@ class ExecResult(NamedTuple):
     """The result of a command."""
 
     exit_code: int | None
-    """None: its text could not be split."""
+    """None: the command's text could not be split."""
     output: bytes
 
 
 class Container:
-    """Stands for a Docker container of 2023: a sandbox, started when first used.
+    """A stand-in for a Docker container of 2023: a sandbox, started at its first use.
 
-    To ``isinstance`` it is also a `docker.models.containers.Container`, where that is imported.
+    ``isinstance`` also accepts an object as a ``docker.models.containers.Container``, if the module
+    of that class is imported.
 
     Args:
-        name: Its name.
+        name: The container's name.
         start: Starts a sandbox.
-        environment: The whole environment of its processes.
-        answers: Commands that are answered here rather than in the sandbox, by their text.
+        environment: All environment variables of the container's processes.
+        answers: Text of a command → function that returns its output without the sandbox.
     """
 
     def __init__(
@@ -195,7 +198,7 @@ class Container:
 
     @property
     def sandbox(self) -> SandboxBackend:
-        """The sandbox behind it.
+        """The container's sandbox, started at the first access.
 
         Raises:
             EnvironmentStateError: The container was stopped.
@@ -210,15 +213,16 @@ class Container:
     def exec_run(
         self, cmd: str | Sequence[str], workdir: str | None = None, *, timeout: float | None = None
     ) -> ExecResult:
-        """Run a command: a list, or a text that is split as a POSIX shell would.
+        """Run a command: a list, or a text that is split like in a POSIX shell.
 
         Args:
             cmd: The command.
-            workdir: Its directory; None: ``/``.
-            timeout: Seconds; None: what is left of a surrounding `timeout`, else an hour.
+            workdir: The working directory; None: ``/``.
+            timeout: The limit in seconds; None: the remaining time of an enclosing `timeout`, else
+                an hour.
 
         Raises:
-            TimeoutError: The time is over. The command was killed.
+            TimeoutError: The command exceeded its time limit, and was killed.
             SandboxError: The sandbox failed.
         """
         argv = split_words(cmd) if isinstance(cmd, str) else tuple(map(str.encode, cmd))
@@ -234,43 +238,44 @@ class Container:
         return ExecResult(output.exit_code, output.text.encode())
 
     def reset(self) -> None:
-        """Go back to the image: the next command finds a fresh sandbox."""
+        """Reset the container to its image: the next command runs in a fresh sandbox."""
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             sandbox.close()
 
     def start(self) -> None:
-        """Start it again, from its image."""
+        """Restart the container from its image."""
         self.status = "running"
 
     def stop(self) -> None:
-        """Stop it, and free its sandbox. Idempotent."""
+        """Stop the container, and free its sandbox. Idempotent."""
         self.reset()
         self.status = "exited"
 
     remove = stop
 
 
-class Place(NamedTuple):
-    """Says where containers are started."""
+class ContainerSettings(NamedTuple):
+    """The options with which an environment starts containers."""
 
     image: str
     sandbox: str
     network: bool
     environment: dict[str, str]
-    """Of their processes."""
+    """The environment variables of processes."""
 
 
-def read_place(image_name: str, kwargs: Mapping[str, Any]) -> Place:
-    """Read the keywords of an environment.
+def read_container_settings(image_name: str, kwargs: Mapping[str, Any]) -> ContainerSettings:
+    """Read the container options among the keywords of an environment.
 
     Args:
-        image_name: The image, under its name of 2023 or of `intercode run --image`.
-        kwargs: ``sandbox``, ``network``, ``environment`` and ``data_path`` count.
+        image_name: The image: a name of 2023, or a name for `intercode run --image`.
+        kwargs: The keywords, of which ``sandbox``, ``network``, ``environment`` and ``data_path``
+            count.
 
     Raises:
-        UsageError: ``ports``, ``volumes`` or ``command`` are given: a sandbox has none.
-        TaskError, ImageError: There is no such image.
+        UsageError: ``ports``, ``volumes`` or ``command`` is given: sandboxes support none of them.
+        TaskError, ImageError: The image does not exist.
     """
     for name in ("ports", "volumes", "command"):
         if kwargs.get(name):
@@ -282,20 +287,20 @@ def read_place(image_name: str, kwargs: Mapping[str, Any]) -> Place:
     check(image)
     environment = {**variables(AGENT_HOST, image), **(kwargs.get("environment") or {})}
     network = bool(kwargs.get("network", False))
-    return Place(image, kwargs.get("sandbox", "native"), network, environment)
+    return ContainerSettings(image, kwargs.get("sandbox", "native"), network, environment)
 
 
 def get_container(ctr_name: str, image_name: str, **kwargs: Any) -> Container:
     """Return a fresh container of an image.
 
     Args:
-        ctr_name: Its name.
+        ctr_name: The container's name.
         image_name: The image.
         **kwargs: The keywords of an environment.
 
     Raises:
-        UsageError, TaskError, ImageError: As `read_place`.
+        UsageError, TaskError, ImageError: As `read_container_settings`.
     """
-    image, sandbox, network, environment = read_place(image_name, kwargs)
+    image, sandbox, network, environment = read_container_settings(image_name, kwargs)
     provider = get_provider(sandbox)
     return Container(ctr_name, lambda: provider.start(image, LIMITS, network), environment)

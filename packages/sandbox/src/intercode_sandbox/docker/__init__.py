@@ -1,1 +1,1 @@
-"""Sandboxes in containers of Docker's, or of another engine with its API."""
+"""Sandboxes in containers of Docker, or of another engine with Docker's API."""

@@ -1,6 +1,6 @@
-"""Docker's client, which must not leave sockets open: its own does where nothing listens.
+"""A client of Docker that closes its sockets: Docker's own leaves them open if no engine listens.
 
-Imported only where the package docker is to be had.
+This module is imported only if the package docker is installed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _CONNECTIONS = 4
 
 
 class Client(docker.APIClient):  # type: ignore[misc]
-    """See `docker.APIClient`; over a Unix socket it first asks whether anything listens.
+    """A `docker.APIClient` that first checks, over a Unix socket, whether an engine listens.
 
     Args:
-        url: Where the engine listens.
-        options: For `docker.APIClient`.
+        url: The engine's address.
+        options: Options of `docker.APIClient`.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -28,7 +28,8 @@ class Client(docker.APIClient):  # type: ignore[misc]
         self._knocks = url.startswith("unix://")
         super().__init__(**{**options, "base_url": url, "version": "auto"})
         if self._knocks:
-            # Its own keeps a connection for each of 25 paths, and containers' names are in these.
+            # Docker's adapter keeps a connection for each of 25 paths, and paths contain
+            # containers' names.
             self.get_adapter(_LOCAL).close()
             self.mount(
                 _LOCAL,
@@ -41,10 +42,10 @@ class Client(docker.APIClient):  # type: ignore[misc]
         """Send a request.
 
         Raises:
-            OSError: Nothing listens.
+            OSError: No engine listens.
         """
         if self._knocks:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
-                knock.settimeout(self.timeout)
-                knock.connect(self._socket)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe_socket:
+                probe_socket.settimeout(self.timeout)
+                probe_socket.connect(self._socket)
         return super().send(request, **options)

@@ -1,8 +1,8 @@
-"""One container: started by the engine, and from then on ours over a socket of its process 1.
+"""A container: started by the engine, then controlled over a socket of its process 1.
 
 The socket's folder is mounted into the container; once process 1 has connected, nothing listens
-there. Process 1 ends when our end closes or this process ends; then the engine removes the
-container.
+on the socket. Process 1 ends when this process closes its end, or ends itself. Then the engine
+removes the container.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from intercode_sandbox.docker.engine import (
     DOCKER_HOST_COMMAND,
     LABEL,
     LEASE,
-    Engine,
+    DockerEngine,
     MissingObjectError,
 )
 from intercode_sandbox.docker.images import EngineImage
@@ -54,8 +54,8 @@ _EVENT_WAIT_SECONDS = 10
 _EVENTS_SECONDS = 24 * 3600
 _SIGNAL_EXIT_BASE = 128
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
-"""The capabilities of process 1, in addition to those that `Limits.capabilities` names, which are
-all that it hands on."""
+"""The capabilities of process 1 in addition to those in `Limits.capabilities`. Process 1 passes
+only the latter on to programs."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
@@ -65,14 +65,14 @@ _IPC_SYSCTLS = {
     "kernel.sem": "32000 8192 500 128",
     "fs.mqueue.queues_max": "16",
 }
-"""Limits of what outlives programs, as native sandboxes have them: it must leave room for others,
-and be few enough to be removed at once."""
+"""Limits of kernel objects that outlive programs, equal to those of native sandboxes. Low limits
+leave room for other sandboxes, and few objects are removed fast."""
 _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 
 
 @dataclass(frozen=True)
-class Key:
-    """The traits that containers must share to stand in for each other."""
+class ContainerKey:
+    """The properties by which containers are interchangeable."""
 
     image: EngineImage
     network: bool
@@ -85,7 +85,7 @@ class Key:
     debugger: bool
 
     @classmethod
-    def of(cls, image: EngineImage, network: bool, limits: Limits) -> Key:
+    def from_limits(cls, image: EngineImage, network: bool, limits: Limits) -> ContainerKey:
         """Return the key of a sandbox with these limits."""
         names = ("memory", "processes", "disk", "files", "open_files", "capabilities", "debugger")
         return cls(image, network, *(getattr(limits, name) for name in names))
@@ -93,18 +93,18 @@ class Key:
 
 @dataclass(eq=False)
 class Container:
-    """A container whose process 1 is ready."""
+    """A container with a process 1 that is ready."""
 
-    key: Key
+    key: ContainerKey
     id: str
     control: socket.socket
     process: InitProcess | None
-    """Process 1 of the container; None where the engine's processes do not show to this one."""
-    engine: Engine
+    """Process 1 of the container; None if this process cannot see the engine's processes."""
+    engine: DockerEngine
     account: Account
     """The image's user."""
     ids: int
-    """How many users there can be."""
+    """The number of user ids in the container."""
     workers: tuple[str, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -114,10 +114,10 @@ class Container:
     def ask(
         self, message: dict[str, Any], fds: Sequence[int] = ()
     ) -> tuple[dict[str, Any], list[int]]:
-        """Send one request to its process 1, outside of any sandbox.
+        """Send one request to process 1, outside of any sandbox.
 
         Raises:
-            SandboxError: It failed, or process 1 is gone.
+            SandboxError: The request failed, or process 1 has ended.
         """
         answered = False
         try:
@@ -129,14 +129,14 @@ class Container:
             raise SandboxError(f"container {self.id[:12]} died: {error}") from error
         finally:
             if not answered:
-                self.close()  # the next question must not get this one's answer
+                self.close()  # the next request must not receive this one's reply
         if "errno" in reply:
             reason = reply["error"] or os.strerror(reply["errno"])
             raise SandboxError(f"container {self.id[:12]} failed at {message['op']!r}: {reason}")
         return reply, descriptors
 
     def disown(self) -> None:
-        """See `ownership.Owned`."""
+        """Close the inherited socket (`SupportsDisown`)."""
         self._lock = threading.Lock()
         self.control.close()
         if self.process is not None:
@@ -144,30 +144,30 @@ class Container:
 
     @property
     def alive(self) -> bool:
-        """Whether its process 1 is there, as far as can be told while it is not asked anything."""
+        """Whether process 1 seems to run; True during a request."""
         if not self._lock.acquire(blocking=False):
-            return True  # an answer that is on its way would look like an end
+            return True  # a pending reply would look like an end
         try:
             poll = select.poll()
             poll.register(self.control, select.POLLIN)
             return not poll.poll(0)
-        except ValueError:  # we have closed it
+        except ValueError:  # this process has closed the socket
             return False
         finally:
             self._lock.release()
 
     def root(self) -> int:
-        """Return a descriptor of its root, the caller's to close."""
-        # The kernel does not let it be sent while programs of any container have too many on
-        # their way: all of them count for one user.
-        with suppress(OSError):  # an ordinary user may not look there
+        """Return a descriptor of its root; the caller must close it."""
+        # Through /proc if possible: the kernel refuses to send the descriptor while programs of any
+        # container have too many in flight, as all of them count for one user.
+        with suppress(OSError):  # an ordinary user may not read that link
             if self.process is not None:
                 path = f"/proc/{self.process.pid}/root"
                 return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return self.ask({"op": "root"})[1][0]
 
     def evidence(self, mute: bool) -> Evidence:
-        """Return the engine's evidence of its end, or if it is `mute`, of its not answering."""
+        """Return the engine's evidence of the container's end, or, if `mute`, of its silence."""
         try:
             with self.engine.errors("looking at a container") as api:
                 if mute:
@@ -180,41 +180,42 @@ class Container:
             return Evidence(is_keeper_alive=False)
 
     def close(self) -> None:
-        """End it: when this returns, all that ran in it has ended. Idempotent.
+        """End the container and wait for the end of all its processes. Idempotent.
 
-        Where the kernel takes longer than `END_SECONDS` for it, its end is the engine's alone.
-
-        What is left is the engine's to remove.
+        If the kernel needs longer than `END_SECONDS` for them, the engine alone awaits the end.
+        The engine removes the container.
         """
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()
         if self.process is not None:
-            # An ordinary user may not kill it: then it ends when it hears of the hang-up.
+            # An ordinary user may not kill it: then it ends after the hang-up.
             if not self.process.end(_HANG_UP_SECONDS):
-                self.hand_over()
+                self.request_kill()
                 self.process.wait(END_SECONDS)
             self.process.end()
 
-    def hand_over(self) -> None:
-        """Ask the engine to kill the container, and do not wait for its end."""
+    def request_kill(self) -> None:
+        """Request from the engine to kill the container, without waiting for its end."""
         with suppress(SandboxError), self.engine.errors("ending a container") as api:
             api.kill(self.id)
 
     def remove(self) -> None:
-        """End it and see to it that it is gone."""
+        """End the container and have the engine remove it."""
         self.close()
         with suppress(MissingObjectError), self.engine.errors("removing a container") as api:
             api.remove_container(self.id, force=True, v=True)
 
 
-def start_container(engine: Engine, runtime_folder: RuntimeFolder, key: Key) -> Container:
+def start_container(
+    engine: DockerEngine, runtime_folder: RuntimeFolder, key: ContainerKey
+) -> Container:
     """Start a container, and wait until it is ready.
 
     Raises:
         ImageError: The engine has no such image.
         SandboxUnavailableError: The engine does not see this machine's files.
-        SandboxError: It did not start.
+        SandboxError: The container did not start.
     """
     socket_folder = runtime_folder.link()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -252,7 +253,7 @@ def start_container(engine: Engine, runtime_folder: RuntimeFolder, key: Key) -> 
 
 
 def _read_exit_evidence(api: APIClient, identity: str) -> Evidence:
-    """Tell how a container has ended, by the engine's events: it is removed at its end."""
+    """Return the evidence of an end from the engine's events, as the container is removed."""
     now = time.time()
     actions: set[str] = set()
     code: int | None = None
@@ -272,21 +273,21 @@ def _read_exit_evidence(api: APIClient, identity: str) -> Evidence:
     return Evidence(
         is_keeper_alive=True,
         was_killed_outside="kill" in actions,
-        # The engine counts as a shell does.
+        # The engine counts like a shell: 128 + N for death by signal N.
         exit_code=code if code is None or code <= _SIGNAL_EXIT_BASE else _SIGNAL_EXIT_BASE - code,
         starved="oom" in actions,
     )
 
 
 def _bind(listener: socket.socket, socket_folder: Path) -> None:
-    """Bind by way of a descriptor: a socket's name may have 107 bytes, and a cache's more."""
+    """Bind through a descriptor: a socket's name has at most 107 bytes, and a cache's path more."""
     with Descriptor(os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         listener.bind(f"/proc/self/fd/{fd}/s")
-    (socket_folder / "s").chmod(0o666)  # who may go there, the folder above says
+    (socket_folder / "s").chmod(0o666)  # the folder above controls the access
 
 
 def _container_config(
-    runtime_folder: RuntimeFolder, socket_folder: Path, key: Key
+    runtime_folder: RuntimeFolder, socket_folder: Path, key: ContainerKey
 ) -> dict[str, Any]:
     mounts = [
         (socket_folder, CONTAINER_FOLDER),
@@ -298,12 +299,12 @@ def _container_config(
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
-        # What an image sets for its own programs would have our loader load its own libraries.
+        # The image's values would make our loader load the image's libraries.
         "Env": ["LD_PRELOAD=", "LD_LIBRARY_PATH="],
         "Hostname": HOSTNAME,
         "Tty": False,
         "OpenStdin": False,
-        "StopSignal": "SIGKILL",  # no other reaches process 1
+        "StopSignal": "SIGKILL",  # no other signal reaches process 1
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {LABEL: "1", LEASE: runtime_folder.lease},
         "HostConfig": _host_config(runtime_folder, mounts, key),
@@ -311,7 +312,7 @@ def _container_config(
 
 
 def _host_config(
-    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: Key
+    runtime_folder: RuntimeFolder, mounts: list[tuple[Path, str]], key: ContainerKey
 ) -> dict[str, Any]:
     image, memory = key.image, key.memory + _OVERHEAD
     low_ports = "net_bind_service" in key.capabilities
@@ -351,10 +352,10 @@ def _host_config(
 
 
 def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
-    """Return this machine's programs, in a volume of the container's own that goes with it.
+    """Return a volume with this machine's programs, removed with its container.
 
-    It has inodes of its own: a lock or a watch on the machine's would be felt by the machine, and
-    by other containers.
+    The overlay has separate inodes: a lock or a watch on the machine's inodes would affect the
+    machine and other containers.
     """
     lower = str(empty_folder).replace("\\", "\\\\").replace(":", "\\:")
     options = {
@@ -369,7 +370,7 @@ def _program_volume(path: str, empty_folder: Path) -> dict[str, Any]:
     }
 
 
-def _explain_error(error: SandboxError, engine: Engine) -> SandboxError:
+def _explain_error(error: SandboxError, engine: DockerEngine) -> SandboxError:
     text = str(error)
     if "bind source path does not exist" in text or "bind mount source" in text:
         return SandboxUnavailableError(
@@ -380,8 +381,8 @@ def _explain_error(error: SandboxError, engine: Engine) -> SandboxError:
     return error
 
 
-def _accept(listener: socket.socket, engine: Engine, identity: str) -> socket.socket:
-    """Return the call of the container's process 1."""
+def _accept(listener: socket.socket, engine: DockerEngine, identity: str) -> socket.socket:
+    """Return the connection from the container's process 1."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     deadline = time.monotonic() + _START_SECONDS
@@ -408,13 +409,13 @@ def _open_init_process(control: socket.socket) -> InitProcess | None:
     pid, *_ = struct.unpack(
         credentials_format, control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
-    with suppress(OSError):  # it has died, which its greeting will tell
+    with suppress(OSError):  # process 1 has died, which its introduction will report
         return InitProcess(os.pidfd_open(pid)) if pid else None
     return None
 
 
-def _greet(control: socket.socket, identity: str, key: Key) -> tuple[Account, int]:
-    """Tell process 1 what it is to be; return the image's user, and how many users there can be."""
+def _greet(control: socket.socket, identity: str, key: ContainerKey) -> tuple[Account, int]:
+    """Send process 1 its settings; return the image's user, and the number of user ids."""
     try:
         ids, account = _receive_introduction(control, key.image.user)
         with Descriptor(os.pidfd_open(os.getpid())) as owner:
@@ -428,9 +429,9 @@ def _greet(control: socket.socket, identity: str, key: Key) -> tuple[Account, in
 
 
 def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Account]:
-    """Return what process 1 says of its container, in which no program runs yet."""
+    """Return the number of ids and the image's user, before any program runs in the container."""
     reply: dict[str, Any] = {}
-    while "ids" not in reply:  # before that, a Python with workers says that it has loaded them
+    while "ids" not in reply:  # a Python with workers first reports that it has loaded them
         reply, fds = wire.receive(control)
         if "unloaded" in reply:
             raise load_error(reply)
@@ -443,13 +444,13 @@ def _receive_introduction(control: socket.socket, user: str) -> tuple[int, Accou
 
 
 def _read_text(fd: int) -> str:
-    """Return the text of a regular file; empty if it is no such file."""
+    """Return the text of a regular file; empty for any other file."""
     with open(fd, "rb") as file:
         regular = stat.S_ISREG(os.fstat(fd).st_mode)
         return file.read(MAX_TABLE_BYTES).decode(errors="replace") if regular else ""
 
 
-def _start_message(key: Key, account: Account) -> dict[str, Any]:
+def _start_message(key: ContainerKey, account: Account) -> dict[str, Any]:
     files: dict[str, str | None] = dict.fromkeys(
         ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
     )

@@ -1,4 +1,4 @@
-"""The engine's API: connections to it, and its errors as ours."""
+"""Connections to the engine's API, and the conversion of its errors to InterCode's."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 LABEL = "intercode"
-"""Every container and image of ours has this label."""
+"""Label of every container and image of InterCode."""
 LEASE = "intercode.lease"
-"""The label with the owner's lease: a sweep removes things of processes that are gone."""
+"""Label with the owner's lease: a sweep removes objects of processes that have ended."""
 _SECONDS = 120
 DOCKER_HOST_COMMAND = "export DOCKER_HOST=unix:///var/run/docker.sock"
 INSTALL_COMMAND = "pip install 'intercode-sandbox[docker]'"
 _SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock")
 
 
-class Engine:
-    """An engine with Docker's API. Thread-safe: every thread has a connection of its own.
+class DockerEngine:
+    """An engine with Docker's API. Thread-safe: every thread has its own connection.
 
     Args:
-        url: Where it listens; None: ``DOCKER_HOST``, or the first socket that there is.
+        url: The engine's address; None: ``DOCKER_HOST``, or the first usual socket that exists.
     """
 
     def __init__(self, url: str | None = None) -> None:
@@ -44,7 +44,7 @@ class Engine:
         """Connection of the calling thread.
 
         Raises:
-            SandboxUnavailableError: There is no engine, or no client for it.
+            SandboxUnavailableError: No engine listens, or the client's package is missing.
         """
         client = getattr(self._local, "client", None)
         if client is None:
@@ -70,8 +70,8 @@ class Engine:
 
     @contextmanager
     def errors(self, activity: str) -> Iterator[APIClient]:
-        """For its duration, what the engine or the way to it raises is a `SandboxError`."""
-        api = self.api  # first: without the package docker it says what to install
+        """Convert errors of the engine and its connection to `SandboxError` within the block."""
+        api = self.api  # first: it reports a missing package docker, with the fix
         import docker
         import requests
 
@@ -89,7 +89,7 @@ class Engine:
         """Return the engine's version, storage and options, by the names of its API's ``/info``.
 
         Raises:
-            SandboxUnavailableError: It is Podman's, or there is none.
+            SandboxUnavailableError: The engine is Podman's, or no engine listens.
         """
         with self.errors("telling of itself") as api:
             info: dict[str, Any] = api.info()
@@ -102,7 +102,7 @@ class Engine:
         return info
 
     def close(self) -> None:
-        """Close all connections. Who asks again gets a new one."""
+        """Close all connections. The next use opens a new one."""
         with self._lock:
             clients, self._clients = self._clients, []
             self._local = threading.local()
@@ -111,25 +111,25 @@ class Engine:
 
 
 class MissingObjectError(SandboxError, ImageError):
-    """The engine has no such thing."""
+    """An object that the engine does not have."""
 
 
 def default_url() -> str:
-    """``DOCKER_HOST``, or the first of the usual sockets that there is."""
+    """Return ``DOCKER_HOST``, or the first of the usual sockets that exists."""
     if url := os.environ.get("DOCKER_HOST"):
         return url
-    return "unix://" + next(iter(_usual_sockets()), _SOCKETS[0])
+    return "unix://" + next(iter(_default_sockets()), _SOCKETS[0])
 
 
-def _usual_sockets() -> list[str]:
-    """List those of the usual sockets that are there, or may be."""
+def _default_sockets() -> list[str]:
+    """List the usual sockets that exist, or may exist."""
     run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     paths = [path.format(run=run) for path in _SOCKETS]
-    return [path for path in paths if may_be_there(Path(path))]
+    return [path for path in paths if may_exist(Path(path))]
 
 
-def may_be_there(path: Path) -> bool:
-    """Whether there is such a file, or a folder on the way to it is closed to this user."""
+def may_exist(path: Path) -> bool:
+    """Return whether a file exists, or may exist in a folder that is closed to this user."""
     try:
         return path.exists()
     except PermissionError:
@@ -137,10 +137,10 @@ def may_be_there(path: Path) -> bool:
 
 
 def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
-    """Return the error that says why no connection can be made, and what fixes it."""
+    """Return the error that names the reason of a failed connection, and its fix."""
     text = str(error)
     path = Path(url.removeprefix("unix://"))
-    if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
+    if "Permission denied" in text or (may_exist(path) and not os.access(path, os.W_OK)):
         fix = f"{as_root('usermod -aG docker $USER')}  # and log in again"
         reason = f"{path} is not for this user"
     else:
@@ -148,9 +148,9 @@ def unavailable_error(url: str, error: Exception) -> SandboxUnavailableError:
         if not url.startswith("unix://"):
             reason = f"{url} does not answer"
         else:
-            reason = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
+            reason = f"nothing answers at {path}" if may_exist(path) else f"there is no {path}"
         reason += ", which DOCKER_HOST names" if is_named else ""
-        fix = "unset DOCKER_HOST" if is_named and _usual_sockets() else _start_command()
+        fix = "unset DOCKER_HOST" if is_named and _default_sockets() else _start_command()
     return SandboxUnavailableError(f"no engine for the sandbox 'docker': {reason}", fix)
 
 

@@ -1,8 +1,8 @@
-"""From an image's name to what the engine starts containers from.
+"""Resolution of an image's name to an image of the engine.
 
-A name means the same as on the native sandbox: the image is built as there, and given to the engine
-once, under its digest. ``docker-daemon:REFERENCE`` is an image of the engine's own, over which
-archives can be laid, too.
+A name has the same meaning as on the native provider. The image is built in the same way, and
+imported into the engine once, under its digest. ``docker-daemon:REFERENCE`` names an image of the
+engine, over which archives can be laid, too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.docker.engine import LABEL, LEASE, Engine, MissingObjectError
+from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine, MissingObjectError
 from intercode_sandbox.errors import ImageError, SandboxError
 from intercode_sandbox.files import joint_digest, sha256
 from intercode_sandbox.images import (
     BuildScript,
     Image,
     Progress,
-    hidden_places,
     host_mounts,
     resolve,
+    resolve_hidden_paths,
 )
 from intercode_sandbox.images.archive import opaque_folders
 from intercode_sandbox.images.base import Addition, Spec, clean_environment, parse
@@ -40,29 +40,32 @@ _FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """An image that the engine has, and what containers of it need in addition."""
+    """An image of the engine, and additional settings of its containers."""
 
     image: Image = field(hash=False)
-    """How a command starts there; it has no layers of ours."""
+    """Settings of programs; it has no layers of InterCode."""
     reference: str
-    """The engine's own digest of it."""
+    """The engine's digest of the image."""
     user: str = "0"
     volumes: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
-    """Folders of this machine's that are mounted at their own place, read-only."""
+    """Folders of this machine, mounted read-only at the same path."""
     hidden_paths: tuple[str, ...] = ()
-    """Folders below those that no program may see."""
+    """Paths below `binds` that no program may see."""
     named_home: bool = True
-    """Whether the image itself says where home is."""
+    """Whether the image itself sets ``HOME``."""
     files: dict[str, str | None] = field(default_factory=dict, hash=False)
     """The image's content of files over which an engine mounts its own."""
 
 
 class Images:
-    """The images that the engine has been asked for so far."""
+    """The images that were requested from the engine so far."""
 
     def __init__(
-        self, engine: Engine, build_script: BuildScript, progress: Callable[[], Progress | None]
+        self,
+        engine: DockerEngine,
+        build_script: BuildScript,
+        progress: Callable[[], Progress | None],
     ) -> None:
         self._engine = engine
         self._build_script = build_script
@@ -72,10 +75,10 @@ class Images:
         self._layered_images: dict[Hashable, tuple[str, str]] = {}
 
     def find(self, name: str | Image) -> EngineImage:
-        """Return the image of that name, made or imported if need be.
+        """Return the image of a name; build or import it if necessary.
 
         Raises:
-            ImageError: There is none, or it cannot be made.
+            ImageError: The image does not exist, or cannot be built.
             SandboxError: The engine failed.
         """
         if isinstance(name, Image):
@@ -101,7 +104,7 @@ class Images:
             return self._images_by_key[key]
 
     def _import_image(self, image: Image) -> str:
-        """Return the engine's digest of an image of ours."""
+        """Import an image of InterCode; return the engine's digest of it."""
         name = f"{REPOSITORY}:{image.digest}"
         with self._engine.errors("looking for an image") as api:
             image_ids = api.images(name, quiet=True)
@@ -142,7 +145,7 @@ class Images:
         return str(image_ids[0])
 
     def _find_daemon_image(self, spec: Spec) -> EngineImage:
-        """Return an image of the engine's own, looked at again each time: a tag may move."""
+        """Return an image of the engine, inspected again each time: a tag may move."""
         name = spec.argument
         try:
             with self._engine.errors("looking for an image") as api:
@@ -172,7 +175,7 @@ class Images:
         )
 
     def _layer_archives(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
-        """Lay archives over an image, again only if a file of these is another than it was."""
+        """Lay archives over an image; repeat that only after a change of an archive's file."""
         key = base, tuple((str(addition.path), *_stamp(addition.path)) for addition in additions)
         with self._lock:
             if key not in self._layered_images:
@@ -189,34 +192,34 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def _list_hidden_paths() -> list[str]:
-    return [path for path in hidden_places() if Path(path).exists()]
+    return [path for path in resolve_hidden_paths() if Path(path).exists()]
 
 
-def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
-    """Return an image of the engine's: `base` with these archives unpacked at its root.
+def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
+    """Return an image of the engine: `base` with archives unpacked at its root.
 
-    It is made once, and found again by what went into it.
+    The image is created once, and found again by the digest of its inputs.
 
     Args:
         engine: The engine.
-        base: The engine's digest of what is below.
-        additions: In order.
+        base: The engine's digest of the image below.
+        additions: The archives, in order.
 
     Returns:
-        Its name there, and the digest of what went into it: the same in every engine.
+        The image's name in the engine, and the digest of its inputs: equal in every engine.
 
     Raises:
         ImageError: An archive cannot be read, or is a script.
         SandboxError: The engine failed.
     """
-    parts = [base]
+    input_digests = [base]
     for addition in additions:
         if addition.is_script:
             raise ImageError(
                 f"{addition.text} cannot run over an image of the engine: run it in the Dockerfile"
             )
-        parts.append(_archive_digest(addition.path))
-    digest = joint_digest(*parts)
+        input_digests.append(_archive_digest(addition.path))
+    digest = joint_digest(*input_digests)
     name = f"{REPOSITORY}:{digest}"
     with engine.errors("looking for an image") as api:
         image_ids = api.images(name, quiet=True)
@@ -226,9 +229,9 @@ def _lay_over(engine: Engine, base: str, additions: Sequence[Addition]) -> tuple
 
 
 def _build_layered_image(
-    engine: Engine, digest: str, base: str, additions: Sequence[Addition]
+    engine: DockerEngine, digest: str, base: str, additions: Sequence[Addition]
 ) -> None:
-    labels = {LABEL: "1", LEASE: new_lease()}  # which a sweep finds, should we be killed
+    labels = {LABEL: "1", LEASE: new_lease()}  # for a sweep, if this process is killed
     with engine.errors("laying files over an image") as api:
         container = api.create_container(base, ["-"], labels=labels)["Id"]
         try:
@@ -236,14 +239,14 @@ def _build_layered_image(
                 _check_free(engine, container, addition)
                 with addition.path.open("rb") as archive:
                     api.put_archive(container, "/", archive)
-            # A commit takes over the container's command: the image's own is never run either.
+            # A commit adopts the container's command: the image's own is never run either.
             api.commit(container, REPOSITORY, digest, changes=[f"LABEL {LABEL}=1"])
         finally:
             api.remove_container(container, force=True, v=True)
 
 
-def _check_free(engine: Engine, container: str, addition: Addition) -> None:
-    """Refuse an archive with folders that are to hide the image's: here they would be merged."""
+def _check_free(engine: DockerEngine, container: str, addition: Addition) -> None:
+    """Refuse an archive with folders that hide the image's: an engine would merge them."""
     for name in opaque_folders(addition.path):
         try:
             with engine.errors("looking at an image") as api:
@@ -264,7 +267,7 @@ def _archive_digest(path: Path) -> str:
 
 
 def _read_content(layers: Sequence[Path], path: str) -> str | None:
-    """Return the content of a small file of the merged tree; None if it has no such file."""
+    """Return the content of a small file of the merged tree; None if it is not a regular file."""
     entry = find_entry(layers, path.strip("/").split("/"))
     if entry is None or not stat.S_ISREG(entry.info.st_mode):
         return None
@@ -272,16 +275,16 @@ def _read_content(layers: Sequence[Path], path: str) -> str | None:
 
 
 def prune(dry_run: bool = False) -> list[tuple[str, int]]:
-    """Remove the images of ours from the engine, if there is one, that no container is of.
+    """Remove InterCode's images that no container uses from the engine, if one runs.
 
     Args:
-        dry_run: Only say which.
+        dry_run: Only list the images.
 
     Returns:
-        The identifier and the bytes of each.
+        The identifier and the size in bytes of each image.
     """
     removed_images = []
-    with suppress(SandboxError), closing(Engine()) as engine:
+    with suppress(SandboxError), closing(DockerEngine()) as engine:
         with engine.errors("listing images") as api:
             images = api.images(all=True, filters={"label": f"{LABEL}=1"})
         for image in images:

@@ -1,4 +1,4 @@
-"""The Docker provider: sandboxes in containers of an engine that runs on this machine."""
+"""The Docker provider: sandboxes in containers of an engine on this machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import Limits, Snapshot
-from intercode_sandbox.docker.container import Container, Key, start_container
-from intercode_sandbox.docker.engine import LABEL, LEASE, Engine
+from intercode_sandbox.docker.container import Container, ContainerKey, start_container
+from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine
 from intercode_sandbox.docker.images import EngineImage, Images
 from intercode_sandbox.docker.runtime_mounts import (
     CACHE_FOLDER,
@@ -43,14 +43,14 @@ _REMOVAL_SECONDS = 20.0
 
 
 class DockerProvider:
-    """See `sandbox.base.Provider`. Thread-safe.
+    """The Docker implementation of `Provider`. Thread-safe.
 
     Args:
-        progress: Is told what takes long.
+        progress: Called with the names of slow steps.
         preload: The modules that `SandboxBackend.worker` can start: importable with the standard
             library, each other's packages and `path` alone.
-        path: Folders in which single-file modules among them are found.
-        url: Where the engine listens; None: ``DOCKER_HOST``, or the usual socket.
+        path: Folders with the single-file modules among them.
+        url: The engine's address; None: ``DOCKER_HOST``, or the usual socket.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class DockerProvider:
         disown_in_forks(self)
 
     def disown(self) -> None:
-        """See `ownership.Owned`. A fork starts containers of its own."""
+        """Reset the provider (`SupportsDisown`). A fork starts its own containers."""
         self._reset_to(self._engine.url)
 
     def _reset_to(self, url: str | None) -> None:
         self._lock = threading.Lock()
-        self._engine = Engine(url)
+        self._engine = DockerEngine(url)
         self._images = Images(self._engine, self.build_script, lambda: self.progress)
         self._home: RuntimeFolder | None = None
         self._pool = ContainerPool(self._start_container)
@@ -87,11 +87,11 @@ class DockerProvider:
         network: Network = False,
     ) -> DockerSandbox:
         """Start a fresh sandbox."""
-        limits, policy = limits or Limits(), Policy.of(network)
+        limits, policy = limits or Limits(), Policy.parse(network)
         self._prepare_runtime()
         engine_image, layer = self._find_image(image)
         base = image.base if isinstance(image, DockerSnapshot) else engine_image
-        key = Key.of(base, policy.shared, limits)
+        key = ContainerKey.from_limits(base, policy.shared, limits)
         origin = Origin(
             base,
             layer,
@@ -109,8 +109,8 @@ class DockerProvider:
         sandbox.admit(policy)
         return sandbox
 
-    def _take(self, key: Key, layer: SnapshotLayer | None) -> Container:
-        """Return a container that has no other user, with what was saved."""
+    def _take(self, key: ContainerKey, layer: SnapshotLayer | None) -> Container:
+        """Return an unused container, with a snapshot's changes applied."""
         container = self._pool.take(key)
         try:
             if layer is not None:
@@ -137,11 +137,11 @@ class DockerProvider:
         }
 
     def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
-        """Run a script or command in a sandbox of `base`; leave what it changed in `layer`."""
+        """Run a script or command in a sandbox of `base`; write its changes into `layer`."""
         build_script(self.start, base, script, layer)
 
     def close(self) -> None:
-        """Close all of its sandboxes, and wait until the engine has removed them. Idempotent."""
+        """Close all sandboxes, and wait until the engine has removed them. Idempotent."""
         with self._lock:
             live, runtime_folder = list(self._live), self._home
             self._home = None
@@ -162,7 +162,7 @@ class DockerProvider:
     def _wait_until_gone(self, runtime_folder: RuntimeFolder) -> None:
         deadline = time.monotonic() + _REMOVAL_SECONDS
         filters = {"label": [f"{LEASE}={runtime_folder.lease}"]}
-        with suppress(SandboxError):  # without an engine there are none
+        with suppress(SandboxError):  # without an engine no container exists
             while True:
                 with self._engine.errors("listing containers") as api:
                     containers = api.containers(all=True, quiet=True, filters=filters)
@@ -194,20 +194,22 @@ class DockerProvider:
             return self._images.find(image), None
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
-    def _start_container(self, key: Key) -> Container:
+    def _start_container(self, key: ContainerKey) -> Container:
         return start_container(self._engine, self._prepare_runtime(), key)
 
     def _find_baseline(self, image: EngineImage, layer: SnapshotLayer | None) -> Container:
-        """What sandboxes of an image are compared with."""
+        """Return the container with which sandboxes of an image are compared."""
         if layer is not None:
-            return layer.get_baseline(lambda: self._start_container(Key.of(image, False, Limits())))
+            return layer.get_baseline(
+                lambda: self._start_container(ContainerKey.from_limits(image, False, Limits()))
+            )
         with self._baseline_lock:
             container = self._baseline_containers.get(image)
             if container is None or not container.alive:
                 if container is not None:
                     container.close()
                 self._baseline_containers[image] = self._start_container(
-                    Key.of(image, False, Limits())
+                    ContainerKey.from_limits(image, False, Limits())
                 )
             return self._baseline_containers[image]
 
@@ -221,7 +223,7 @@ class DockerProvider:
 
 
 def _image_with_home(engine_image: EngineImage, container: Container) -> Image:
-    """Return the image, with the home of its user where it names none itself."""
+    """Return the image; if it sets no home, with the home of its user."""
     account = container.account
     if engine_image.named_home or account.name == "root":
         return engine_image.image
@@ -238,37 +240,37 @@ _MAX_STARTERS = 2
 
 
 class ContainerPool:
-    """Hands out containers. Thread-safe.
+    """A pool that allocates containers, and starts spare ones in advance. Thread-safe.
 
     Args:
-        start: Makes a container.
+        start: Starts a container.
     """
 
-    def __init__(self, start: Callable[[Key], Container]) -> None:
+    def __init__(self, start: Callable[[ContainerKey], Container]) -> None:
         self._start = start
         self._condition = threading.Condition()
-        self._idle_containers: OrderedDict[Key, list[Container]] = OrderedDict()
-        self._coming: Counter[Key] = Counter()
-        self._waiter_counts: Counter[Key] = Counter()
-        self._live_counts: Counter[Key] = Counter()
-        self._request_counts: Counter[Key] = Counter()
-        self._jobs: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
-        self._threads = 0
+        self._idle_containers: OrderedDict[ContainerKey, list[Container]] = OrderedDict()
+        self._starting_counts: Counter[ContainerKey] = Counter()
+        self._waiter_counts: Counter[ContainerKey] = Counter()
+        self._live_counts: Counter[ContainerKey] = Counter()
+        self._request_counts: Counter[ContainerKey] = Counter()
+        self._jobs: queue.SimpleQueue[ContainerKey | None] = queue.SimpleQueue()
+        self._thread_count = 0
         self.closed = False
 
-    def take(self, key: Key) -> Container:
-        """Return a container that has no other user.
+    def take(self, key: ContainerKey) -> Container:
+        """Return an unused container.
 
         Raises:
-            ImageError, SandboxError: As `start`.
+            ImageError, SandboxError: See `start_container`.
         """
         with self._condition:
             self._request_counts[key] += 1
             self._live_counts[key] += 1
-            # Waiting for one that is on its way is never slower than beginning another.
-            while (container := self._pop(key)) is None and self._coming[key] > self._waiter_counts[
+            # To wait for a container that is being started is never slower than to start another.
+            while (container := self._pop(key)) is None and self._starting_counts[
                 key
-            ]:
+            ] > self._waiter_counts[key]:
                 self._waiter_counts[key] += 1
                 self._condition.wait()
                 self._waiter_counts[key] -= 1
@@ -281,8 +283,8 @@ class ContainerPool:
         finally:
             self._refill(key)
 
-    def _pop(self, key: Key) -> Container | None:
-        """Return one that waits; those whose engine has died do not count."""
+    def _pop(self, key: ContainerKey) -> Container | None:
+        """Return an idle container; close containers that have ended."""
         idle_containers = self._idle_containers.get(key, [])
         while idle_containers:
             container = idle_containers.pop()
@@ -291,13 +293,13 @@ class ContainerPool:
             container.close()
         return None
 
-    def count_end(self, key: Key) -> None:
-        """Count the end of one that was handed out."""
+    def count_end(self, key: ContainerKey) -> None:
+        """Count the end of an allocated container."""
         with self._condition:
             self._live_counts[key] -= 1
 
     def close(self) -> None:
-        """End all that wait. What is on its way ends when it comes."""
+        """End all idle containers. A container that is being started ends after its start."""
         with self._condition:
             self.closed = True
             containers = [
@@ -306,54 +308,58 @@ class ContainerPool:
                 for container in idle_containers
             ]
             self._idle_containers.clear()
-            for _ in range(self._threads):
+            for _ in range(self._thread_count):
                 self._jobs.put(None)
-            self._threads = 0
+            self._thread_count = 0
         for container in containers:
             container.close()
 
     def settle(self) -> None:
-        """Wait for what is on its way: a process that ended would leave what it had begun."""
+        """Wait for starts in progress: an exit of this process would leave their containers."""
         with self._condition:
-            self._condition.wait_for(lambda: not any(self._coming.values()), _SETTLE_SECONDS)
+            self._condition.wait_for(
+                lambda: not any(self._starting_counts.values()), _SETTLE_SECONDS
+            )
 
-    def _refill(self, key: Key) -> None:
-        """Begin some ahead: only of a kind that was asked for twice, and as many as are in use."""
+    def _refill(self, key: ContainerKey) -> None:
+        """Start as many spare containers as are in use, for a key requested at least twice."""
         with self._condition:
             if self.closed or self._request_counts[key] < 2:
                 return
             target_count = min(MAX_SPARE_CONTAINERS, max(self._live_counts[key], 1))
             missing_count = (
-                target_count - self._coming[key] - len(self._idle_containers.get(key, ()))
+                target_count - self._starting_counts[key] - len(self._idle_containers.get(key, ()))
             )
             if missing_count <= 0:
                 return
-            self._coming[key] += missing_count
+            self._starting_counts[key] += missing_count
             for _ in range(missing_count):
                 self._jobs.put(key)
-            while self._threads < _MAX_STARTERS:  # each keeps its connection to the engine
-                self._threads += 1
+            while (
+                self._thread_count < _MAX_STARTERS
+            ):  # each thread keeps a connection to the engine
+                self._thread_count += 1
                 thread = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
                 thread.start()
 
     def _work(self) -> None:
         while (key := self._jobs.get()) is not None:
-            self._start_ahead(key)
+            self._start_spare(key)
 
-    def _start_ahead(self, key: Key) -> None:
+    def _start_spare(self, key: ContainerKey) -> None:
         container = None
         try:
             container = None if self.closed else self._start(key)
         except InterCodeError as error:
-            # The next caller that asks for one meets the error, and is told.
+            # The next caller meets the error again, and receives it.
             log.info("a container did not start ahead: %s", error)
         finally:
             self._add_started(key, container)
 
-    def _add_started(self, key: Key, container: Container | None) -> None:
+    def _add_started(self, key: ContainerKey, container: Container | None) -> None:
         surplus: list[Container] = []
         with self._condition:
-            self._coming[key] -= 1
+            self._starting_counts[key] -= 1
             if container is not None and self.closed:
                 surplus.append(container)
             elif container is not None:
@@ -365,7 +371,7 @@ class ContainerPool:
             surplus_container.close()
 
     def _pop_surplus(self) -> list[Container]:
-        """Those that wait in vain: the ones not asked for longest."""
+        """Remove and return idle containers above the maximum: those of the least recent keys."""
         idle_count = sum(map(len, self._idle_containers.values()))
         surplus: list[Container] = []
         while idle_count - len(surplus) > MAX_IDLE_CONTAINERS:
@@ -377,8 +383,8 @@ class ContainerPool:
         return surplus
 
 
-def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
-    """Remove what belongs to processes that are gone; what was found.
+def sweep(engine: DockerEngine, dry_run: bool = False) -> list[str]:
+    """Remove containers and folders of processes that have ended; return their names.
 
     Raises:
         SandboxError: The engine failed.
@@ -397,16 +403,16 @@ def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
 
 
 def sweep_all(dry_run: bool = False) -> list[str]:
-    """Sweep as `sweep` does, where there may be no engine."""
+    """Sweep like `sweep`, even without an engine."""
     try:
-        with closing(Engine()) as engine:
+        with closing(DockerEngine()) as engine:
             return sweep(engine, dry_run)
     except SandboxError:
         return sweep_folders(dry_run)
 
 
 def sweep_folders(dry_run: bool = False) -> list[str]:
-    """Remove what killed processes kept for containers; the paths found. Needs no engine."""
+    """Remove killed processes' folders for containers; return them. Needs no engine."""
     removed_paths = []
     parent = cache_root() / CACHE_FOLDER
     for folder in parent.glob(f"{RUN_PREFIX}*") if os.access(parent, os.R_OK) else ():

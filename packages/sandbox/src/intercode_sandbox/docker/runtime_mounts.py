@@ -1,9 +1,9 @@
-"""The things of this machine that are mounted into containers: process 1, and a Python for workers.
+"""Files of this machine that are mounted into containers: process 1, and a Python for workers.
 
-Process 1 is the static program of native sandboxes, which needs nothing of an image's. Workers need
-a Python, and an image may have none, or another C library. Containers with workers therefore begin
-with this Python, with its library, its shared objects and its loader, mounted read-only. They are
-copied once, since the machine's own may be anywhere, and may be upgraded under a container.
+Process 1 is the static program of native sandboxes, which needs nothing of the image. Workers need
+a Python, and an image may have none, or another C library. Containers with workers therefore start
+with this machine's Python, its library, shared objects and loader, mounted read-only. The files
+are copied once: the originals may be at any path, and may be upgraded while a container runs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from intercode_sandbox.ownership import new_lease, register_finalizer
 
 _PACKAGE_FOLDER = Path(__file__).parents[1]
 _MODULES = [f"native/{name}.py" for name in ("process_start", "syscalls", "wire", "worker")]
-"""The modules that a worker's Python loads, in addition to the worker's own packages."""
+"""The modules that a worker's Python loads in addition to the worker's packages."""
 CONTAINER_FOLDER = "/dev/.intercode"
-"""The folder of our things in a container: in memory, so that its files are as the image's."""
+"""InterCode's folder in a container: on a memory file system, to leave the image's files alone."""
 _OWNER_ID, _REMAPPED_OWNER_ID = 1_878_982_656, 65_533
-"""An id of this machine's that no account has, and one of a remapped container's."""
+"""An id of this machine without an account, and an id in a remapped container."""
 SHARED_ROOT = "INTERCODE_DOCKER_SHARED_ROOT"
 """The variable by which a user accepts that a container's user 0 is this machine's."""
 ROOT_RISK = (
@@ -47,11 +47,11 @@ RUN_PREFIX = "run-"
 
 
 class RuntimeFolder:
-    """The folder of what containers need of this machine. It goes with the process that made it.
+    """The folder with the files that containers need, removed at the end of its process.
 
     Args:
-        workers: The modules that workers run.
-        info: What the engine says of itself.
+        workers: The modules of workers.
+        info: The engine's ``/info``.
     """
 
     def __init__(self, workers: Workers, info: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class RuntimeFolder:
         self.empty_folder = self.folder / "empty"
         self.empty_folder.mkdir()
         self.mounts: dict[str, Path] = {}
-        """The folders that are mounted in `CONTAINER_FOLDER`, by their names there."""
+        """Name in `CONTAINER_FOLDER` → the folder that is mounted under it."""
         self.program = self.folder / "process1"
         try:
             shutil.copy(PROGRAM, self.program)
@@ -93,7 +93,7 @@ class RuntimeFolder:
         ]
 
     def link(self) -> Path:
-        """Make a folder for the socket of one container, with the places of its other mounts."""
+        """Create a folder for a container's socket, with mount points for its other mounts."""
         socket_folder = self.folder / secrets.token_hex(6)
         socket_folder.mkdir()
         for name in self.mounts:
@@ -105,11 +105,11 @@ class RuntimeFolder:
         return socket_folder
 
     def close(self) -> None:
-        """Remove it all."""
+        """Remove the folder with its content."""
         self._finalizer()
 
     def _copy_code(self, code: Path, path: Sequence[str]) -> None:
-        """Copy only the modules that run inside: the package holds golds, too."""
+        """Copy only the modules that run inside: the package contains golds, too."""
         copies = {_PACKAGE_FOLDER / name: code / _PACKAGE_FOLDER.name / name for name in _MODULES}
         for package in dict.fromkeys(name.rpartition(".")[0] for name in self.preload):
             if package in self._packages:
@@ -137,15 +137,15 @@ def _folder(package: str) -> str:
 
 
 def has_quota(info: dict[str, Any]) -> bool:
-    """Whether a container's size can be limited: overlay2 on xfs with project quotas."""
+    """Return whether a container's size can be limited: overlay2 on xfs with project quotas."""
     status = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
     return info.get("Driver") in ("btrfs", "zfs") or status.get("Backing Filesystem") == "xfs"
 
 
 def remapped_root_id(info: dict[str, Any]) -> int | None:
-    """Return this machine's id of a container's user 0; None: 0 itself, or an ordinary user's.
+    """Return this machine's id of a container's user 0; None: 0 itself, or an ordinary user's id.
 
-    An engine with ``--userns-remap`` tells by the name of its folder.
+    An engine with ``--userns-remap`` has the id in the name of its folder.
     """
     if not any("name=userns" in option for option in info.get("SecurityOptions") or ()):
         return None
@@ -154,16 +154,16 @@ def remapped_root_id(info: dict[str, Any]) -> int | None:
 
 
 def has_own_users(info: dict[str, Any]) -> bool:
-    """Whether a container's users are others than the users of the same ids on this machine."""
+    """Return whether a container's user ids differ from this machine's."""
     options = info.get("SecurityOptions") or ()
     return any(f"name={kind}" in option for option in options for kind in ("userns", "rootless"))
 
 
 def check_users(info: dict[str, Any], url: str) -> None:
-    """Refuse an engine whose containers share root with this machine, unless that is asked for.
+    """Refuse an engine whose containers share root with this machine, unless the user accepts it.
 
     Raises:
-        SandboxUnavailableError: The kernel would count what agents take as this machine's root's.
+        SandboxUnavailableError: The kernel would count agents' resources as root's on this machine.
     """
     if not has_own_users(info) and os.environ.get(SHARED_ROOT) != "1":
         raise SandboxUnavailableError(
@@ -174,10 +174,11 @@ def check_users(info: dict[str, Any], url: str) -> None:
 
 
 def folder_owner_id(info: dict[str, Any]) -> int:
-    """Return the owner, as an id of this machine's, of our folders in a container.
+    """Return the owner, as an id of this machine, of InterCode's folders in a container.
 
-    No program there has this id, or rights over others' files. Process 1 has such rights, but only
-    over ids that its container has: where the engine remaps ids, it must be one of those.
+    No program in the container has this id, or privileges over others' files. Process 1 has such
+    privileges, but only over the container's ids. If the engine remaps ids, the owner must
+    therefore be one of those.
     """
     root_id = remapped_root_id(info)
     return _OWNER_ID if root_id is None else root_id + _REMAPPED_OWNER_ID
@@ -193,10 +194,10 @@ _LDD_LINE = re.compile(r"(?:=>\s*)?(/\S+) \(0x[0-9a-f]+\)$")
 
 
 def runtime(owner: int) -> Path:
-    """Return the folder with this Python, made if need be.
+    """Return the folder with this Python; create it if necessary.
 
     Args:
-        owner: Whose it is, where we are root: see `runtime_mounts.closed_to`.
+        owner: The folder's owner if this process is root: see `folder_owner_id`.
 
     Raises:
         SandboxUnavailableError: This Python cannot be copied.
@@ -215,7 +216,7 @@ def runtime(owner: int) -> Path:
             temporary = parent / f".python-{digest}"
             shutil.rmtree(temporary, ignore_errors=True)
             try:
-                _copy(program, temporary, owner)
+                _copy_python(program, temporary, owner)
             except OSError as error:
                 raise SandboxUnavailableError(
                     f"this Python ({program}) cannot be copied for containers: {error}"
@@ -224,7 +225,7 @@ def runtime(owner: int) -> Path:
     return python_folder
 
 
-def _copy(program: Path, python_folder: Path, owner: int) -> None:
+def _copy_python(program: Path, python_folder: Path, owner: int) -> None:
     library = Path(sysconfig.get_path("stdlib"))
     library_copy = python_folder / "lib" / library.name
     shutil.copytree(library, library_copy, ignore=_IGNORE_PATTERNS)
@@ -245,7 +246,7 @@ def _copy(program: Path, python_folder: Path, owner: int) -> None:
 
 
 def _shared_objects(files: list[Path]) -> set[Path]:
-    """Return the files that the loader would load for these."""
+    """Return the shared objects that the loader would load for these files."""
     result = subprocess.run(
         ["ldd", *map(str, files)], capture_output=True, text=True, check=False, timeout=60
     )

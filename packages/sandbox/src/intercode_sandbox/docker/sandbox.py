@@ -1,8 +1,8 @@
-"""One sandbox in a container, as its caller sees it, and its snapshots.
+"""A sandbox in a container, from the caller's side, and its snapshots.
 
-The sandbox is native's, over the container's process 1. A snapshot is the difference from the
-image, kept as a stream to be laid over a container that waits already. It is not a commit of the
-engine's: that makes an image, and then needs a new container of it.
+The sandbox is a native one, over the container's process 1. A snapshot is the difference from the
+image, stored as a stream and applied to a container that waits already. A snapshot is not a
+commit of the engine: the engine would create an image, and then need a new container of it.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _FILES_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Origin:
-    """The image or snapshot that a sandbox began as."""
+    """The image or snapshot from which a sandbox started."""
 
     image: EngineImage
     layer: SnapshotLayer | None
-    """All that differs from the image: it must be there for as long as the sandbox is."""
+    """All differences from the image; they must exist as long as the sandbox."""
     baseline_layer: SnapshotLayer | None
-    """The part of it from which changes are told; None: they are told from the image."""
+    """The baseline of changes; None: the image is the baseline."""
     get_baseline: Callable[[SnapshotLayer | None], Container]
-    """Gives a container of the image, or of the snapshot over it, that no sandbox uses."""
+    """Returns a container of the image, or of the snapshot over it, that no sandbox uses."""
     take: Callable[[SnapshotLayer | None], Container]
-    """Gives one that is the sandbox's own."""
+    """Returns a container for the sandbox alone."""
     count_end: Callable[[], None]
-    """To be called when the sandbox needs its own no longer."""
+    """Called when the sandbox no longer needs its container."""
 
 
 class DockerSandbox(NativeSandbox):
-    """See `sandbox.base.SandboxBackend`.
+    """The Docker implementation of `SandboxBackend`.
 
     Args:
-        container: Its own, for as long as it is.
-        image: How programs start.
+        container: A container for this sandbox alone.
+        image: Settings of its programs.
         limits: Its limits.
-        origin: What it began as.
-        on_close: Is told of its end.
+        origin: The image or snapshot at its start.
+        on_close: Called at its end.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class DockerSandbox(NativeSandbox):
     exec_private = None  # type: ignore[assignment]  # not a `SupportsPrivacy`
 
     def changes(self) -> list[Change]:
-        """List all that differs from the image, sorted by path."""
+        """List all differences from the image, sorted by path."""
         baseline_layer = self.origin.baseline_layer
         request = {
             "op": "changes",
             "timeout": _FILES_SECONDS,
             "layered": baseline_layer is not None,
         }
-        reply = self._until_still(lambda: self._request_comparison(request, baseline_layer))
+        reply = self._wait_until_still(lambda: self._request_comparison(request, baseline_layer))
         return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
-        """Save the file system as it is now."""
+        """Save the present file system."""
         layer = self._save_stream()
         return DockerSnapshot(self.origin.image, layer, layer)
 
     def freeze(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
-        """Save the files as they are, and continue with them in a fresh container."""
+        """Save the present files, and continue with them in a fresh container."""
         if not self.resting:
             self.kill()
             self.origin = replace(self.origin, layer=self._save_stream())
@@ -98,24 +98,24 @@ class DockerSandbox(NativeSandbox):
         return DockerSnapshot(self.origin.image, self.origin.layer, self.origin.baseline_layer)
 
     def save_copy(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
-        """Save the files as they are."""
+        """Save the present files."""
         return DockerSnapshot(self.origin.image, self._save_stream(), self.origin.baseline_layer)
 
     def _save_stream(self) -> SnapshotLayer:
-        return self._until_still(lambda: SnapshotLayer(self.archive))
+        return self._wait_until_still(lambda: SnapshotLayer(self.archive))
 
-    def _continue(self, alone: bool) -> SandboxSlot:  # in a container nothing is ahead
+    def _continue(self, alone: bool) -> SandboxSlot:  # a container prepares no program
         self.container = self.origin.take(self.origin.layer)
         return _make_slot(self.container)
 
     def archive(self, descriptor: int) -> None:
-        """Stream what differs from the image into a descriptor, as native's `archive.write`."""
+        """Stream all differences from the image into a descriptor, in native's `archive` format."""
         self._request_comparison({"op": "archive", "timeout": _FILES_SECONDS}, None, descriptor)
 
     def _request_comparison(
         self, request: dict[str, Any], layer: SnapshotLayer | None, *fds: int
     ) -> dict[str, Any]:
-        """Send a request that needs the root of a pristine container to compare with."""
+        """Send a request that compares the sandbox with the root of a pristine container."""
         if self._end is not None:
             raise self._end_error()
         with Descriptor(self.origin.get_baseline(layer).root()) as root:
@@ -126,9 +126,9 @@ class DockerSandbox(NativeSandbox):
         return self.container.evidence(mute)
 
     def close(self) -> None:
-        """End everything in it and free it. A slow end is left to the engine."""
+        """End all processes and free the resources. A slow end is left to the engine."""
         super().close()
-        self.container.close()  # where the engine must be asked to
+        self.container.close()  # requests the end from the engine if necessary
         self.origin = replace(self.origin, layer=None, baseline_layer=None)
 
 
@@ -136,17 +136,17 @@ def _make_slot(container: Container) -> SandboxSlot:
     return SandboxSlot(
         container.control,
         container.process,
-        on_slow_end=container.hand_over,
+        on_slow_end=container.request_kill,
         ids=container.ids,
         workers=container.workers,
     )
 
 
 class SnapshotLayer:
-    """The stream, in a file. It goes with its last user: a snapshot, or a sandbox.
+    """A snapshot's stream in a file, removed with its last user: a snapshot, or a sandbox.
 
     Args:
-        write: Streams it into the descriptor that it is given.
+        write: Streams the changes into a descriptor.
     """
 
     def __init__(self, write: Callable[[int], None]) -> None:
@@ -171,12 +171,12 @@ class SnapshotLayer:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
     def apply(self, container: Container) -> None:
-        """Lay it over a container."""
+        """Apply the changes to a container."""
         with Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             container.ask({"op": "apply"}, [fd])
 
     def get_baseline(self, start: Callable[[], Container]) -> Container:
-        """Return a container to compare others with, used by none; begun when first asked for."""
+        """Return an unused container for comparisons, which the first call starts."""
         with self._lock:
             if self._baseline is None or not self._baseline.alive:  # its finalizer closes it
                 container = start()
@@ -191,7 +191,7 @@ class SnapshotLayer:
 
 
 class DockerSnapshot:
-    """See `sandbox.base.Snapshot`. It is temporary: it goes with this object."""
+    """The Docker implementation of `Snapshot`; its storage is freed with this object."""
 
     def __init__(
         self, base_image: EngineImage, layer: SnapshotLayer, baseline_layer: SnapshotLayer | None
@@ -199,28 +199,28 @@ class DockerSnapshot:
         image = base_image.image
         self.base = base_image
         self.baseline_layer = baseline_layer
-        """See `Origin`."""
+        """See `Origin.baseline_layer`."""
         self._layer: SnapshotLayer | None = layer
         self.name = f"{image.name} (snapshot)"
         self.digest = joint_digest(image.digest, layer.name)
 
     @property
     def engine_image(self) -> EngineImage:
-        """The image that it is laid over, under the snapshot's own name."""
+        """The image below the snapshot, under the snapshot's name and digest."""
         image = replace(self.base.image, name=self.name, digest=self.digest)
         return replace(self.base, image=image)
 
     @property
     def layer(self) -> SnapshotLayer:
-        """The stream.
+        """The stream of changes.
 
         Raises:
-            SandboxError: It was deleted.
+            SandboxError: The snapshot was deleted.
         """
         if self._layer is None:
             raise SandboxError(f"the snapshot {self.name!r} was deleted")
         return self._layer
 
     def delete(self) -> None:
-        """Free its storage, as soon as no sandbox needs it."""
+        """Free the storage, as soon as no sandbox needs it."""
         self._layer = self.baseline_layer = None

@@ -1,7 +1,7 @@
-"""Archives: laid over an image, each member mistrusted; and made from a folder.
+"""Archives: untrusted ones laid over an image, and tarballs created from a folder.
 
-Paths are resolved as the kernel would inside the image: a symbolic link among a member's parents,
-be it the archive's or the image's, is followed within the image and never beyond its root.
+Paths are resolved like the kernel's inside the image. A symbolic link among a member's parents, of
+the archive or of the image, is followed within the image and never beyond its root.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from intercode_sandbox.privileges import is_root
 
 VERSION = "1"
 REPLACES_HEADER = "INTERCODE.replaces"
-"""The header of a member that is a folder and hides the one that the image has there."""
+"""The header of a member that is a folder and hides the image's folder at its path."""
 
 DAMAGE = (
     tarfile.TarError,
@@ -42,7 +42,7 @@ DAMAGE = (
     lzma.LZMAError,
     EOFError,
     OSError,
-    ValueError,  # a number that is none
+    ValueError,  # a malformed number
     OverflowError,  # a time beyond all clocks
     RecursionError,  # headers of headers of headers
 )
@@ -50,7 +50,7 @@ DAMAGE = (
 
 
 def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
-    """Return the image with the archive's files; known by the base and by the archive's bytes."""
+    """Return the image with the archive's files; its digest covers the base and the archive."""
     try:
         file = open_regular(addition.path)
     except OSError as error:
@@ -72,10 +72,10 @@ def add_archive(base: Image, addition: Addition, spec: str, context: Context) ->
 
 
 def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
-    """Unpack an archive, as root's ``tar -x`` at ``/`` would, into a layer; count its members.
+    """Unpack an archive into a layer, like root's ``tar -x`` at ``/``; return the members' number.
 
     Raises:
-        ImageError: It is damaged, or holds what no image may.
+        ImageError: The archive is damaged, or has members that no image may have.
     """
     mounts = host_mounts() if base.host else ()
     unpacker = Unpacker(layer, base.layers, tuple(name.strip("/") for name in mounts))
@@ -89,7 +89,7 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
                 count += 1
                 archive.members.clear()  # type: ignore[attr-defined] # it keeps them all
             while archive.fileobj.read(1 << 20):
-                pass  # only at its end does a compressed file tell whether it was whole
+                pass  # only the end of a compressed file proves that it is complete
         unpacker.finish()
     except DAMAGE as error:
         raise ImageError(f"cannot unpack the archive {path}: {error}") from error
@@ -117,56 +117,59 @@ class _Metadata:
 
 
 class Unpacker:
-    """Writes one layer."""
+    """A writer of one layer."""
 
     def __init__(self, layer: Path, lower_layers: Sequence[Path], mounts: Sequence[str]) -> None:
-        """Prepare.
+        """Prepare the writer of a layer.
 
         Args:
-            layer: An empty folder of ours.
+            layer: An empty folder of this process.
             lower_layers: The layers under it, lowest first.
-            mounts: Top-level names that something is mounted over: what is put there is not seen.
+            mounts: Top-level names with a mount over them, which would hide a member.
         """
         self._layer = layer
         self._lower_layers = lower_layers
         self._tree = Tree((*lower_layers, layer))
         self._budget = DiskBudget(layer)
         self._mounts = frozenset(mounts)
-        self._owner = is_root()  # another's namespace may lack a member's owner
-        # Directories get their metadata last: until then they must be open to us, and their
-        # times are changed by what is put into them.
+        self._can_set_owner = is_root()  # another user's namespace may lack a member's owner
+        # Directories get their metadata last: until then they must be writable, and each write into
+        # them changes their times.
         self._folders: dict[Parts, _Metadata] = {}
         self._resolved_folders: dict[Parts, Parts] = {}
-        self._shared_folders: set[Parts] = {()}  # those that the layers below have too
+        self._shared_folders: set[Parts] = {()}  # folders that the layers below have, too
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
         """Write one member.
 
         Raises:
-            ImageError: It is of a kind, or has a name, that no image may have.
+            ImageError: No image may have a member of its kind, or of its name.
         """
         parts = split_name(member.name)
         if not parts:
             return  # "./": the root directory stays as it is
         metadata = _Metadata(
-            member.mode & 0o7777, _owner(member.uid), _owner(member.gid), member.mtime
+            member.mode & 0o7777,
+            _valid_owner_id(member.uid),
+            _valid_owner_id(member.gid),
+            member.mtime,
         )
-        parent = self._folder(parts[:-1], metadata.mtime)
-        place = (*parent, parts[-1])
-        if place[0] in self._mounts and not (member.isdir() and len(place) == 1):
+        parent = self._ensure_folder(parts[:-1], metadata.mtime)
+        real_parts = (*parent, parts[-1])
+        if real_parts[0] in self._mounts and not (member.isdir() and len(real_parts) == 1):
             raise ImageError(
-                f"{member.name!r} would be hidden: in the image 'host' /{place[0]} is this "
+                f"{member.name!r} would be hidden: in the image 'host' /{real_parts[0]} is this "
                 "machine's own, read-only"
             )
         if member.isdir():
-            place = self._folder(parts, metadata.mtime)
-            self._folders[place] = metadata
+            real_parts = self._ensure_folder(parts, metadata.mtime)
+            self._folders[real_parts] = metadata
             if REPLACES_HEADER in member.pax_headers:
-                self._hide_below(place)
+                self._hide_below(real_parts)
             return
-        path = self._layer.joinpath(*place)
+        path = self._layer.joinpath(*real_parts)
         self._budget.take(0, files=1)
-        self._clear(path, place, member.name)
+        self._clear(path, real_parts, member.name)
         if member.islnk():
             self._link(member, path)
             return
@@ -178,66 +181,66 @@ class Unpacker:
             os.mkfifo(path, 0o600)
         else:
             raise ImageError(f"{member.name!r} is a device or of an unknown type")
-        self._set(path, metadata)
+        self._set_metadata(path, metadata)
 
     def finish(self) -> None:
-        """Give the directories their modes, owners and times."""
+        """Set the directories' modes, owners and times."""
         for parts in sorted(self._folders, key=len, reverse=True):
-            self._set(self._layer.joinpath(*parts), self._folders[parts])
+            self._set_metadata(self._layer.joinpath(*parts), self._folders[parts])
 
-    def _folder(self, parts: Parts, mtime: float) -> Parts:
-        """Where a directory really is, made in the layer with all above it."""
+    def _ensure_folder(self, parts: Parts, mtime: float) -> Parts:
+        """Return the real path of a directory, created in the layer with its parents."""
         if (cached_parts := self._resolved_folders.get(parts)) is not None:
             return cached_parts
         real_parts = self._tree.resolve("/".join(parts), allow_missing=True)
         if real_parts is None:
             raise ImageError(f"{'/'.join(parts)!r} goes through too many symbolic links")
         for count in range(1, len(real_parts) + 1):
-            place = real_parts[:count]
-            entry = self._tree.look(place)
+            prefix = real_parts[:count]
+            entry = self._tree.look(prefix)
             if entry is not None and not entry.is_dir:
-                raise ImageError(f"{'/'.join(place)!r} is both a file and a directory")
-            self._make(place, entry, mtime)
+                raise ImageError(f"{'/'.join(prefix)!r} is both a file and a directory")
+            self._make_folder(prefix, entry, mtime)
         self._resolved_folders[parts] = real_parts
         return real_parts
 
-    def _make(self, place: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
-        """Make a directory in the layer: as the image's where it has one, else an ordinary one."""
-        if place in self._folders:
+    def _make_folder(self, parts: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
+        """Create a directory in the layer, with the image's metadata or default ones."""
+        if parts in self._folders:
             return
         self._budget.take(0, files=1)
-        self._layer.joinpath(*place).mkdir(mode=0o700)
+        self._layer.joinpath(*parts).mkdir(mode=0o700)
         if lower_entry is None:
-            self._folders[place] = _Metadata(0o755, 0, 0, mtime)
+            self._folders[parts] = _Metadata(0o755, 0, 0, mtime)
         else:
-            self._shared_folders.add(place)
+            self._shared_folders.add(parts)
             info = lower_entry.info
             mode = stat.S_IMODE(info.st_mode)
-            self._folders[place] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
+            self._folders[parts] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
 
-    def _hide_below(self, place: Parts) -> None:
-        """Have a directory of this layer be all that is seen of it."""
-        if find_entry(self._lower_layers, place) is not None:
-            attribute = "trusted.overlay.opaque" if self._owner else "user.overlay.opaque"
-            os.setxattr(self._layer.joinpath(*place), attribute, b"y")
-            self._shared_folders.discard(place)
+    def _hide_below(self, parts: Parts) -> None:
+        """Make a directory of this layer hide the lower layers' content."""
+        if find_entry(self._lower_layers, parts) is not None:
+            attribute = "trusted.overlay.opaque" if self._can_set_owner else "user.overlay.opaque"
+            os.setxattr(self._layer.joinpath(*parts), attribute, b"y")
+            self._shared_folders.discard(parts)
 
-    def _clear(self, path: Path, place: Parts, name: str) -> None:
-        """Make room for what is not a directory; a later member replaces an earlier one."""
-        if place in self._folders:
+    def _clear(self, path: Path, parts: Parts, name: str) -> None:
+        """Remove an earlier member at the path of a new one that is not a directory."""
+        if parts in self._folders:
             raise ImageError(f"{name!r} is both a file and a directory")
         lower_entry = (
-            find_entry(self._lower_layers, place) if place[:-1] in self._shared_folders else None
+            find_entry(self._lower_layers, parts) if parts[:-1] in self._shared_folders else None
         )
         if lower_entry is not None and lower_entry.is_dir:
             raise ImageError(f"{name!r} would replace a directory of the image")
         if os.path.lexists(path):
             path.unlink()
-            self._resolved_folders.clear()  # it may have been a link on the way to others
+            self._resolved_folders.clear()  # the removed entry may have been a link on the way
 
     def _link(self, member: tarfile.TarInfo, path: Path) -> None:
         parts = split_name(member.linkname)
-        parent = self._folder(parts[:-1], member.mtime)
+        parent = self._ensure_folder(parts[:-1], member.mtime)
         target = self._layer.joinpath(*parent, *parts[-1:])
         if not _is_plain(target):
             raise ImageError(
@@ -248,7 +251,7 @@ class Unpacker:
 
     def _write(self, archive: Archive, member: tarfile.TarInfo, path: Path) -> None:
         source = archive.extractfile(member)
-        assert source is not None  # a regular file's
+        assert source is not None  # true for regular files
         written_bytes = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with source, os.fdopen(descriptor, "wb") as target:
@@ -258,19 +261,19 @@ class Unpacker:
         if written_bytes != member.size:
             raise tarfile.ReadError(f"{member.name!r} ends early")
 
-    def _set(self, path: Path, metadata: _Metadata) -> None:
-        if self._owner:
+    def _set_metadata(self, path: Path, metadata: _Metadata) -> None:
+        if self._can_set_owner:
             os.chown(path, metadata.uid, metadata.gid, follow_symlinks=False)
         if not path.is_symlink():
-            path.chmod(metadata.mode)  # after the owner: that clears setuid
+            path.chmod(metadata.mode)  # after the owner: a change of owner clears setuid
         os.utime(path, (metadata.mtime, metadata.mtime), follow_symlinks=False)
 
 
 def split_name(name: str) -> Parts:
-    """Return the names on the way to a member.
+    """Split a member's name.
 
     Raises:
-        ImageError: It leads elsewhere.
+        ImageError: The name is absolute, leads out of the archive, or contains a NUL.
     """
     if name.startswith("/"):
         raise ImageError(f"{name!r} is an absolute path")
@@ -282,9 +285,9 @@ def split_name(name: str) -> Parts:
     return parts
 
 
-def _owner(number: int) -> int:
-    """Sandboxes have these ids and no others; what belongs to another is root's."""
-    return number if 0 <= number <= _MAX_ID else 0
+def _valid_owner_id(owner_id: int) -> int:
+    """Return an id that sandboxes have; root's for any other."""
+    return owner_id if 0 <= owner_id <= _MAX_ID else 0
 
 
 def _is_plain(path: Path) -> bool:
@@ -297,19 +300,19 @@ def _is_plain(path: Path) -> bool:
 def pack(
     folder: Path, image_path: str, excluded_names: Collection[str] = (), *, read_only: bool = False
 ) -> Path:
-    """Return the folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
+    """Pack a folder's content into a tarball in the cache, for ``IMAGE+TARBALL``; return its path.
 
-    It is named by its bytes, and these depend only on the files' names, content and whether they
-    can be executed: two copies of a folder give the same, independent of their maker and time.
+    The tarball's name is a digest of its bytes. The bytes depend only on the files' names, content
+    and executable bits. So two copies of a folder give the same tarball, by any user at any time.
 
     Args:
-        folder: What is packed.
-        image_path: The absolute path in the image that it will have.
-        excluded_names: Names at its top that are left out.
-        read_only: Whether files and folders are without the permission to write.
+        folder: The folder to pack.
+        image_path: Its absolute path in the image.
+        excluded_names: Names at its top that are omitted.
+        read_only: Whether to remove the permission to write from files and folders.
 
     Raises:
-        ImageError: It cannot be read, or the cache not be written.
+        ImageError: The folder cannot be read, or the cache cannot be written.
     """
     if not folder.is_dir():
         raise ImageError(f"there is no folder {folder}")
@@ -317,17 +320,17 @@ def pack(
     try:
         packs_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=packs_folder, prefix=".", delete=False) as file:
-            temporary = Path(file.name)
+            temporary_path = Path(file.name)
             try:
                 write_tarball(file, folder, image_path, excluded_names, read_only=read_only)
                 file.flush()
-                place = packs_folder / f"{file_digest(temporary)}.tar"
-                keep_tarball(temporary, place)
+                tarball_path = packs_folder / f"{file_digest(temporary_path)}.tar"
+                keep_tarball(temporary_path, tarball_path)
             finally:
-                temporary.unlink(missing_ok=True)
+                temporary_path.unlink(missing_ok=True)
     except OSError as error:
         raise ImageError(f"cannot pack the folder {folder}: {error}") from error
-    return place
+    return tarball_path
 
 
 def write_tarball(
@@ -340,17 +343,16 @@ def write_tarball(
     read_only: bool = False,
     opaque_names: Collection[str] = (),
 ) -> None:
-    """The folder's content as a tarball, in a file that is open for writing.
+    """Write the folder's content as a tarball into an open file.
 
     Args:
-        file: Where it goes.
-        folder: What is packed.
-        image_path: The absolute path in the image that it will have.
-        excluded_names: Names at its top that are left out.
-        keep_times: Whether files keep their times, to the second; else they have none.
-        read_only: Whether they are without the permission to write.
-        opaque_names: Names at its top of folders that hide those of the image: see
-            `opaque_folders`.
+        file: A file open for writing.
+        folder: The folder to pack.
+        image_path: Its absolute path in the image.
+        excluded_names: Names at its top that are omitted.
+        keep_times: Whether files keep their times, to the second; otherwise their time is 0.
+        read_only: Whether to remove the permission to write.
+        opaque_names: Names at its top of folders that hide the image's: see `opaque_folders`.
     """
     opaque_paths = {f"{image_path.strip('/')}/{name}" for name in opaque_names}
     excluded_paths = {f"{image_path.strip('/')}/{name}" for name in excluded_names}
@@ -372,17 +374,17 @@ def write_tarball(
 
 
 def opaque_folders(path: Path) -> list[str]:
-    """Return the folders of an archive that hide those of the image, as `write_tarball` marks them.
+    """Return an archive's folders that hide the image's, by the header of `write_tarball`.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The archive cannot be read.
     """
-    if path.suffix != ".tar":  # those that we write are not compressed
+    if path.suffix != ".tar":  # archives of `write_tarball` are not compressed
         return []
     try:
         with tarfile.open(path, "r:", encoding="utf-8", errors="surrogateescape") as archive:
             return [member.name for member in archive if REPLACES_HEADER in member.pax_headers]
-    except tarfile.TarError:  # its unpacking fails, and says so
+    except tarfile.TarError:  # unpacking will fail, and report it
         return []
 
 
@@ -395,7 +397,7 @@ def _add_parents(archive: tarfile.TarFile, image_path: PurePosixPath) -> None:
 
 
 def _normalise_member(member: tarfile.TarInfo, mtime: int) -> tarfile.TarInfo:
-    """Without what differs between two copies of the same files."""
+    """Remove the metadata that differ between two copies of the same files."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = mtime

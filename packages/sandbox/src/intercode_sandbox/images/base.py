@@ -1,4 +1,4 @@
-"""The parts of an image, and the grammar of its name: ``BASE`` or ``BASE+PATH+PATH…``."""
+"""Components of an image, and the grammar of its name: ``BASE`` or ``BASE+PATH+PATH…``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from intercode_sandbox.extensions import FOLDERS
 from intercode_sandbox.user_code import absolute, is_reference, split
 
 HOSTNAME = "intercode"
-"""The host name of sandboxes; it is in every image's ``/etc/hosts``."""
+"""The host name of sandboxes, also in every image's ``/etc/hosts``."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def clean_environment() -> dict[str, str]:
-    """Return a command's environment, where an image asks for no other. None is inherited."""
+    """Return a command's default environment variables. No variable is inherited."""
     return {
         "PATH": SEARCH_PATH,
         "HOME": "/root",
@@ -32,83 +32,83 @@ def clean_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A file system to start sandboxes from."""
+    """A file system from which sandboxes start."""
 
     name: str
-    """For people."""
+    """Display name."""
     digest: str
-    """Hexadecimal; the same for the same inputs of the recipe."""
+    """Hexadecimal digest; equal for equal inputs of the recipe."""
     layers: tuple[Path, ...]
-    """Folders, lowest first, each in the form of an overlayfs layer."""
+    """Folders, lowest first, each in the format of an overlayfs layer."""
     host: bool = False
-    """Whether this machine's `host_mounts()` (``/usr`` and what is not merged into it) are bound
+    """Whether this machine's `host_mounts()` (``/usr``, and folders not merged into it) are bound
     read-only over the layers."""
     env: Mapping[str, str] = field(default_factory=clean_environment, hash=False)
-    """The whole environment of a command."""
+    """All environment variables of a command."""
     cwd: str = "/root"
-    """The directory in which a command starts."""
+    """The working directory at a command's start."""
     user: str = ""
     """The user of a command, by number: ``uid:gid``, and ``,group`` for each other group; empty:
     root."""
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The configuration of an image that has one, as OCI writes it: ``Env``, ``Cmd``, ``Labels``, …
-    for people and for other tools. What InterCode goes by are the fields above."""
+    """The configuration of an image, if any, in OCI's format: ``Env``, ``Cmd``, ``Labels``, …
+    For people and other tools: InterCode uses the fields above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that makes a layer: run as the image says, with root's rights over its files."""
+    """A program that creates a layer: run by the image's settings, with root's privileges."""
 
     argv: tuple[str, ...]
     script: bytes | None = None
-    """A file that the program is given: `SCRIPT`, which is not in the layer."""
+    """A file for the program, at `SCRIPT`, outside the layer."""
     network: bool = False
-    """Whether it may use this machine's network."""
+    """Whether the program may use this machine's network."""
     timeout: float = 3600.0
 
 
 SCRIPT = "/dev/shm/setup"
-"""The path in a sandbox of the script that it is to run."""
+"""The path in a sandbox of the script to run."""
 
 BuildScript = Callable[[Image, "bytes | Command", Path], None]
-"""Runs a set-up script, or a command, in a sandbox of an image and leaves what it changed in a
-layer folder."""
+"""Runs a set-up script, or a command, in a sandbox of an image, and writes the changes into a layer
+folder."""
 
 Progress = Callable[[str], None]
-"""A function that is told, line by line, how a build goes."""
+"""A function that receives a build's messages, line by line."""
 
 
 Fill = Callable[[Path, int], Mapping[str, object]]
-"""Fills an empty layer folder, given the lock's descriptor for its children to inherit; returns
-what a record tells of the build."""
+"""Fills an empty layer folder, with the lock's descriptor for its children to inherit; returns the
+build's facts for the record."""
 
 
 class Cache(Protocol):
-    """The store in which the makers of images keep them: see `cache.ImageCache`."""
+    """The store of the makers of images: see `cache.ImageCache`."""
 
     root: Path
 
     def lookup(self, digest: str) -> Image | None:
-        """Return a built image, now marked as in use by this process."""
+        """Return a built image, and mark it as used by this process."""
 
     def build(self, template: Image, spec: str, fill: Fill, progress: Progress) -> Image:
-        """Return the template with one more layer on top, made by `fill` unless it exists."""
+        """Return the template with one more layer on top, filled by `fill` unless it exists."""
 
     def read(self, digest: str) -> dict[str, Any] | None:
-        """Return an image's record, or None if it is absent or torn."""
+        """Return an image's record, or None if it is missing or incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The tools and the circumstances that the makers of images are given."""
+    """Tools and options for the makers of images."""
 
     cache: Cache
     progress: Progress
     build_script: BuildScript
     inputs: set[Path] = field(default_factory=set)
-    """The files and folders that the image was made from and that its name does not tell."""
+    """Files and folders that the build used and that the image's name does not contain."""
     refresh: bool = False
-    """Whether registries are asked again what their names stand for."""
+    """Whether to resolve the names in registries again."""
 
 
 FOLDER = "folder"
@@ -137,7 +137,7 @@ and may be followed, more than once, by what is laid over it
 where PATH starts with / or ./ or ../ or ~."""
 
 _ADDITION = r"\+(?={})"
-"""A '+' that starts an addition is told from one in a name ("g++") by what follows it."""
+"""A '+' of an addition: the next characters distinguish it from a '+' in a name ("g++")."""
 _STARTS = (r"/", r"\./", r"\.\./", r"~")
 _DOCKERFILE = re.compile(
     r"(.*/)?(Dockerfile(\.[^/\[]*)?|[^/]*\.[Dd]ockerfile)(\[[^\[\]]*\])?", re.DOTALL
@@ -150,32 +150,32 @@ _PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """Something laid over an image."""
+    """A tarball or a script that is laid over an image."""
 
     text: str
-    """As it is written in the canonical spec: absolute, or ``builtin:NAME``."""
+    """The text in the canonical spec: an absolute path, or ``builtin:NAME``."""
     path: Path
-    """The place of its content."""
+    """The path of its content."""
 
     @property
     def is_script(self) -> bool:
-        """Whether it is run rather than unpacked."""
+        """Whether it is executed rather than unpacked."""
         return self.text.endswith(SCRIPTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed image name; `str()` of it is canonical: it means the same in any directory."""
+    """A parsed image name. The `str()` of a spec is canonical: valid in any working directory."""
 
     scheme: str
-    """``host``, ``debian``, … or ``folder``; who makes the base."""
+    """The maker of the base: ``host``, ``debian``, … or ``folder``."""
     argument: str = ""
     """The text after the scheme's colon, or the folder's absolute path."""
     additions: tuple[Addition, ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files and folders that the name tells of."""
+        """The files and folders in the name."""
         has_path = self.scheme in (FOLDER, *_PATH_SCHEMES) and self.argument
         base = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
         return (*base, *(addition.path for addition in self.additions))
@@ -189,25 +189,25 @@ class Spec:
 
 
 def is_path(text: str) -> bool:
-    """Whether a name is that of a file or folder."""
+    """Return whether a name is the path of a file or folder."""
     return _PATH.match(text) is not None
 
 
 def parse(text: str, folder: Path | None = None) -> Spec:
-    """Read an image name.
+    """Parse an image name.
 
     Args:
-        text: As it is written.
-        folder: Where relative paths are taken from; default: the current directory.
+        text: The name as written.
+        folder: The base of relative paths; default: the working directory.
 
     Raises:
-        ImageError: It does not fit the grammar.
+        ImageError: The name does not fit the grammar.
     """
     if "\0" in text or not text.strip():
         raise ImageError(f"{text!r} is not an image.\n{GRAMMAR}")
     starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
     base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
-    additions = tuple(_addition(part, text, folder) for part in addition_texts)
+    additions = tuple(_addition(addition_text, text, folder) for addition_text in addition_texts)
     if is_reference(base) and not _NAME.fullmatch(base):  # its file is the user's own
         scheme, argument = split(absolute(base), ":")
         return Spec(scheme, argument, additions)
@@ -225,17 +225,19 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     return Spec(match["scheme"], argument, additions)
 
 
-def _addition(part: str, text: str, folder: Path | None) -> Addition:
-    if not part.endswith(ARCHIVES + SCRIPTS):
+def _addition(addition_text: str, image_text: str, folder: Path | None) -> Addition:
+    if not addition_text.endswith(ARCHIVES + SCRIPTS):
         endings = ", ".join(ARCHIVES + SCRIPTS)
-        raise ImageError(f"a layer over an image must end in one of {endings}: {part!r}")
-    prefix = next((prefix for prefix in FOLDERS if part.startswith(prefix)), None)
+        raise ImageError(f"a layer over an image must end in one of {endings}: {addition_text!r}")
+    prefix = next((prefix for prefix in FOLDERS if addition_text.startswith(prefix)), None)
     if prefix is None:
-        path = _absolute(part, folder)
+        path = _absolute(addition_text, folder)
         return Addition(str(path), path)
-    name = Path(part.removeprefix(prefix))
+    name = Path(addition_text.removeprefix(prefix))
     if name.is_absolute() or ".." in name.parts:
-        raise ImageError(f"{part!r} in the image {text!r} is not a bundled file of InterCode")
+        raise ImageError(
+            f"{addition_text!r} in the image {image_text!r} is not a bundled file of InterCode"
+        )
     return Addition(f"{prefix}{name}", FOLDERS[prefix] / name)
 
 

@@ -2,12 +2,12 @@
 
 ::
 
-    ROOT/images/DIGEST/image.json     what it is; its modification time is that of the last use
-    ROOT/images/DIGEST/layer/         its own folder; those below it belong to other images
-    ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if DIGEST's lock is free
-    ROOT/locks/DIGEST                 held by who builds or removes it, and by its children
-    ROOT/locks/use                    shared: taking an image into use; alone: removing images
-    ROOT/users/PID-X                  held by a process; names the images and tarballs it uses
+    ROOT/images/DIGEST/image.json     the record; its modification time is the last use
+    ROOT/images/DIGEST/layer/         the image's top layer; lower ones belong to other images
+    ROOT/images/DIGEST.tmp-PID-X/     being built; incomplete, if DIGEST's lock is free
+    ROOT/locks/DIGEST                 held by a builder or remover, and by its children
+    ROOT/locks/use                    shared: taking an image into use; exclusive: removing images
+    ROOT/users/PID-X                  held by a process; lists the images and tarballs it uses
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.files import cache_root, file_lock, remove_tree, tree_size
 from intercode_sandbox.images.base import Fill, Image, Progress
-from intercode_sandbox.privileges import hand_over, make_private
+from intercode_sandbox.privileges import make_private, transfer_ownership
 
 LAYER = "layer"
 RECORD = "image.json"
@@ -61,7 +61,7 @@ class ImageCache:
             make_private(self.images)
             for folder in (self.locks, self.users):
                 folder.mkdir(parents=True, exist_ok=True)
-                if not os.access(folder, os.W_OK):  # as on a file system for reading only
+                if not os.access(folder, os.W_OK):  # for instance on a read-only file system
                     raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         except OSError as error:
             raise ImageError(
@@ -70,20 +70,20 @@ class ImageCache:
             ) from None
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
-        """The paths that a remembered image was made from, by its parsed name."""
+        """Parsed name → the input paths of a remembered image."""
         self._mutex = threading.Lock()
         self._marked_names: set[str] = set()
         self._users_file: int | None = None
 
     @staticmethod
     def default() -> ImageCache:
-        """Return the user's cache, as the environment says now; one object for each folder."""
+        """Return the cache in the folder that the environment names now; one object per folder."""
         return _cache_at(cache_root())
 
     # --- in this process ---------------------------------------------------------------------
 
     def recall(self, key: Hashable) -> Image | None:
-        """Return the image remembered under a key, if all of it is there. Costs microseconds."""
+        """Return the image remembered under a key, if it is complete. Costs microseconds."""
         entry = self._memory.get(key)
         if entry is None:
             return None
@@ -97,14 +97,14 @@ class ImageCache:
         return image
 
     def remember(self, key: Hashable, image: Image) -> None:
-        """Keep an image for `recall`."""
+        """Remember an image for `recall`."""
         records = [str(p.parent / RECORD) for p in image.layers if p.is_relative_to(self.images)]
         self._memory[key] = (image, tuple(records))
 
     # --- on disk -----------------------------------------------------------------------------
 
     def lookup(self, digest: str) -> Image | None:
-        """Return a built image with all of its layers, now marked as in use by this process."""
+        """Return a built image with all of its layers, and mark it as used by this process."""
         with file_lock(self.locks / "use", shared=True):
             record = self.read(digest)
             if record is None:
@@ -117,7 +117,7 @@ class ImageCache:
         return image
 
     def build(self, template: Image, spec: str, fill: Fill, progress: Progress) -> Image:
-        """Return the template with one more layer on top, made by `fill` unless it exists."""
+        """Return the template with one more layer on top, filled by `fill` unless it exists."""
         digest = template.digest
         if image := self.lookup(digest):
             return image
@@ -126,7 +126,7 @@ class ImageCache:
                 return self._build(template, spec, fill, lock, progress)
         progress(f"waiting for another process that builds {template.name}")
         with file_lock(self.locks / digest) as lock:
-            assert lock is not None  # we waited for it
+            assert lock is not None  # after a wait
             return self._build(template, spec, fill, lock, progress)
 
     def _build(
@@ -137,14 +137,14 @@ class ImageCache:
             return built_image
         progress(f"building {template.name}")
         start_time = time.monotonic()
-        remove_tree(self.images / digest)  # there, but not whole
+        remove_tree(self.images / digest)  # may exist, but incomplete
         temporary = self.temporary(digest)
         try:
             layer = temporary / LAYER
             layer.mkdir(parents=True)
             layer.chmod(0o755)
             details = fill(layer, lock)
-            hand_over(layer)
+            transfer_ownership(layer)
             image = replace(template, layers=(*template.layers, self.images / digest / LAYER))
             self._write(
                 temporary, image, spec, {**details, "seconds": time.monotonic() - start_time}
@@ -161,7 +161,7 @@ class ImageCache:
         return built_image
 
     def temporary(self, digest: str) -> Path:
-        """Return a new name for a folder that a sweep removes as soon as digest's lock is free."""
+        """Return a new name of a folder that a sweep removes as soon as digest's lock is free."""
         return self.images / f"{digest}{TEMPORARY}{_unique_name()}"
 
     def _write(self, folder: Path, image: Image, spec: str, details: dict[str, object]) -> None:
@@ -169,8 +169,8 @@ class ImageCache:
             "name": image.name,
             "spec": spec,
             "digest": image.digest,
-            # Relative to the folder of images where they are in it, so that the cache can move.
-            "layers": [self._relative(layer) for layer in image.layers],
+            # Relative to the folder of images if below it: so the cache can move.
+            "layers": [self._relative_path(layer) for layer in image.layers],
             "host": image.host,
             "env": dict(image.env),
             "cwd": image.cwd,
@@ -182,12 +182,12 @@ class ImageCache:
         }
         (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
-    def _relative(self, layer: Path) -> str:
+    def _relative_path(self, layer: Path) -> str:
         return str(layer.relative_to(self.images) if self.images in layer.parents else layer)
 
     def read(self, digest: str) -> dict[str, Any] | None:
-        """Return an image's record, or None if it is absent or torn."""
-        if not digest.isalnum():  # of a run's record, which may be somebody else's
+        """Return an image's record, or None if it is missing or incomplete."""
+        if not digest.isalnum():  # it may come from a stranger's run record
             return None
         try:
             text = (self.images / digest / RECORD).read_text(encoding="utf-8")
@@ -208,18 +208,18 @@ class ImageCache:
             config=record.get("config", {}),
         )
 
-    # --- who uses what -----------------------------------------------------------------------
+    # --- use by processes --------------------------------------------------------------------
 
     def mark_used(self, name: str) -> None:
-        """Say that this process uses an image, by its digest, or a tarball, by its name.
+        """Record that this process uses an image, by its digest, or a tarball, by its name.
 
-        To be called with ``locks/use`` held, so that it is not just being removed.
+        The caller must hold ``locks/use``, to exclude a concurrent removal.
         """
         with self._mutex:
             if name in self._marked_names:
                 return
             if self._users_file is None:
-                # Held until this process ends, however it ends.
+                # Held until this process ends, in any way.
                 path = self.users / _unique_name()
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._users_file = os.open(path, flags, 0o644)
@@ -230,8 +230,8 @@ class ImageCache:
     def in_use(self) -> set[str]:
         """Return the names that living processes have marked as used. Forget ended processes.
 
-        To be called with ``locks/use`` held alone: who takes an image into use first makes its
-        file and then locks it.
+        The caller must hold ``locks/use`` exclusively: a process that takes an image into use first
+        creates its file and then locks it.
         """
         names: set[str] = set()
         for path in self.users.iterdir():
@@ -257,22 +257,22 @@ _DYING_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """A built image, as `list_images` tells of it."""
+    """A built image, in the listing of `list_images`."""
 
     name: str
     spec: str
-    """The name that the image was built from."""
+    """The name from which the image was built."""
     digest: str
     size: int
-    """Bytes on disk of its own layer."""
+    """Bytes on disk of the image's top layer."""
     created: str
     """ISO 8601, UTC."""
     last_used: float
-    """Seconds since the epoch, exact to a day."""
+    """Seconds since the epoch, to the accuracy of a day."""
     layers: tuple[str, ...]
-    """The digests of the built images that it consists of, lowest first, itself last."""
+    """The digests of the built images it consists of, lowest first, its own last."""
     in_use: bool
-    """A living process uses it, or an image that is built on it."""
+    """Whether a living process uses the image, or an image built on it."""
     path: Path
 
     def to_json(self) -> dict[str, object]:
@@ -284,10 +284,10 @@ def list_images(cache: ImageCache | None = None) -> list[ImageInfo]:
     """Return all built images, the last used first."""
     cache = cache or ImageCache.default()
     with file_lock(cache.locks / "use"):
-        return _list(cache)
+        return _list_infos(cache)
 
 
-def _list(cache: ImageCache) -> list[ImageInfo]:
+def _list_infos(cache: ImageCache) -> list[ImageInfo]:
     infos_by_digest: dict[str, ImageInfo] = {}
     for folder in cache.images.iterdir():
         record = cache.read(folder.name)
@@ -300,14 +300,16 @@ def _list(cache: ImageCache) -> list[ImageInfo]:
             size=record["size"],
             created=record["created"],
             last_used=(folder / RECORD).stat().st_mtime,
-            layers=tuple(Path(x).parts[0] for x in record["layers"] if not x.startswith("/")),
+            layers=tuple(
+                Path(layer).parts[0] for layer in record["layers"] if not layer.startswith("/")
+            ),
             in_use=False,
             path=folder,
         )
     used_digests = {
-        part
+        layer_digest
         for digest in cache.in_use() & infos_by_digest.keys()
-        for part in infos_by_digest[digest].layers
+        for layer_digest in infos_by_digest[digest].layers
     }
     infos = [
         dataclasses.replace(info, in_use=info.digest in used_digests)
@@ -319,40 +321,40 @@ def _list(cache: ImageCache) -> list[ImageInfo]:
 def prune(
     unused_seconds: float = 30 * 86400.0, *, include_recent: bool = False, dry_run: bool = False
 ) -> list[ImageInfo]:
-    """Remove the images that were not used for so many seconds, and say which they were.
+    """Remove the images that were not used for `unused_seconds`; return them.
 
-    Kept in any case: what a living process uses, and what a kept image is built on.
+    The images of living processes, and images below retained images, are always retained.
 
     Args:
         unused_seconds: Seconds; uses are recorded to the day.
-        include_recent: Remove all that are not in use.
-        dry_run: Only say which.
+        include_recent: Whether to remove all images that are not in use.
+        dry_run: Only return them.
     """
     cache = ImageCache.default()
     sweep(cache)
     removed_folders: list[Path] = []
     with file_lock(cache.locks / "use"):
-        infos = _list(cache)
+        infos = _list_infos(cache)
         now = time.time()
         retained_images = [
             info
             for info in infos
             if info.in_use or not (include_recent or now - info.last_used >= unused_seconds)
         ]
-        needed_digests = {part for info in retained_images for part in info.layers}
+        needed_digests = {layer_digest for info in retained_images for layer_digest in info.layers}
         victims = [info for info in infos if info.digest not in needed_digests]
         if dry_run:
             return victims
         for info in victims:
             removed_folders.append(cache.temporary(info.digest))
-            info.path.rename(removed_folders[-1])  # gone at once; its files are removed after
+            info.path.rename(removed_folders[-1])  # absent at once; the files are removed later
     for path in removed_folders:
         remove_tree(path)
     return victims
 
 
 def sweep(cache: ImageCache | None = None) -> list[Path]:
-    """Remove what builds and removals that were killed have left, and say what that was."""
+    """Remove the folders left by killed builds and removals; return them."""
     cache = cache or ImageCache.default()
     removed_folders: list[Path] = []
     for folder in cache.images.iterdir():
@@ -363,14 +365,14 @@ def sweep(cache: ImageCache | None = None) -> list[Path]:
 
 
 def _remove_temporary(folder: Path, lock: Path, pid: str) -> bool:
-    """Remove a build's folder unless it is being built, and say whether it was."""
+    """Remove a build's folder unless the build still runs; return whether it was removed."""
     deadline = time.monotonic() + _DYING_SECONDS
     while True:
         with file_lock(lock, wait=False) as descriptor:
             if descriptor is not None:
                 remove_tree(folder)
                 return True
-        # The programs of a builder that was killed hold its lock until they are gone too.
+        # The programs of a killed builder hold its lock until they have ended, too.
         if Path("/proc", pid).exists() or time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -378,12 +380,12 @@ def _remove_temporary(folder: Path, lock: Path, pid: str) -> bool:
 
 TARBALL_FOLDERS = ("packs", "repositories", "agents")
 _TEMPORARY_LIFETIME = 86400.0
-"""Seconds after which what is half made has no maker any more."""
+"""Seconds after which an incomplete tarball is considered abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """A tarball."""
+    """A tarball of the cache."""
 
     path: Path
     size: int
@@ -396,32 +398,32 @@ class SourceInfo:
         return {**asdict(self), "path": str(self.path)}
 
 
-def take_tarball(place: Path) -> bool:
-    """Use a tarball if it is there, so that it is not removed while this process lives.
+def take_tarball(path: Path) -> bool:
+    """Mark a tarball as used, if it exists, to retain it while this process lives.
 
     Returns:
-        Whether it is there.
+        Whether the tarball exists.
     """
     cache = ImageCache.default()
     with file_lock(cache.locks / "use", shared=True):
-        return _take_tarball(cache, place)
+        return _mark_tarball_used(cache, path)
 
 
-def keep_tarball(temporary: Path, place: Path) -> None:
-    """Put a new tarball in its place, unless another is there by now, and use it."""
+def keep_tarball(temporary_path: Path, path: Path) -> None:
+    """Move a new tarball to its path, unless another exists by now, and mark it as used."""
     cache = ImageCache.default()
     with file_lock(cache.locks / "use", shared=True):
-        if not _take_tarball(cache, place):  # a new file would have images checked again
-            temporary.replace(place)
-            _take_tarball(cache, place)
+        if not _mark_tarball_used(cache, path):  # a new file would cause images to be checked again
+            temporary_path.replace(path)
+            _mark_tarball_used(cache, path)
 
 
-def _take_tarball(cache: ImageCache, place: Path) -> bool:
+def _mark_tarball_used(cache: ImageCache, path: Path) -> bool:
     try:
-        os.utime(place, ns=(time.time_ns(), place.stat().st_mtime_ns))
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     except FileNotFoundError:
         return False
-    cache.mark_used(place.name)
+    cache.mark_used(path.name)
     return True
 
 
@@ -432,15 +434,16 @@ def prune_sources(
     dry_run: bool = False,
     excluded_digests: Collection[str] = (),
 ) -> list[SourceInfo]:
-    """Remove the tarballs that were not used for so many seconds, and say which they were.
+    """Remove the tarballs that were not used for `unused_seconds`; return them.
 
-    Kept in any case: what a living process uses, and what an image is made of.
+    The tarballs of living processes, and tarballs in images, are always retained.
 
     Args:
         unused_seconds: Seconds.
-        include_recent: Remove all that are not in use.
-        dry_run: Only say which.
-        excluded_digests: The digests of images that do not count, as they are about to be removed.
+        include_recent: Whether to remove all tarballs that are not in use.
+        dry_run: Only return them.
+        excluded_digests: The digests of images that do not count, since they are about to be
+            removed.
     """
     cache = ImageCache.default()
     specs = [info.spec for info in list_images(cache) if info.digest not in excluded_digests]
@@ -467,6 +470,6 @@ def prune_sources(
 
 
 def _tarballs(cache: ImageCache, *, torn: bool) -> list[Path]:
-    """Return the tarballs, or what was to become one, in a fixed order."""
+    """Return the tarballs, or the incomplete ones, in a fixed order."""
     pattern = ".*" if torn else "[!.]*.tar"
     return sorted(path for name in TARBALL_FOLDERS for path in (cache.root / name).glob(pattern))

@@ -1,4 +1,4 @@
-"""``debian:SUITE[PKG,…]``: Debian from its own archive, made once with debootstrap."""
+"""``debian:SUITE[PKG,…]``: Debian from its own archive, installed once with debootstrap."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """The packages of a system, and how its installation is finished."""
+    """The packages of a system, and the end of its installation."""
 
     suite: str
     packages: tuple[str, ...] = ()
-    """Installed with what they depend on."""
+    """Packages installed with their dependencies."""
     with_recommended: tuple[str, ...] = ()
-    """Installed with what they recommend too."""
+    """Packages installed with their recommended packages, too."""
     absent: tuple[str, ...] = ()
-    """Programs that must not be there."""
+    """Programs that must be absent."""
     finish: str = ""
-    """A shell script, run as root inside when all else is done."""
+    """A shell script, run as root inside at the end of the installation."""
     keep_logs: bool = False
-    """Leave what the installation wrote in ``/var/log``."""
+    """Whether to keep the installation's logs in ``/var/log``."""
     env: Mapping[str, str] = field(default_factory=clean_environment)
     cwd: str = "/root"
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image of a suite, with packages or without."""
+    """Return the image of a suite, with or without additional packages."""
     match = _ARGUMENT.fullmatch(argument)
     if match is None:
         raise ImageError(
@@ -123,7 +123,7 @@ def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
     argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
     run([*argv, system.suite, str(root), mirror], chroot.lock, chroot.progress)
     policy = root / "usr/sbin/policy-rc.d"
-    policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")  # no service is to be started
+    policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")  # must start no service
     policy.chmod(0o755)
     apt_command = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]
     if system.packages or system.with_recommended:
@@ -155,7 +155,7 @@ def _clean_root(root: Path, system: System) -> None:
         for folder, _, files in os.walk(root / "var/log"):
             for name in files:
                 os.truncate(Path(folder, name), 0)
-    else:  # but for the name that the root had here
+    else:  # without the path of the root on this machine
         log = root / "var/log/bootstrap.log"
         log.write_bytes(log.read_bytes().replace(os.fsencode(root), b""))
     for path in (*(root / "var/lib/dpkg").glob("*-old"), *(root / "etc").glob("*-")):
@@ -178,8 +178,9 @@ def _empty_folder(folder: Path) -> None:
             remove_tree(path)
 
 
-# What the recorded runs of the 2023 release show of its image (Ubuntu 22.04, which no archive keeps
-# as it was): its programs, the names in its root, and an environment without a locale.
+# Properties of the image of the 2023 release, taken from its recorded runs (Ubuntu 22.04, which no
+# archive keeps unchanged): its programs, the names in its root, and an environment without a
+# locale.
 _NL2BASH_FINISH = """\
 rm -rf /tmp /mnt
 mkdir -p /usr/lib32 /usr/libx32
@@ -250,8 +251,8 @@ RECIPES: dict[str, System] = {
 }
 
 
-# Killed with this process, whatever kills it; with it everything that it started (process 1 of a
-# process namespace) and every file system that it mounted.
+# Killed with this process, for any cause; and with it everything that it started (process 1 of a
+# pid namespace) and every file system that it mounted.
 _CONTAINMENT_COMMAND = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
@@ -263,23 +264,23 @@ _LAST_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class Chroot:
-    """A root file system that is being made. Not a sandbox: for Debian's own programs."""
+    """A root file system under construction. Not a sandbox: for Debian's own programs."""
 
     root: Path
     lock: int
-    """The build's lock, which lasts for as long as a program of it lives."""
+    """The build's lock, which lasts as long as any program of the build."""
     progress: Progress
 
     def run(self, argv: Sequence[str]) -> None:
-        """Run a program in it, as root."""
+        """Run a program in the root file system, as root."""
         run(["/bin/sh", "-c", _IN_ROOT, str(self.root), *argv], self.lock, self.progress)
 
 
 def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
-    """Run a program to its end, telling each line that it prints.
+    """Run a program to its end, reporting each line of its output.
 
     Raises:
-        ImageError: It failed; the message has its last lines.
+        ImageError: The program failed; the message has its last lines.
     """
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
@@ -290,7 +291,7 @@ def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
         env=_environment(),
         cwd="/",
         pass_fds=(lock,),
-        start_new_session=True,  # Ctrl-C is for us alone; we then kill it
+        start_new_session=True,  # Ctrl-C reaches only this process, which then kills the program
         encoding="utf-8",
         errors="replace",
     ) as process:
@@ -301,7 +302,7 @@ def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
                 progress(lines[-1])
         except BaseException:
             process.kill()
-            process.stdout.read()  # until all of it is gone, so that its files can be removed
+            process.stdout.read()  # until all writers have ended: then its files can be removed
             raise
     if process.returncode:
         output_tail = "\n".join(f"  {line}" for line in lines)

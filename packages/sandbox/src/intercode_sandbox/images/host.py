@@ -1,7 +1,7 @@
-"""``host``: a clean writable root below this machine's own ``/usr``, made in milliseconds.
+"""``host``: a clean writable root below this machine's own ``/usr``, created in milliseconds.
 
-Only what programs need to find their way is copied from the machine's ``/etc``; no name, account,
-address, key or setting of its owner.
+Of the machine's ``/etc`` only the files that programs need are copied. The image has no name,
+account, address, key or setting of the machine's owner.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LINKS = {
     "var/lock": "/run/lock",
     "var/run": "/run",
 }
-# Public, the same on every machine of its distribution (but for the linker's search path), and
+# Public, equal on every machine of the distribution (except for the linker's search path), and
 # read by ordinary programs.
 _COPIED_NAMES = (
     "debian_version",
@@ -66,11 +66,11 @@ _COPIED_NAMES = (
     "protocols",
     "services",
 )
-_MAX_PRIVATE_PLACES = 200
-"""Hidden places: each is a mount of every sandbox."""
+_MAX_PRIVATE_PATHS = 200
+"""Maximum of hidden places: each is a mount of every sandbox."""
 _hidden_paths: set[Path] = set()
 _PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
-"""The places in which distributions' managers list installed packages."""
+"""The files in which distributions' package managers list installed packages."""
 _UNFINISHED_ENDINGS = (".dpkg-new", ".dpkg-tmp")
 """Endings of files that dpkg has not finished writing."""
 _SYSTEM_USERS = """\
@@ -103,71 +103,71 @@ games 60 users 100 nogroup 65534
 def host_mounts() -> tuple[str, ...]:
     """Return the machine's folders that are bound over the image.
 
-    ``/usr``, and of ``/bin``, ``/lib``, … those that are not links into it.
+    The folders are ``/usr``, and those of ``/bin``, ``/lib``, … that are not links into it.
     """
     folders = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
     return ("/usr", *folders)
 
 
-def hide(*places: str | Path | None) -> None:
-    """Hide these files and folders, which tell golds, from all sandboxes that start from now on."""
-    _hidden_paths.update(Path(place).absolute() for place in places if place is not None)
+def hide(*paths: str | Path | None) -> None:
+    """Hide these files and folders, which contain golds, from all sandboxes started from now on."""
+    _hidden_paths.update(Path(path).absolute() for path in paths if path is not None)
 
 
-def hidden_places() -> list[str]:
-    """Files and folders among the machine's programs that no sandbox may see, if they are there.
+def resolve_hidden_paths() -> list[str]:
+    """Return the paths among the machine's programs that no sandbox may see, if they exist.
 
-    Where we work, the user's home, our cache, InterCode itself, which holds the bundled golds and
-    makes the puzzles' flags, and what `hide` was told of: data, databases, repositories, runs; and
-    what is not for other users, as a sandbox's root is the owner of root's files. None of them is
-    below another. What lies elsewhere shows in no image, and a sandbox is not told its
-    name.
+    Hidden are the working directory, the user's home, the cache, and InterCode itself, which has
+    the bundled golds and generates the puzzles' flags. Also hidden are the paths of `hide` (data,
+    databases, repositories, runs), and files closed to other users: a sandbox's root owns root's
+    files. No path in the list is below another. Paths outside the machine's programs are in no
+    image, and a sandbox does not even learn their names.
     """
-    places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
+    paths = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
     with contextlib.suppress(OSError):
-        places.append(Path.cwd())
-    places += _private_places(str(cache_root()))
+        paths.append(Path.cwd())
+    paths += _cached_private_paths(str(cache_root()))
     mounts = tuple(f"{path}/" for path in host_mounts())
     packages = (Path(__file__).parents[1], *PACKAGES.values())
-    outermost_paths = _outermost_paths(packages, tuple(sys.path), tuple(places))
+    outermost_paths = _outermost_paths(packages, tuple(sys.path), tuple(paths))
     return [path for path in outermost_paths if path.startswith(mounts)]
 
 
 @lru_cache(maxsize=2)
-def _private_places(cache: str) -> tuple[Path, ...]:
-    """Files and folders among the machine's programs that are not for other users.
+def _cached_private_paths(cache: str) -> tuple[Path, ...]:
+    """Return files and folders among the machine's programs that are closed to other users.
 
-    To look at all of them takes a second. So the cache has them for as long as no package and no
-    program has changed; what an administrator has put below /usr/local each process looks for.
+    A full scan takes a second. So the cache retains the result until a package or a program
+    changes. Each process scans an administrator's files below /usr/local again.
 
     Raises:
-        ImageError: There are too many to hide.
+        ImageError: The machine has too many of them to hide.
     """
     record_file = Path(cache, "private-places.json")
     key = joint_digest(VERSION, *host_mounts(), *map(_path_stamp, _watched_paths()))
     local_folder = "/usr/local"
     try:
         record = json.loads(record_file.read_text(encoding="utf-8"))
-        packaged_places = record["places"] if record["key"] == key else None
+        packaged_paths = record["places"] if record["key"] == key else None
     except (OSError, ValueError, LookupError, TypeError):
-        packaged_places = None
-    if packaged_places is None:
-        packaged_places = [
+        packaged_paths = None
+    if packaged_paths is None:
+        packaged_paths = [
             path
             for top in host_mounts()
             for path in _private_paths(top, excluded_path=local_folder)
         ]
-        with contextlib.suppress(OSError):  # images cannot be kept either, which says so
-            write_atomically(record_file, json.dumps({"key": key, "places": packaged_places}))
+        with contextlib.suppress(OSError):  # images cannot be kept either, which reports the error
+            write_atomically(record_file, json.dumps({"key": key, "places": packaged_paths}))
             record_file.chmod(0o600)
-    places = [*packaged_places, *_private_paths(local_folder)]
-    if len(places) > _MAX_PRIVATE_PLACES:
+    private_paths = [*packaged_paths, *_private_paths(local_folder)]
+    if len(private_paths) > _MAX_PRIVATE_PATHS:
         raise ImageError(
-            f"the image {SPEC!r} cannot hide {len(places)} files and folders below /usr without "
-            f"permissions for other users ({places[0]} …): move them elsewhere, or use the image "
-            "'base'"
+            f"the image {SPEC!r} cannot hide {len(private_paths)} files and folders below /usr "
+            f"without permissions for other users ({private_paths[0]} …): move them elsewhere, or "
+            "use the image 'base'"
         )
-    return tuple(map(Path, places))
+    return tuple(map(Path, private_paths))
 
 
 def _path_stamp(path: Path) -> str:
@@ -176,12 +176,12 @@ def _path_stamp(path: Path) -> str:
 
 
 def _private_paths(top: str, excluded_path: str = "") -> Iterator[str]:
-    """Yield files below a folder that others can neither read nor run, and closed folders."""
+    """Yield files below a folder that others can neither read nor execute, and closed folders."""
     folders = [top]
     while folders:
         try:
             entries = list(os.scandir(folders.pop()))
-        except OSError:  # it has just been removed
+        except OSError:  # just removed
             continue
         for entry in entries:
             if entry.is_symlink() or entry.path == excluded_path:
@@ -197,14 +197,16 @@ def _private_paths(top: str, excluded_path: str = "") -> Iterator[str]:
 
 @lru_cache(maxsize=8)
 def _outermost_paths(
-    packages: tuple[Path, ...], import_path: tuple[str, ...], places: tuple[Path, ...]
+    packages: tuple[Path, ...], import_path: tuple[str, ...], hidden_paths: tuple[Path, ...]
 ) -> tuple[str, ...]:
-    """Return the places and InterCode's own folders, resolved; without those below another.
+    """Return the places and InterCode's folders, resolved, without those below another.
 
-    The result is remembered, for every start asks. So all that may change in between is an
-    argument: a package that is registered, or a folder that is imported from, later on.
+    The result is cached, as every start needs it. So all inputs that may change are arguments: a
+    package that is registered later, or a new folder of the import path.
     """
-    resolved_paths = {place.resolve() for place in places if place.is_absolute()}
+    resolved_paths = {
+        hidden_path.resolve() for hidden_path in hidden_paths if hidden_path.is_absolute()
+    }
     resolved_paths |= set(map(_checkout, _package_folders(packages, import_path)))
     return tuple(
         sorted(str(path) for path in resolved_paths if resolved_paths.isdisjoint(path.parents))
@@ -214,20 +216,20 @@ def _outermost_paths(
 def _package_folders(packages: tuple[Path, ...], import_path: tuple[str, ...]) -> set[Path]:
     """Return the folders of InterCode's installed packages, and of their metadata.
 
-    A package need not be registered: a process that never imports ``intercode`` starts sandboxes
-    on the machine whose golds lie in it.
+    A package need not be registered: a process that never imports ``intercode`` also starts
+    sandboxes on the machine that has its golds.
     """
     sites = {*(package.parent for package in packages), *map(Path, import_path)}
     folders = {*packages}
     for site in sites:
         with contextlib.suppress(OSError):  # closed to this user, who imports nothing from it
-            # Folders only: the first of the import path may be that of programs, also of ours.
+            # Folders only: the import path may start with a folder of programs, also InterCode's.
             folders.update(site.glob("intercode*/"))
     return folders
 
 
 def _checkout(package: Path) -> Path:
-    """Return the checkout of ``packages/NAME/src`` in which a package lies, or the package."""
+    """Return the checkout with ``packages/NAME/src`` that contains a package, or the package."""
     package = package.resolve()
     site = package.parent
     checkout = site.parent.parent.parent
@@ -265,15 +267,15 @@ def _check_programs() -> None:
 
 
 def _digest(files: Mapping[str, bytes], alternatives: Mapping[str, str]) -> str:
-    """Of all that is copied, and of the machine's programs."""
-    parts: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
+    """Return a digest of all copied files, and of the machine's programs."""
+    digest_inputs: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
     for name, data in files.items():
-        parts += [name, data]
+        digest_inputs += [name, data]
     for name, target in sorted(alternatives.items()):
-        parts += [name, target]
+        digest_inputs += [name, target]
     for folder in _program_folders():
-        parts += [folder, *_programs(folder)]
-    return joint_digest(*parts, *_packages())
+        digest_inputs += [folder, *_programs(folder)]
+    return joint_digest(*digest_inputs, *_packages())
 
 
 def _program_folders() -> list[str]:
@@ -287,9 +289,9 @@ def _watched_paths() -> list[Path]:
 
 
 def _packages() -> list[str]:
-    """Return the installed packages with their versions, as far as this machine's manager tells.
+    """Return the installed packages with their versions, if the machine has dpkg.
 
-    Programs are more than their own files: a library's new version may make them say other things.
+    A program's behaviour depends on more than its own file: a library's new version may change it.
     """
     packages = []
     if _PACKAGES[0].is_file():
@@ -303,18 +305,18 @@ def _packages() -> list[str]:
 def _programs(folder: str) -> list[str]:
     """List a folder's programs, sorted, each with its mode, size and time, or its link's target.
 
-    The times are the packages' own, not those of the installation: after a package was installed
-    and removed again, the list is the same as before.
+    The times come from the packages, not from the installation. So the list is unchanged after a
+    package was installed and removed again.
     """
     programs = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(_UNFINISHED_ENDINGS):
                 continue
-            with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+            with contextlib.suppress(FileNotFoundError):  # just replaced
                 info = entry.stat(follow_symlinks=False)
                 facts = f"{info.st_size} {info.st_mtime_ns}"
-                if entry.is_symlink():  # some are made when a package is installed
+                if entry.is_symlink():  # some are created when a package is installed
                     facts = os.readlink(entry.path)  # noqa: PTH115 - it is one of thousands
                 programs.append(f"{entry.name}\0{info.st_mode:o} {facts}")
     return sorted(programs)
@@ -323,14 +325,14 @@ def _programs(folder: str) -> list[str]:
 def _alternatives() -> dict[str, str]:
     targets = {}
     for path in _finished_files(_ETC / "alternatives"):
-        with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+        with contextlib.suppress(FileNotFoundError):  # just replaced
             if path.is_symlink():
                 targets[path.name] = str(path.readlink())
     return targets
 
 
 def _finished_files(folder: Path) -> list[Path]:
-    """Return the files of a folder, if there is one."""
+    """Return the finished files of a folder; empty if it does not exist."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if not path.name.endswith(_UNFINISHED_ENDINGS))
@@ -370,15 +372,15 @@ def _installed_versions() -> dict[str, str]:
 
 
 def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str]:
-    """Name what was installed, removed or upgraded between two images based on ``host``.
+    """List the packages installed, removed or upgraded between two images based on ``host``.
 
     Args:
-        previous_digest: The digest of one.
-        current_digest: That of the other.
-        cache: The store in which they may still be.
+        previous_digest: The digest of the first image.
+        current_digest: The digest of the second image.
+        cache: The store that may still have both.
 
     Returns:
-        Packages; if they are the same, programs. Empty if the cache does not have both images.
+        Packages; if these are equal, programs. Empty if the cache does not have both images.
     """
     previous_versions, current_versions = (
         _read_installed(digest, cache) for digest in (previous_digest, current_digest)
@@ -398,7 +400,7 @@ def changes(previous_digest: str, current_digest: str, cache: Cache) -> list[str
 
 
 def _read_installed(digest: str, cache: Cache) -> dict[str, str]:
-    """Return what was installed when the lowest layer of an image was made."""
+    """Return the packages and programs at the build of an image's lowest layer."""
     record = cache.read(digest) or {"layers": [digest]}
     base_record = cache.read(str(record["layers"][0]).partition("/")[0]) or {}
     versions: dict[str, str] = base_record.get("built", {}).get("installed", {})
@@ -415,12 +417,12 @@ def _describe_change(name: str, previous_version: str | None, current_version: s
 
 
 def _files() -> dict[str, bytes]:
-    """Read the image's ``/etc``, file by name: copies of this machine's, and our own texts."""
+    """Return the image's ``/etc``, content by name: copies of this machine's, and fixed texts."""
     contents = {}
     for path in map(_ETC.joinpath, _COPIED_NAMES):
         for file in _finished_files(path) if path.is_dir() else [path]:
             if file.is_file():
-                with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+                with contextlib.suppress(FileNotFoundError):  # just replaced
                     contents[str(file.relative_to(_ETC))] = file.read_bytes()
     return contents | {name: text.encode() for name, text in _texts().items()}
 
@@ -449,7 +451,7 @@ def _texts() -> dict[str, str]:
 
 
 def _set_modes(layer: Path) -> None:
-    """Whatever the umask, the cache's group and the copied files' modes are."""
+    """Set owners and modes, independent of the umask, the cache's group and the copied modes."""
     for folder, folders, files in os.walk(layer):
         relative = os.path.relpath(folder, layer)
         if os.geteuid() == 0:

@@ -1,7 +1,7 @@
-"""``oci:PATH``: what ``docker save`` wrote, or an OCI layout, as an archive or a folder.
+"""``oci:PATH``: an archive of ``docker save``, or an OCI layout as an archive or a folder.
 
-Nothing is believed: the configuration and every layer must have the digests by which they are
-called, and a layer's members are looked at as those of any archive are.
+All content is untrusted: the configuration and every layer must match their digests, and a layer's
+members are checked like those of any archive.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Manifest:
 
     config: Mapping[str, Any]
     digest: str
-    """Of the configuration; it names the layers' digests."""
+    """Digest of the configuration, which contains the layers' digests."""
     layers: tuple[tuple[str, str], ...]
-    """The layers' places in the store and the digests of their content, lowest first."""
+    """The layers' paths in the store and the digests of their content, lowest first."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How programs start there."""
+        """Settings of programs."""
         return dict(self.config.get("config") or {})
 
 
 def make(argument: str, context: Context) -> Image:
     """Return the image of an archive or a folder."""
     match = _ARGUMENT.fullmatch(argument)
-    assert match is not None  # it matches everything
+    assert match is not None  # the pattern matches any text
     path = Path(match["path"])
     context.inputs.add(path)
     try:
@@ -82,7 +82,7 @@ def make(argument: str, context: Context) -> Image:
 
 
 def is_layout(path: Path) -> bool:
-    """Whether there is an image of that kind at a path."""
+    """Return whether a path has an image of this kind."""
     try:
         with open_store(path) as store:
             return store.has_file("oci-layout") or store.has_file("manifest.json")
@@ -91,10 +91,10 @@ def is_layout(path: Path) -> bool:
 
 
 def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
-    """Return the image with what its configuration says of its programs.
+    """Return the image with its configuration's settings for programs.
 
     Raises:
-        ImageError: It has no such user, or an ordinary user can run no other.
+        ImageError: The image lacks its user, or an ordinary user cannot run as that user.
     """
     variables = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     user = settings.get("User") or ""
@@ -115,20 +115,20 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
 
 
 def find(store: Store, name: str) -> Manifest:
-    """Return the image in a store; of several, the one of that name.
+    """Return the image in a store; among several, the image of that name.
 
     Raises:
-        ImageError: There is none, it is not clear which is meant, or it is not well formed.
+        ImageError: The store has none, the choice is ambiguous, or an image is malformed.
     """
     try:
-        manifest = _find(store, name)
+        manifest = _find_in_store(store, name)
         _check(manifest.settings)
-    except (AttributeError, KeyError, TypeError) as error:  # what should be a list is none, …
+    except (AttributeError, KeyError, TypeError) as error:  # a value has another type, …
         raise ImageError(f"its description is malformed: {error!r}") from error
     return manifest
 
 
-def _find(store: Store, name: str) -> Manifest:
+def _find_in_store(store: Store, name: str) -> Manifest:
     if store.has_file("oci-layout"):
         return _find_in_layout(store, name)
     if store.has_file("manifest.json"):
@@ -138,29 +138,31 @@ def _find(store: Store, name: str) -> Manifest:
 
 def _check(settings: Mapping[str, Any]) -> None:
     env = settings.get("Env") or []
-    texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
-    if not isinstance(env, list) or any(not isinstance(t, str) or "\0" in t for t in texts):
+    settings_texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
+    if not isinstance(env, list) or any(
+        not isinstance(text, str) or "\0" in text for text in settings_texts
+    ):
         raise ImageError("its Env, User or WorkingDir is malformed")
-    if not texts[-1].startswith("/"):
-        raise ImageError(f"its WorkingDir {texts[-1]!r} is not absolute")
+    if not settings_texts[-1].startswith("/"):
+        raise ImageError(f"its WorkingDir {settings_texts[-1]!r} is not absolute")
 
 
 def _find_in_layout(store: Store, name: str) -> Manifest:
     entries = store.json("index.json").get("manifests") or []
-    names = {tag: e for e in entries for tag in _image_names(e)}
+    entries_by_name = {tag: e for e in entries for tag in _image_names(e)}
     if name:
-        entries = [e for tag, e in names.items() if tag == name]
-    manifests = [m for entry in entries for m in _manifests(store, entry)]
+        entries = [e for tag, e in entries_by_name.items() if tag == name]
+    manifests = [m for entry in entries for m in _platform_manifests(store, entry)]
     if len(manifests) != 1:
-        raise ImageError(_selection_problem(name, sorted(names), len(manifests)))
+        raise ImageError(_selection_problem(name, sorted(entries_by_name), len(manifests)))
     manifest = manifests[0]
     config = manifest["config"]["digest"]
     layers = [store.blob(layer["digest"]) for layer in manifest.get("layers") or ()]
-    return _manifest(store.json(store.blob(config), config), config, layers)
+    return _make_manifest(store.json(store.blob(config), config), config, layers)
 
 
-def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those for this machine that an entry of an index leads to."""
+def _platform_manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the manifests for this machine that an index's entry leads to."""
     required_platform = entry.get("platform") or {}
     machine = _MACHINES.get(platform.machine(), platform.machine())
     if required_platform and (
@@ -174,7 +176,7 @@ def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         m
         for nested_entry in manifest.get("manifests") or ()
-        for m in _manifests(store, nested_entry)
+        for m in _platform_manifests(store, nested_entry)
     ]
 
 
@@ -191,10 +193,10 @@ def _find_in_docker_archive(store: Store, name: str) -> Manifest:
         raise ImageError(_selection_problem(name, names, len(matches)))
     path = matches[0]["Config"]
     digest = f"sha256:{Path(path).name.removesuffix('.json')}"
-    return _manifest(store.json(path, digest), digest, matches[0]["Layers"])
+    return _make_manifest(store.json(path, digest), digest, matches[0]["Layers"])
 
 
-def _manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
+def _make_manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
     digests = (config.get("rootfs") or {}).get("diff_ids") or []
     if len(digests) != len(layers):
         raise ImageError(f"it has {len(layers)} layers and digests of {len(digests)}")
@@ -217,7 +219,7 @@ _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?/")
 
 
 def pull(argument: str, context: Context) -> Image:
-    """Return the image of that name."""
+    """Return the image of a reference in a registry."""
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
@@ -227,15 +229,15 @@ def pull(argument: str, context: Context) -> Image:
         )
     if not _REFERENCE.fullmatch(reference):
         raise ImageError(f"{reference!r} is not the name of an image in a registry")
-    place = context.cache.root / "references" / f"{joint_digest(reference)}.json"
-    manifest = None if context.refresh else _read_reference(place)
+    reference_file = context.cache.root / "references" / f"{joint_digest(reference)}.json"
+    manifest = None if context.refresh else _read_reference(reference_file)
     if manifest is None:
         context.progress(f"asking for {reference}")
-        raw_manifest = _skopeo(
-            reference, "inspect", "--raw", *_tls("", reference), f"docker://{reference}"
+        raw_manifest = _run_skopeo(
+            reference, "inspect", "--raw", *_tls_options("", reference), f"docker://{reference}"
         )
         manifest = sha256(raw_manifest)
-        _write_reference(place, reference, manifest)
+        _write_reference(reference_file, reference, manifest)
     return _image(reference, manifest, context)
 
 
@@ -250,8 +252,13 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
         layout = layer.parent / "layout"
         repository = re.sub(r"(@sha256:\w+|:[^/:]*)$", "", reference)
         source = f"docker://{repository}@sha256:{manifest}"
-        _skopeo(
-            reference, "copy", *_tls("src-", reference), source, f"oci:{layout}:image", lock=lock
+        _run_skopeo(
+            reference,
+            "copy",
+            *_tls_options("src-", reference),
+            source,
+            f"oci:{layout}:image",
+            lock=lock,
         )
         try:
             with open_store(layout) as store:
@@ -272,12 +279,12 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
     return apply_settings(image, settings)
 
 
-def _tls(prefix: str, reference: str) -> list[str]:
-    """Return this machine's own registries need no certificate, as for Docker."""
+def _tls_options(prefix: str, reference: str) -> list[str]:
+    """Return skopeo's option for registries on loopback: no certificate, like Docker."""
     return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
 
 
-def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
+def _run_skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
     if shutil.which("skopeo") is None:
         raise ImageError("pulling an image needs skopeo: apt-get install skopeo")
     try:
@@ -306,7 +313,7 @@ _ACCESS_ERROR = re.compile(r"unauthorized|denied|authentication required")
 
 
 def _pull_problem(reference: str, log: str) -> str:
-    """Say why an image was not pulled, and what to do, from the log of skopeo."""
+    """Return the reason of a failed pull, and the fix, from the log of skopeo."""
     match = _FATAL_MESSAGE.search(log)
     cause = re.sub(r"\\(.)", r"\1", match[1]) if match else log[-1000:]
     if _NETWORK_ERROR.search(cause):
@@ -324,19 +331,19 @@ def _pull_problem(reference: str, log: str) -> str:
     return f"cannot pull {reference}: {reason}; {advice} ({cause.rpartition(': ')[2]})"
 
 
-def _read_reference(place: Path) -> str | None:
+def _read_reference(reference_file: Path) -> str | None:
     try:
-        return str(json.loads(place.read_text(encoding="utf-8"))["manifest"])
+        return str(json.loads(reference_file.read_text(encoding="utf-8"))["manifest"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def _write_reference(place: Path, reference: str, manifest: str) -> None:
-    place.parent.mkdir(exist_ok=True)
+def _write_reference(reference_file: Path, reference: str, manifest: str) -> None:
+    reference_file.parent.mkdir(exist_ok=True)
     text = json.dumps({"reference": reference, "manifest": manifest})
-    temporary = place.with_suffix(f".{joint_digest(text)}")
+    temporary = reference_file.with_suffix(f".{joint_digest(text)}")
     temporary.write_text(text, encoding="utf-8")
-    temporary.replace(place)
+    temporary.replace(reference_file)
 
 
 _WHITEOUT = ".wh."
@@ -349,12 +356,12 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
     """Lay layers over one another in an empty folder.
 
     Args:
-        store: Where they are.
-        layers: Each one's place, and the digest of what it holds; lowest first.
-        folder: Where they go.
+        store: The store of the layers.
+        layers: Each layer's path, and the digest of its content; lowest first.
+        folder: The target.
 
     Raises:
-        ImageError: One is not what its digest says, or holds what no image may.
+        ImageError: A layer does not match its digest, or has content that no image may have.
     """
     unpacker = _LayerUnpacker(folder)
     for name, digest in layers:
@@ -362,7 +369,7 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
             source = _HashingReader(file)
             unpacker.begin()
             with tarfile.open(
-                fileobj=cast(IO[bytes], source),  # it only reads
+                fileobj=cast(IO[bytes], source),  # tarfile only reads
                 mode="r|",
                 encoding="utf-8",
                 errors="surrogateescape",
@@ -377,81 +384,85 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
 
 
 class _LayerUnpacker(Unpacker):
-    """Writes layers over one another, the deletions that they ask for included."""
+    """A writer of layers over one another, which applies their deletions."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, (), ())
-        self._new_places: set[Parts] = set()
+        self._new_paths: set[Parts] = set()
 
     def begin(self) -> None:
         """Begin the next layer."""
-        self._new_places.clear()
+        self._new_paths.clear()
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
-        """Write one member, or delete what it says is to go."""
+        """Write one member, or apply the deletion that it stands for."""
         parts = split_name(member.name)
         if not parts:
             return
         is_device = member.ischr() or member.isblk()
         if is_device and parts[0] == "dev":
-            return  # a sandbox has a /dev of its own
-        place = (*self._folder(parts[:-1], member.mtime), parts[-1])
+            return  # a sandbox has its own /dev
+        real_parts = (*self._ensure_folder(parts[:-1], member.mtime), parts[-1])
         if parts[-1].startswith(_WHITEOUT):
-            self._apply_whiteout(place)
+            self._apply_whiteout(real_parts)
             return
         if member.islnk():
             member.linkname = member.linkname.lstrip("/")
-        self._make_room(place, member.isdir())
+        self._make_room(real_parts, member.isdir())
         super().add(archive, member)
-        self._new_places |= {place[:count] for count in range(1, len(place) + 1)}
+        self._new_paths |= {real_parts[:count] for count in range(1, len(real_parts) + 1)}
 
-    def _apply_whiteout(self, place: Parts) -> None:
-        *parents, name = place
+    def _apply_whiteout(self, real_parts: Parts) -> None:
+        *parents, name = real_parts
         if name == _OPAQUE:
             for entry in list(self._layer.joinpath(*parents).iterdir()):
                 self._delete((*parents, entry.name))
         elif not name.startswith(_MARK):
             self._delete((*parents, name.removeprefix(_WHITEOUT)))
 
-    def _delete(self, place: Parts) -> None:
-        """Remove the lower layers' files at a place; those of this layer stay."""
-        path = self._layer.joinpath(*place)
-        if place not in self._new_places:
-            self._remove(place)
+    def _delete(self, real_parts: Parts) -> None:
+        """Remove the lower layers' files at a path; the present layer's files stay."""
+        path = self._layer.joinpath(*real_parts)
+        if real_parts not in self._new_paths:
+            self._remove(real_parts)
         elif path.is_dir() and not path.is_symlink():
             for entry in list(path.iterdir()):
-                self._delete((*place, entry.name))
+                self._delete((*real_parts, entry.name))
 
-    def _make_room(self, place: Parts, for_folder: bool) -> None:
-        path = self._layer.joinpath(*place)
+    def _make_room(self, real_parts: Parts, for_folder: bool) -> None:
+        path = self._layer.joinpath(*real_parts)
         if os.path.lexists(path) and not (for_folder and path.is_dir() and not path.is_symlink()):
-            self._remove(place)
+            self._remove(real_parts)
 
-    def _remove(self, place: Parts) -> None:
-        if place[-1] in ("", ".", ".."):
-            raise ImageError(f"{'/'.join(place)!r} cannot be deleted")
-        remove_tree(self._layer.joinpath(*place))
-        removed_folders = [parts for parts in self._folders if parts[: len(place)] == place]
-        for parts in removed_folders:
-            del self._folders[parts]
+    def _remove(self, real_parts: Parts) -> None:
+        if real_parts[-1] in ("", ".", ".."):
+            raise ImageError(f"{'/'.join(real_parts)!r} cannot be deleted")
+        remove_tree(self._layer.joinpath(*real_parts))
+        removed_folders = [
+            folder_parts
+            for folder_parts in self._folders
+            if folder_parts[: len(real_parts)] == real_parts
+        ]
+        for folder_parts in removed_folders:
+            del self._folders[folder_parts]
         self._resolved_folders.clear()
 
 
 class _HashingReader:
-    """A stream, with the digest of what was read."""
+    """A stream with a digest of the bytes read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._hasher = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        """Some bytes."""
+        """Read at most `size` bytes."""
         data = self._file.read(size)
         self._hasher.update(data)
         return data
 
     def digest(self) -> str:
-        """Of all so far."""
+        """Return the digest of all bytes read."""
         return f"sha256:{self._hasher.hexdigest()}"
 
 
@@ -480,23 +491,23 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
 
 _MAX_JSON_BYTES = 64 << 20
-"""Bytes of a manifest or configuration."""
+"""Maximum bytes of a manifest or configuration."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class _Files(Protocol):
     def open(self, name: str) -> IO[bytes] | None:
-        """Return a file by its name, if it is there."""
+        """Return an open file by its name; None if it does not exist."""
 
 
 class Store:
-    """The parts of one or more images."""
+    """The files of one or more images."""
 
     def __init__(self, files: _Files) -> None:
         self._files = files
 
     def has_file(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether a file exists."""
         file = self._files.open(name)
         if file is not None:
             file.close()
@@ -506,7 +517,7 @@ class Store:
         """Return an open file.
 
         Raises:
-            ImageError: There is none.
+            ImageError: The file does not exist.
         """
         file = self._files.open(name)
         if file is None:
@@ -517,7 +528,7 @@ class Store:
         """Return the content of a JSON file.
 
         Raises:
-            ImageError: It is not there, cannot be parsed, or does not have this digest.
+            ImageError: The file does not exist, cannot be parsed, or does not match the digest.
         """
         with self.open(name) as file:
             data = file.read(_MAX_JSON_BYTES + 1)
@@ -530,10 +541,10 @@ class Store:
 
     @staticmethod
     def blob(digest: str) -> str:
-        """Return the place in a layout of the content with a digest.
+        """Return the path in a layout of the content with a digest.
 
         Raises:
-            ImageError: It is none.
+            ImageError: The text is not a SHA-256 digest.
         """
         if not _DIGEST.fullmatch(digest):
             raise ImageError(f"{digest!r} is not a SHA-256 digest")
@@ -542,7 +553,7 @@ class Store:
 
 @contextlib.contextmanager
 def open_store(path: Path) -> Iterator[Store]:
-    """The store at a path, for as long as the block runs."""
+    """Yield the store at a path while the block runs."""
     if path.is_dir():
         yield Store(_Folder(path))
         return
@@ -555,8 +566,8 @@ class _Folder:
         self._path = path
 
     def open(self, name: str) -> IO[bytes] | None:
-        place = self._path.joinpath(*split_name(name))
-        return place.open("rb") if place.is_file() else None
+        path = self._path.joinpath(*split_name(name))
+        return path.open("rb") if path.is_file() else None
 
 
 class _Archive:

@@ -1,4 +1,4 @@
-"""Debian's packages: fetched by their hashes, from a mirror or the snapshot archive, and opened."""
+"""Debian packages, fetched by their hashes from a mirror or the snapshot archive, and opened."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _PROGRESS_INTERVAL = 50
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package, pinned."""
+    """A pinned package."""
 
     name: str
     version: str
     path: str
-    """The place in an archive of Debian's: ``pool/main/…``."""
+    """The path in an archive of Debian: ``pool/main/…``."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
 
 
@@ -48,11 +48,11 @@ def fetch(packages: Sequence[Package], time: str, folder: Path, progress: Progre
     Args:
         packages: The packages.
         time: A time at which Debian had all of them: ``20260712T000000Z``.
-        folder: Where they go.
-        progress: Is told how it goes.
+        folder: The target.
+        progress: Receives the messages.
 
     Raises:
-        ImageError: Neither the mirror nor the snapshot archive has a package as it is pinned.
+        ImageError: Neither the mirror nor the snapshot archive has a package with the pinned hash.
     """
     mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
     snapshot = os.environ.get("INTERCODE_DEBIAN_SNAPSHOT") or SNAPSHOT
@@ -83,11 +83,11 @@ def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
     )
 
 
-def _failure(url: str, package: Package, place: Path) -> str:
-    """Download a package; return why that failed, or nothing."""
+def _failure(url: str, package: Package, path: Path) -> str:
+    """Download a package; return the reason of a failure, or an empty text."""
     hasher, size = hashlib.sha256(), 0
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, place.open("wb") as file:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
             while size <= package.size and (chunk := response.read(_CHUNK)):
                 hasher.update(chunk)
                 size += file.write(chunk)
@@ -98,7 +98,7 @@ def _failure(url: str, package: Package, place: Path) -> str:
         return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
     if (size, hasher.hexdigest()) == (package.size, package.sha256):
         return ""
-    place.unlink()
+    path.unlink()
     return "it has another content: its SHA-256 is not the pinned one"
 
 
@@ -107,7 +107,7 @@ def open_package(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
     """Open a package's file; yield its control paragraph, and the archive of its files.
 
     Raises:
-        OSError, ValueError, tarfile.TarError, …: It is damaged; see `archive.DAMAGE`.
+        OSError, ValueError, tarfile.TarError, …: The file is damaged; see `archive.DAMAGE`.
     """
     with path.open("rb") as file:
         members = dict(_members(file))

@@ -1,8 +1,8 @@
-"""``base``: a small system of one Debian point release, the same files on every machine.
+"""``base``: a small system of one Debian point release, with the same files on every machine.
 
-A lock beside this module names each package with its hash, and the digest of the finished tree. No
-package's own scripts are run: they need rights that an ordinary user lacks, and their results
-vary. The script `FINISH` does the part of their work that is needed, in a sandbox.
+A lock file beside this module pins each package by its hash, and the finished tree by its digest.
+The packages' own scripts are not run: they need privileges that an ordinary user lacks, and their
+results vary. The script `FINISH` does the necessary part of their work, in a sandbox.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ rm -rf /var/cache/ldconfig
 find / -xdev -mindepth 1 \\( -path /dev -o -path /proc -o -path /sys \\) -prune \\
     -o -newermt @TIME -exec touch -h -d @TIME {} +
 """
-"""The set-up script, run as root in a sandbox; ``TIME`` stands for the lock's."""
+"""The set-up script, run as root in a sandbox; ``TIME`` stands for the lock's time."""
 
 _FOLDER = Path(__file__).parent
 _LINKS = {
     **{name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")},
     "etc/mtab": "/proc/mounts",
 }
-"""Links that are there before the packages, some of which name their files by them."""
-_TEXTS = {  # not by the script: over some of them an engine mounts its own
+"""Links that must exist before the packages: some packages have files below them."""
+_TEXTS = {  # not in the script: an engine mounts its own over some
     "etc/hostname": f"{HOSTNAME}\n",
     "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/resolv.conf": "",
@@ -88,7 +88,7 @@ _TEXTS = {  # not by the script: over some of them an engine mounts its own
 _UNNEEDED_FILES = re.compile(
     r"\./usr/share/(?:doc/.*/(?!copyright$)[^/]+|(?:bug|doc-base|info|lintian|locale|man)/.+)"
 )
-"""Files that no program needs, as in Debian's small images for containers. Licences stay."""
+"""Files that no program needs, like in Debian's small images for containers. Licences stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +98,19 @@ class Lock:
     release: str
     """Debian's point release: ``12.15``."""
     snapshot: str
-    """A time at which Debian had all of them; also that of the files which no package has."""
+    """A time at which Debian had all packages; also the time of files outside packages."""
     tree: str
-    """The digest of the finished tree; see `content_digest`. Empty: not known."""
+    """The digest of the finished tree; see `content_digest`. Empty: unknown."""
     packages: tuple[Package, ...]
 
 
 def lock_file(architecture: str) -> Path:
-    """Return the place of an architecture's lock."""
+    """Return the path of an architecture's lock file."""
     return _FOLDER / f"base-{architecture}.lock"
 
 
 def parse_lock(text: str) -> Lock:
-    """Read a lock: its head, ``NAME VALUE`` by line; an empty line; a line for each package."""
+    """Parse a lock: a head of ``NAME VALUE`` lines; an empty line; a line for each package."""
     head, _, lines = text.partition("\n\n")
     facts = dict(line.split(" ", 1) for line in head.splitlines() if not line.startswith("#"))
     packages = [line.split() for line in lines.splitlines()]
@@ -126,7 +126,7 @@ def parse_lock(text: str) -> Lock:
 
 
 def trees() -> set[str]:
-    """Return the digest of each lock's image, which is that of its tree."""
+    """Return the digest of each lock's image, which equals its tree's digest."""
     locks = (parse_lock(path.read_text(encoding="ascii")) for path in _FOLDER.glob("*.lock"))
     return {lock.tree for lock in locks if lock.tree}
 
@@ -152,7 +152,7 @@ def make_locked(lock: Lock, context: Context) -> Image:
     """Return the image of a lock.
 
     Raises:
-        ImageError: A package is not available, or the finished tree is not the lock's.
+        ImageError: A package is not available, or the finished tree differs from the lock's.
     """
     ingredients = (replace(lock, tree=""), _LINKS, _TEXTS, _UNNEEDED_FILES.pattern)
     packages_digest = joint_digest("packages", VERSION, repr(ingredients))
@@ -165,8 +165,8 @@ def make_locked(lock: Lock, context: Context) -> Image:
     def unpack(layer: Path, _: int) -> Mapping[str, object]:
         return _unpack(lock, layer, context.progress)
 
-    parts = replace(template, name=f"{SPEC} (packages)", digest=packages_digest)
-    packages_image = context.cache.build(parts, SPEC, unpack, context.progress)
+    packages_template = replace(template, name=f"{SPEC} (packages)", digest=packages_digest)
+    packages_image = context.cache.build(packages_template, SPEC, unpack, context.progress)
 
     def finish(layer: Path, _: int) -> Mapping[str, object]:
         script = FINISH.replace("TIME", str(_seconds(lock.snapshot)))
@@ -212,7 +212,7 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
 
 
 def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
-    """Unpack packages; return each one's part of dpkg's database: its paragraph, its files."""
+    """Unpack packages; return each one's entries in dpkg's database: its paragraph, its files."""
     unpacker, package_entries = Unpacker(layer, (), ()), {}
     with tarfile.open(fileobj=io.BytesIO(), mode="w") as empty_archive:
         for name, target in _LINKS.items():
@@ -230,7 +230,9 @@ def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[s
         first_line, _, remaining_lines = control.partition("\n")
         is_coinstallable = "\nMulti-Arch: same\n" in control
         architecture = next(
-            x[14:] for x in remaining_lines.splitlines() if x.startswith("Architecture: ")
+            field_line[14:]
+            for field_line in remaining_lines.splitlines()
+            if field_line.startswith("Architecture: ")
         )
         package_entries[f"{package.name}:{architecture}" if is_coinstallable else package.name] = (
             f"{first_line}\nStatus: install ok installed\n{remaining_lines.rstrip()}\n\n",

@@ -1,9 +1,9 @@
-"""A repository at one commit, as a tarball that can be laid over an image.
+"""A repository at one commit, prepared as a tarball that can be laid over an image.
 
-It has that commit and nothing else; with `FULL_HISTORY`, also the commits before it, from which an
-answer may be read: objects are fetched into a new repository, so that no other commit, tag, remote,
-reflog, stash, note, hook or setting of the source can be in it. A repository that the image has at
-the same place is hidden. Preparing it executes nothing of it (see `git`).
+The tarball has that commit only. With `FULL_HISTORY` it also has the commits before it, from which
+an agent may read an answer. Objects are fetched into a new repository: it contains no other commit,
+tag, remote, reflog, stash, note, hook or setting of the source. A repository of the image at the
+same path is hidden. The preparation executes nothing of the repository (see `Git`).
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ _CONFIG = """\
 """
 _SHA256_DIGITS = 64
 _SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
-# Checked out files have the commit's time, and their inodes change from sandbox to sandbox: with
-# these settings git knows that they are unchanged without reading all of them.
+# Checked out files have the commit's time, and their inodes differ between sandboxes. With these
+# settings git recognises them as unchanged without reading all of them.
 
 
 def is_url(source: str) -> bool:
-    """Whether git is to fetch it from elsewhere."""
+    """Return whether git fetches the source from another machine."""
     return _URL.match(source) is not None
 
 
 def prepare(
     source: str, commit: str | None, image_path: str, history: str = NO_HISTORY
 ) -> tuple[str, Path]:
-    """Return the prepared repository's digest, the same for any source, and its tarball's path.
+    """Return the prepared repository's digest, equal for any source, and its tarball's path.
 
     Args:
         source: A folder (work tree or bare), a ``.bundle``, a ``.fi`` (``git fast-export``'s text),
             a folder of plain files, a tarball of a folder with or without ``.git``, or a URL.
-        commit: The commit or tag that it is to be at; None for plain files, which become one.
-        image_path: The absolute path in the image that it will have.
+        commit: The commit or tag to check out; None for plain files, which become one commit.
+        image_path: Its absolute path in the image.
         history: One of `HISTORIES`.
 
     Raises:
-        ImageError: There is no git, no such repository, or no such commit in it.
+        ImageError: Git is not installed, or the repository or the commit does not exist.
     """
     if commit is not None and not _NAME.fullmatch(commit):
         raise ImageError(f"{commit!r} is not a commit")
@@ -111,16 +111,16 @@ def _prepare(
     else:
         endings = ", ".join(_FILES)
         raise ImageError(f"there is no repository {path}: neither a folder nor one of {endings}")
-    if source_key is None:  # a branch or tag of another machine's may have moved since
+    if source_key is None:  # a branch or tag of another machine may have moved since
         source_key = commit = _fetch_commit(git, scratch, source, commit, history)
         source = str(scratch / "source")
-    parts = "\0".join([VERSION, history, image_path, source_key])
-    key = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-    place = repositories_folder / f"{key}.tar"
+    key_text = "\0".join([VERSION, history, image_path, source_key])
+    key = hashlib.blake2b(key_text.encode(), digest_size=16).hexdigest()
+    tarball_path = repositories_folder / f"{key}.tar"
     with file_lock(repositories_folder / f"{key}.lock"):
-        if not take_tarball(place):
-            _build(git, scratch, source, commit, image_path, history, place)
-    return key, place
+        if not take_tarball(tarball_path):
+            _build(git, scratch, source, commit, image_path, history, tarball_path)
+    return key, tarball_path
 
 
 def _build(
@@ -130,7 +130,7 @@ def _build(
     commit: str | None,
     image_path: str,
     history: str,
-    place: Path,
+    tarball_path: Path,
 ) -> None:
     log.info("preparing the repository %s at %s", source, commit)
     target = scratch / "new"
@@ -148,11 +148,11 @@ def _build(
     _finish(git, target, seconds)
     with (scratch / "tar").open("wb") as file:
         write_tarball(file, target, image_path, keep_times=True, opaque_names=(".git",))
-    keep_tarball(scratch / "tar", place)
+    keep_tarball(scratch / "tar", tarball_path)
 
 
 def _format_options(name: str) -> list[str]:
-    """Return what has `git init` make a repository in which an object may have this name."""
+    """Return the options of ``git init`` for the object format of this object name."""
     return ["--object-format=sha256"] if len(name) == _SHA256_DIGITS else []
 
 
@@ -161,11 +161,11 @@ def _depth(history: str) -> list[str]:
 
 
 _COMMIT_FIELDS = (b"tree ", b"author ", b"committer ", b"encoding ")
-"""The first words of a commit's lines that say nothing of others; its signature would not fit."""
+"""First words of the commit's lines to keep: no parents, and no signature, which would not fit."""
 
 
 def _forget_parents(git: Git, target: Path, scratch: Path) -> None:
-    """Replace the commit by one without parents, else alike; no other object is left."""
+    """Replace the commit by an equal one without parents; remove all other objects."""
     folder_option = ("-C", target)
     head, _, message = git.raw_output(
         *folder_option, "cat-file", "commit", "refs/heads/main"
@@ -185,13 +185,13 @@ def _forget_parents(git: Git, target: Path, scratch: Path) -> None:
 def _repository(
     git: Git, scratch: Path, source: str, commit: str | None, history: str
 ) -> Iterator[tuple[Path, str | None]]:
-    """A repository on this machine and the commit, or a folder of files and None."""
+    """Yield a repository on this machine and the commit, or a folder of files and None."""
     if is_url(source):
         fetched_commit = _fetch_commit(git, scratch, source, commit, history)
         yield scratch / "source", fetched_commit
         return
     path = Path(source)
-    if path.is_dir() or path.name == ".git":  # which is a file, in a work tree of another's
+    if path.is_dir() or path.name == ".git":  # a file in a linked work tree
         yield path, commit
         return
     folder = scratch / "source"
@@ -223,7 +223,7 @@ def _repository(
 
 
 def _fetch_commit(git: Git, scratch: Path, url: str, commit: str | None, history: str) -> str:
-    """Fetch a commit from elsewhere into ``scratch/source``; its full name."""
+    """Fetch a commit from another machine into ``scratch/source``; return its full name."""
     if commit is None:
         raise ImageError(f"the commit of {url} is missing: name it in 'base_commit'")
     folder = scratch / "source"
@@ -258,14 +258,14 @@ def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
 
 
 def _shallow_digest(git: Git, folder: str) -> str:
-    """What tells a repository without its early history from a whole one; most are whole."""
+    """Return a digest of a shallow repository's limits; empty for a complete one (usual)."""
     if git("--git-dir", folder, "rev-parse", "--is-shallow-repository") == "false":
         return ""
     return file_digest(Path(git("--git-dir", folder, "rev-parse", "--git-path", "shallow")))
 
 
 def _unpack_tarball(path: Path, folder: Path) -> Path:
-    """Return a tarball's content; of the one folder in it, if it has only that."""
+    """Unpack a tarball and return its folder, or the single folder in it."""
     folder.mkdir()
     with path.open("rb") as file:
         unpack(file, path, folder, Image(name=path.name, digest="", layers=()))
@@ -279,10 +279,10 @@ def _unpack_tarball(path: Path, folder: Path) -> Path:
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse a repository of a stranger's that would have git read other files of this machine.
+    """Refuse an untrusted repository that would make git read other files of this machine.
 
     Raises:
-        ImageError: As named.
+        ImageError: The repository leads out of its folder, or has links or special files in .git.
     """
     if path.is_dir() and _is_repository(path):
         _refuse_links(_git_folder(path), path)
@@ -312,7 +312,7 @@ def _commit_files(git: Git, folder: Path, target: Path) -> None:
 
 
 def _finish(git: Git, target: Path, seconds: int) -> None:
-    """Nothing but objects, one branch and the index; all files of the commit's time."""
+    """Reduce .git to objects, one branch and the index; give all files the commit's time."""
     git_folder = target / ".git"
     for name in ("FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "logs", "description"):
         path = git_folder / name
@@ -324,10 +324,10 @@ def _finish(git: Git, target: Path, seconds: int) -> None:
     config = _CONFIG.replace("version = 0", "version = 1") + _SHA256 if is_sha256 else _CONFIG
     (git_folder / "config").write_text(config, encoding="ascii")
     _set_times(target, seconds)
-    # Refreshes the index; unlike update-index, it does not mind files that git takes for changed as
-    # soon as they are checked out (by their line ends).
+    # Refreshes the index; unlike update-index, it tolerates files that git considers changed right
+    # after the checkout (by their line endings).
     git("-C", target, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
-    # As old as the files, the index would tell git to trust none of its times.
+    # If the index were as old as the files, git would trust none of its times.
     _set_times(git_folder, seconds)
     os.utime(git_folder / "index", (seconds + 1, seconds + 1))
 
@@ -373,7 +373,7 @@ _DATE = "2000-01-01T00:00:00Z"
 
 
 class Git:
-    """Runs git.
+    """A runner of git commands with an isolated configuration.
 
     Args:
         scratch: An existing folder for its configuration.
@@ -390,7 +390,7 @@ class Git:
             "GIT_CONFIG_GLOBAL": str(config),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_ATTR_NOSYSTEM": "1",
-            "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # above all not ext, which runs things
+            "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # above all not ext, which runs code
             "GIT_NO_LAZY_FETCH": "1",
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_TERMINAL_PROMPT": "0",
@@ -400,18 +400,18 @@ class Git:
         }
 
     def __call__(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> str:
-        """Return the output of a git command, without surrounding blanks.
+        """Return the output of a git command, without surrounding whitespace.
 
         Raises:
-            ImageError: There is no git, or it failed; the message is what it said.
+            ImageError: Git is not installed, or failed; the message is git's.
         """
         return self.raw_output(*arguments, stdin=stdin).decode(errors="surrogateescape").strip()
 
     def raw_output(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> bytes:
-        """Return the output of a git command as it is.
+        """Return the raw output of a git command.
 
         Raises:
-            ImageError: As named.
+            ImageError: Git is not installed, failed, or took too long; the message is git's.
         """
         try:
             result = subprocess.run(
@@ -435,8 +435,8 @@ class Git:
         """Yield name and content of a repository's objects, reachable or not, except trees.
 
         Args:
-            folder: The folder of git's, without a work tree.
-            max_bytes: The most bytes of an object; the rest is left out.
+            folder: The git folder, without a work tree.
+            max_bytes: Maximum of bytes of an object; the rest is omitted.
         """
         argv = ["git", "--git-dir", str(folder), "cat-file", "--batch-all-objects", "--batch"]
         with subprocess.Popen(

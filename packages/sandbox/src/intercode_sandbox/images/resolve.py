@@ -1,6 +1,6 @@
-"""From an image's name to the image, building what is missing.
+"""Resolution of an image's name to the image, with builds of its missing parts.
 
-The kinds of images that need a few lines are made here: a folder, ``scratch``, a set-up script.
+This module has the makers of simple images: a folder, ``scratch``, a set-up script.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from intercode_sandbox.user_code import is_reference
 log = logging.getLogger(__name__)
 
 MakeBase = Callable[[str, Context], Image]
-"""A function that makes an image of the text after the scheme's colon."""
+"""A function that makes an image from the text after the scheme's colon."""
 SCHEMES = Registry(
     "kind of image",
     {
@@ -64,16 +64,16 @@ SCHEMES = Registry(
 
 
 def admit(spec: str) -> None:
-    """Let images be of the scheme of this name, which a user has given, from now on.
+    """Trust the scheme of a user's image name from now on.
 
-    A scheme of a file, ``my.py:make:ARGUMENT``, or of an installed package runs code. A task may
-    name an image, and is often a stranger's: it can name such a scheme only after this.
+    A scheme from a file, ``my.py:make:ARGUMENT``, or from an installed package runs code. A task
+    often comes from a stranger, and may name an image: only an admitted scheme is then resolved.
 
     Raises:
         UsageError: The file has no such function.
-        ImportError: The package's module, or something that this needs, is not installed.
+        ImportError: The package's module, or a dependency, is not installed.
     """
-    with suppress(ImageError):  # which the image's own use tells
+    with suppress(ImageError):  # a use of the image reports it
         scheme = parse(spec).scheme
         if SCHEMES.is_foreign(scheme):
             SCHEMES.register(scheme, SCHEMES.resolve(scheme), replace=True)
@@ -92,22 +92,22 @@ def resolve(
     progress: Progress | None = None,
     refresh: bool = False,
 ) -> Image:
-    """Return the image of that name, built if it is not in the cache.
+    """Return the image of a name, built if it is not in the cache.
 
-    Of an image that this process has had before it only asks the file system whether its inputs
-    are the same: some ten microseconds.
+    For an image that this process has resolved before, the function only checks with the file
+    system whether its inputs are unchanged, in about ten microseconds.
 
     Args:
         spec: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
-        build_script: What runs set-up scripts: the provider of sandboxes.
-        progress: Is told how a build goes; default: the log.
-        refresh: Ask registries again what their names stand for.
+        build_script: Runs set-up scripts; usually a method of the sandboxes' provider.
+        progress: Receives the build's messages; default: the log.
+        refresh: Whether to resolve the names in registries again.
 
     Raises:
-        ImageError: The name is not understood, an input is missing, or the build failed.
+        ImageError: The name is invalid, an input is missing, or the build failed.
     """
     cache = ImageCache.default()
-    if spec in _carried and (image := cache.lookup(_carried[spec])):
+    if spec in _digest_by_spec and (image := cache.lookup(_digest_by_spec[spec])):
         return image
     parsed_spec = _check_plain_name(spec) if spec.isidentifier() else check(spec)
     if not refresh and (cached_image := cache.recall(_key(parsed_spec, cache))):
@@ -120,31 +120,31 @@ def resolve(
     return image
 
 
-_carried: dict[str, str] = {}
+_digest_by_spec: dict[str, str] = {}
 
 
-def carried(spec: str, digest: str) -> None:
-    """Let a name stand for an image in the cache, in this process, as on the machine it is from.
+def register_digest(spec: str, digest: str) -> None:
+    """Bind a name to an image in the cache, for this process, as on the image's original machine.
 
-    What that image was made of (a Dockerfile, a registry's answer) need not be here.
+    The inputs of that image (a Dockerfile, a registry's response) need not be on this machine.
     """
-    _carried[spec] = digest
+    _digest_by_spec[spec] = digest
 
 
 @lru_cache(maxsize=64)
 def _check_plain_name(spec: str) -> Spec:
-    """Check a name without a path, for which every start asks, once."""
+    """Check a name without a path only once: every start of a sandbox needs it."""
     return check(spec)
 
 
 def check(spec: str) -> Spec:
-    """Return the parsed name of an image that can be made, as far as the name tells.
+    """Parse the name of an image, and check it as far as possible without a build.
 
     Raises:
-        ImageError: It is not understood, or names a file or folder that does not exist.
+        ImageError: The name is invalid, or its file or folder does not exist.
     """
     parsed_spec = parse(spec)
-    if spec in _carried:
+    if spec in _digest_by_spec:
         return parsed_spec
     is_recipe = parsed_spec.scheme in RECIPES and not parsed_spec.argument
     if not is_recipe and not SCHEMES.is_trusted(parsed_spec.scheme):
@@ -159,7 +159,7 @@ def check(spec: str) -> Spec:
 
 
 def build(spec: Spec, context: Context) -> Image:
-    """Return the image, its base first, then layer by layer, each from the cache or made."""
+    """Return the image: its base first, then layer by layer, each from the cache or built."""
     if spec.additions:
         base_spec = replace(spec, additions=spec.additions[:-1])
         addition = spec.additions[-1]
@@ -171,10 +171,10 @@ def build(spec: Spec, context: Context) -> Image:
 
 
 def _key(spec: Spec, cache: ImageCache) -> Hashable:
-    """Return a key that changes when an input does.
+    """Return a key that changes with the inputs.
 
-    A folder is taken to be the same for as long as its own time is; what is deeper in it is looked
-    at once in a process. Of a Dockerfile all that it copies is looked at, unless it is very much.
+    A folder counts as unchanged as long as its own modification time; its content is examined
+    once in a process. For a Dockerfile all copied files are examined, up to a limit.
     """
     paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
     if spec.scheme == "folder":
@@ -201,7 +201,7 @@ def _refuse_script(image: Image, script: object, layer: object) -> None:
 
 
 def make_folder(argument: str, context: Context) -> Image:
-    """Return the image of a folder; its digest is of its files' names, modes, sizes and times."""
+    """Return the image of a folder, with a digest of its files' names, modes, sizes and times."""
     folder = Path(argument)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
@@ -263,7 +263,7 @@ def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
 
 
 def make_known(argument: str, context: Context) -> Image:
-    """Return the image in the cache whose digest begins so."""
+    """Return the image in the cache whose digest starts with the argument."""
     images = []
     if re.fullmatch("[0-9a-f]{8,}", argument):
         folders = (context.cache.root / "images").glob(f"{argument}*")
@@ -277,7 +277,7 @@ def make_known(argument: str, context: Context) -> Image:
 
 
 def refuse_daemon(argument: str, context: Context) -> NoReturn:
-    """Refuse: the name is understood, but its files are the engine's.
+    """Refuse a valid name whose files only the engine has.
 
     Raises:
         ImageError: Always.
@@ -290,12 +290,12 @@ def refuse_daemon(argument: str, context: Context) -> NoReturn:
 
 _SCRIPT_VERSION = "2"
 _SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
-"""The time of all files that a script makes without a time of their own. A layer is then the same
-whenever it is built."""
+"""The time of all files that a script creates without an explicit time. It makes a layer identical
+at every build."""
 
 
 def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
-    """Return the image after the script; known by the base and by the script's text."""
+    """Return the image after the script, with a digest of the base and of the script's text."""
     try:
         with open_regular(addition.path) as file:
             script = file.read()
@@ -310,7 +310,7 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
     )
 
     def fill(layer: Path, lock: int) -> Mapping[str, object]:
-        begin = time.time() - 1  # the kernel's times of files lag by some milliseconds
+        begin = time.time() - 1  # the kernel's file times lag by some milliseconds
         context.build_script(base, script, layer)
         set_times(layer, begin, _SCRIPT_TIME)
         return {"version": _SCRIPT_VERSION}

@@ -1,7 +1,7 @@
-"""An image as one file: written as a tarball of its whole tree, and taken from one.
+"""An image as one file: exported as a tarball of its whole tree, and imported from it.
 
-The tarball is an ordinary one, so that ``docker import`` and ``scratch+./FILE`` take it, too; what
-InterCode knows of the image is in a global header.
+The tarball is an ordinary one, which ``docker import`` and ``scratch+./FILE`` accept, too. A global
+header has InterCode's facts about the image.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """The header of a carried image: its own fields, and the machine that it is for."""
+    """The header of an exported image: the image's fields, and its machine."""
 
     spec: str
     machine: str
@@ -57,19 +57,19 @@ _OPENERS: dict[str, Callable[..., Any]] = {
     ".tar.xz": partial(lzma.open, preset=3),
     ".tar.bz2": bz2.open,
 }
-"""How a file is written, by its ending: `ARCHIVES`; fast rather than small."""
+"""Ending in `ARCHIVES` → the function that opens the file for writing; fast rather than small."""
 
 
 def export_image(image: Image, spec: str, file: Path) -> None:
-    """Write an image to a file.
+    """Export an image to a file.
 
     Args:
         image: The image.
-        spec: Its name, for the reader.
-        file: Where it goes; its ending says how it is compressed.
+        spec: Its name, for the importer.
+        file: The target; its ending determines the compression.
 
     Raises:
-        ImageError: It is this machine's own, or the file cannot be written.
+        ImageError: The image is this machine's ``host``, or the file cannot be written.
     """
     opener = next((_OPENERS[end] for end in ARCHIVES if file.name.endswith(end)), None)
     if opener is None:
@@ -100,18 +100,18 @@ def export_image(image: Image, spec: str, file: Path) -> None:
 def import_image(
     file: Path, pinned_digests: Collection[str], cache: ImageCache, progress: Progress
 ) -> tuple[str, Image]:
-    """Take an image from a file into the cache; return the name that it had, and it.
+    """Import an image from a file into the cache; return its original name, and the image.
 
     Args:
-        file: What `export_image` wrote.
-        pinned_digests: The digests of images that are those of their trees.
+        file: A file of `export_image`.
+        pinned_digests: Digests of images that must equal their trees' digests.
         cache: The cache.
-        progress: Is told how it goes.
+        progress: Receives the messages.
 
     Raises:
-        ImageError: It is no such file, is damaged, or is for another machine or other users.
+        ImageError: The file is of another kind, damaged, or for another machine or other users.
     """
-    facts = _read(file)
+    facts = _read_facts(file)
     if facts.machine != platform.machine():
         raise ImageError(f"{file} is for {facts.machine}, and this machine is {platform.machine()}")
     if has_single_user() and facts.user:
@@ -134,7 +134,7 @@ def import_image(
     return facts.spec, cache.build(template, facts.spec, fill, progress)
 
 
-def _read(file: Path) -> _Facts:
+def _read_facts(file: Path) -> _Facts:
     try:
         with tarfile.open(file, "r:*") as archive:
             archive.next()
@@ -157,12 +157,12 @@ def write_tree(
     """Write the merged tree as a tarball.
 
     Args:
-        layers: Lowest first.
-        stream: Where it goes, in order: a pipe will do.
+        layers: Folders, lowest first.
+        stream: A file open for writing; a pipe suffices, as the output is sequential.
         headers: Global headers of the tarball.
 
     Raises:
-        OSError: A layer cannot be read, or the reader is gone.
+        OSError: A layer cannot be read, or the reader has closed its end.
     """
     with tarfile.open(
         fileobj=stream,
@@ -183,22 +183,22 @@ class _TreeWriter:
         # An ordinary user's files are theirs on this machine, and root's in an image.
         self.user_id = os.geteuid()
 
-    def add(self, place: str, entry: TreeEntry) -> None:
+    def add(self, member_name: str, entry: TreeEntry) -> None:
         status = entry.info
-        info = tarfile.TarInfo(place)
+        info = tarfile.TarInfo(member_name)
         seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
         info.mode, info.mtime = stat.S_IMODE(status.st_mode), seconds
         info.uid = 0 if status.st_uid == self.user_id else status.st_uid
         info.gid = 0 if self.user_id and status.st_gid == os.getegid() else status.st_gid
-        # As text: a number with a fraction would be rounded.
+        # Text, because a number with a fraction would be rounded.
         info.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09}", **_attributes(entry.path)}
-        first_place = self.names.setdefault((status.st_dev, status.st_ino), place)
+        first_name = self.names.setdefault((status.st_dev, status.st_ino), member_name)
         if entry.is_dir:
             info.type = tarfile.DIRTYPE
         elif entry.is_link:
             info.type, info.linkname = tarfile.SYMTYPE, str(entry.path.readlink())
-        elif first_place != place:
-            info.type, info.linkname = tarfile.LNKTYPE, first_place
+        elif first_name != member_name:
+            info.type, info.linkname = tarfile.LNKTYPE, first_name
         elif stat.S_ISREG(status.st_mode):
             info.size = status.st_size
             with entry.path.open("rb") as file:
@@ -207,7 +207,7 @@ class _TreeWriter:
         elif stat.S_ISFIFO(status.st_mode):
             info.type = tarfile.FIFOTYPE
         else:
-            return  # no image of ours has devices, and a socket is nothing
+            return  # images have no devices, and a socket is useless without its process
         self.tar.addfile(info)
 
 

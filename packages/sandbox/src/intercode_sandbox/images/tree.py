@@ -1,4 +1,4 @@
-"""A stack of overlayfs layers, or a build's context, as one tree whose links stay inside it."""
+"""A stack of overlayfs layers, or a build's context, as one tree; its links stay inside it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _HIGHEST_ID = 65535
 
 
 class Tree:
-    """The merged tree: finds what paths lead to.
+    """A merged tree, which resolves paths.
 
     Args:
-        layers: Lowest first; a build's context is one.
-        is_hidden: Says of a path, relative to the root, that it is not there.
-        sparse: Whether something below a hidden folder may be there.
-        name: Its name for people.
+        layers: Folders, lowest first; a build's context is one folder.
+        is_hidden: Returns whether a path, relative to the root, counts as missing.
+        sparse: Whether entries below a hidden folder may be visible.
+        name: Display name.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Tree:
         self._sparse = sparse
         self.name = name
         self.visited_paths: set[Path] = set()
-        """The paths that were looked at."""
+        """The paths that were examined."""
 
     def resolve(self, path: str, allow_missing: bool = False) -> Parts | None:
-        """Return the names on the way to a path's entry, links followed; None: there is none.
+        """Return the names on the way to a path's entry, links resolved; None: it does not exist.
 
         Args:
-            path: From the root.
-            allow_missing: Whether what is not there is to be made: it counts as a directory.
+            path: A path from the root.
+            allow_missing: Whether a missing entry counts as a directory that will be created.
         """
         current_parts: Parts = ()
         pending_names = list(reversed(path.split("/")))
@@ -85,20 +85,20 @@ class Tree:
 
     def names(self, parts: Parts) -> list[str]:
         """List the names in a directory."""
-        return [place[-1] for place, _ in self.walk(parts, deep=False)]
+        return [entry_parts[-1] for entry_parts, _ in self.walk(parts, deep=False)]
 
     def is_dir(self, path: str) -> bool:
-        """Whether a path leads to a directory."""
+        """Return whether a path leads to a directory."""
         parts = self.resolve(path)
         entry = None if parts is None else self.look(parts)
         return entry is not None and entry.is_dir
 
     def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, TreeEntry]]:
-        """Yield all below a directory, in a fixed order, each directory before what is in it.
+        """Yield all entries below a directory, in a fixed order, directories before their content.
 
         Args:
             parts: The directory.
-            deep: Whether also what is in its directories.
+            deep: Whether to include the content of its directories.
         """
         entries = merged_entries(self.layers, parts)
         folders = [entry.path for entry in entries if entry.is_dir]
@@ -106,9 +106,9 @@ class Tree:
             candidates = visible_entries(folders, name)
             if not candidates:
                 continue
-            place = (*parts, name)
-            descendants = self.walk(place) if candidates[0].is_dir else iter(())
-            if self._is_hidden("/".join(place)):
+            entry_parts = (*parts, name)
+            descendants = self.walk(entry_parts) if candidates[0].is_dir else iter(())
+            if self._is_hidden("/".join(entry_parts)):
                 if not (self._sparse and candidates[0].is_dir):
                     continue
                 visible_descendants = list(descendants)
@@ -116,7 +116,7 @@ class Tree:
                     continue
                 descendants = iter(visible_descendants)
             self.visited_paths.add(candidates[0].path)
-            yield place, candidates[0]
+            yield entry_parts, candidates[0]
             if deep:
                 yield from descendants
 
@@ -131,28 +131,28 @@ _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """A path of the merged tree."""
+    """An entry of the merged tree."""
 
     path: Path
-    """The entry that is seen, in the highest layer that has it."""
+    """The visible entry, in the highest layer that has it."""
     info: os.stat_result
 
     @property
     def is_dir(self) -> bool:
-        """Whether it is a directory."""
+        """Whether the entry is a directory."""
         return stat.S_ISDIR(self.info.st_mode)
 
     @property
     def is_link(self) -> bool:
-        """Whether it is a symbolic link."""
+        """Whether the entry is a symbolic link."""
         return stat.S_ISLNK(self.info.st_mode)
 
 
 def find_entry(layers: Sequence[Path], parts: Sequence[str]) -> TreeEntry | None:
-    """Return the entry that the merged tree has at a path.
+    """Return the entry of the merged tree at a path.
 
     Args:
-        layers: Lowest first.
+        layers: Folders, lowest first.
         parts: The path's names from the root; none but the last may be a symbolic link.
     """
     entries = merged_entries(layers, parts)
@@ -160,7 +160,7 @@ def find_entry(layers: Sequence[Path], parts: Sequence[str]) -> TreeEntry | None
 
 
 def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[TreeEntry]:
-    """Look as `find_entry` does: the visible entry, or directories that merge, highest first."""
+    """Return the visible entry at a path, or the directories that merge there, highest first."""
     entries = [TreeEntry(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
         folders = [entry.path for entry in entries if entry.is_dir]
@@ -169,7 +169,7 @@ def merged_entries(layers: Sequence[Path], parts: Sequence[str]) -> list[TreeEnt
 
 
 def visible_entries(folders: Sequence[Path], name: str) -> list[TreeEntry]:
-    """Return an entry of a merged directory: one that is seen, or directories that merge."""
+    """Return an entry of a merged directory: the visible one, or directories that merge."""
     entries: list[TreeEntry] = []
     for folder in folders:
         path = folder / name
@@ -198,32 +198,32 @@ def _is_opaque(path: Path) -> bool:
 def _attribute(path: Path, name: str) -> bytes | None:
     try:
         return os.getxattr(path, name, follow_symlinks=False)
-    except OSError:  # it has none, or it is not ours to read
+    except OSError:  # the attribute is missing, or not readable by this user
         return None
 
 
 def content_digest(layers: Sequence[Path]) -> str:
-    """Return a digest of the merged tree: of each path its kind, mode, content or link's target.
+    """Return a digest of the merged tree: each path's kind, mode, and content or link's target.
 
-    Owners and times are in none: an ordinary user's files are all their own.
+    Owners and times do not count: an ordinary user owns all of their own files.
 
     Raises:
         OSError: A file cannot be read.
     """
-    parts: list[str | bytes] = []
-    for place, entry in Tree(layers).walk(()):
+    digest_inputs: list[str | bytes] = []
+    for entry_parts, entry in Tree(layers).walk(()):
         kind, mode = stat.S_IFMT(entry.info.st_mode), stat.S_IMODE(entry.info.st_mode)
         content: str | bytes = ""
         if entry.is_link:
             mode, content = 0, os.fsencode(entry.path.readlink())
         elif stat.S_ISREG(kind):
             content = file_digest(entry.path)
-        parts += ["/".join(place), f"{kind:o} {mode:o}", content]
-    return joint_digest(*parts)
+        digest_inputs += ["/".join(entry_parts), f"{kind:o} {mode:o}", content]
+    return joint_digest(*digest_inputs)
 
 
 def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
-    """Return the account that ``USER`` means in an image: see `resolve_account`.
+    """Resolve ``USER`` to an account of an image: see `resolve_account`.
 
     Raises:
         ImageError: The image has no such user or group, or sandboxes cannot have it.
@@ -242,16 +242,16 @@ def resolve_image_account(layers: Sequence[Path], text: str) -> Account:
         account = resolve_account(text, read)
     except LookupError as error:
         raise ImageError(str(error)) from None
-    if (number := max(account.uid, account.gid)) > _HIGHEST_ID:
-        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, not {number}")
+    if (highest_id := max(account.uid, account.gid)) > _HIGHEST_ID:
+        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, not {highest_id}")
     return account
 
 
 def resolve_image_owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
-    """Return the user and group id that ``--chown`` means; a number alone is that of both.
+    """Resolve ``--chown`` to a user and group id; a number alone stands for both.
 
     Raises:
-        ImageError: As `resolve_image_account`.
+        ImageError: See `resolve_image_account`.
     """
     name, _, group = text.partition(":")
     account = resolve_image_account(layers, f"{name}:{group or name}" if name.isdigit() else text)
@@ -259,12 +259,12 @@ def resolve_image_owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
 
 
 def set_times(layer: Path, begin_time: float, timestamp: int) -> None:
-    """Set the times of the files in a layer that have one from `begin_time` on, to `timestamp`.
+    """Set the times of a layer's files that are later than `begin_time`, to `timestamp`.
 
     Args:
-        layer: Its folder.
-        begin_time: When the building of the layer began, in seconds since 1970.
-        timestamp: The time that the files get, in seconds since 1970.
+        layer: The layer's folder.
+        begin_time: The start of the layer's build, in seconds since 1970.
+        timestamp: The files' new time, in seconds since 1970.
     """
     for folder, folders, files in os.walk(layer, topdown=False):
         for name in (*files, *folders, "."):

@@ -1,1 +1,1 @@
-"""The embedded default: sandboxes of Linux namespaces, with no daemon."""
+"""Native sandboxes, the embedded default: Linux namespaces, without a daemon."""

@@ -1,13 +1,13 @@
-"""A sandbox's changes as a stream, which its process 1 writes, back into a layer folder.
+"""The stream of a sandbox's changes, written by its process 1, and its extraction to a layer.
 
-A stream is a head for each file, with its path and its target, folders before what is in them;
-behind that of a regular file follow its pieces. Holes are not sent: neither the stream nor what is
-made of it is larger than what the sandbox's disk holds. Nothing is left out in silence, or a task's
-verification would succeed in a copy of files that the agent had made too deep, too long or too odd
-to copy.
+A stream is a head for each file, with its path and its target; folders come before their content.
+The pieces of a regular file follow its head. Holes are not sent: neither the stream nor its
+extraction is larger than the content of the sandbox's disk. No file is omitted silently. Otherwise
+a task's verification could succeed in a copy that lacks the agent's files: files too deep, too long
+or too odd to copy.
 
-A deleted path is the character device 0:0 in a layer, as overlayfs has it, and an opaque folder
-has an attribute of overlayfs's. No program in a sandbox can make either.
+In a layer a deleted path is the character device 0:0, as in overlayfs, and an opaque folder has an
+attribute of overlayfs. No program in a sandbox can make either.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from typing import BinaryIO, NamedTuple
 from intercode_sandbox.native.identity import ID_COUNT
 
 BLOCK = 1 << 16
-"""Bytes that are read at once."""
+"""Maximum of bytes read at once."""
 SHARED_MEMORY = "/dev/shm"
-"""A folder that every sandbox has, and no layer need have."""
+"""A folder of every sandbox that a layer may lack."""
 MAX_PATH_BYTES = 3072
-"""Bytes of a path in a layer: the machine could not name a longer one where layers are kept."""
+"""Maximum of bytes in a layer's path: the machine could not name a longer path in the folder of
+layers."""
 _MAX_TARGET_BYTES = 4096
 HEAD = struct.Struct("=4IqQ3I4x")
-"""The mark, mode, uid, gid, seconds, size, nanoseconds, and bytes of the path and of the target: as
-``static/archive.h`` has them."""
+"""The mark, mode, uid, gid, seconds, size, nanoseconds, and bytes of the path and of the target, in
+the layout of ``static/archive.h``."""
 PLAIN_MARK, OPAQUE_MARK, LINK_MARK, DELETED_MARK, END_MARK = range(5)
 """The marks of a head."""
 _TYPES = {
@@ -42,38 +43,38 @@ _TYPES = {
     stat.S_IFSOCK: "socket",
 }
 PIECE = struct.Struct("=QQ")
-"""Before each piece: where it begins, and how many bytes it has. One of 0 bytes is the last."""
+"""Head of each piece: its offset, and its number of bytes. A piece of 0 bytes is the last."""
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 
 Special = tuple[str, int]
-"""A path in a layer, and the mode that it has in sandboxes, but not on the machine's disk."""
+"""A path in a layer, and its mode in sandboxes, which the file on the machine's disk lacks."""
 
 
 class StreamError(ValueError):
-    """A stream is broken."""
+    """A malformed stream."""
 
 
 class Entry(NamedTuple):
     """One file of a stream."""
 
     path: str
-    """Without a slash before it; the root is ``.``."""
+    """Relative path without a leading slash; the root is ``.``."""
     kind: str
-    """``deleted``, ``link`` (one more name of a file), or as in `sandbox.base.Change`."""
+    """``deleted``, ``link`` (one more name of a file), or a `FileType` of `base`."""
     mode: int = 0
     uid: int = 0
     gid: int = 0
     mtime: int = 0
-    """In nanoseconds."""
+    """Modification time in nanoseconds."""
     target: str = ""
     """The target of a symbolic link; the first name of a linked file."""
     opaque: bool = False
-    """The folder hides what the image has there."""
+    """Whether the folder hides the image's content at its path."""
     size: int = 0
 
 
 class Reader:
-    """Reads a stream: iterate over its entries. After one of a ``file``, `pieces` are due."""
+    """Reader of a stream: iterate over its entries. After a ``file`` entry, read its `pieces`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -92,7 +93,7 @@ class Reader:
             yield Entry(path, kind, stat.S_IMODE(mode), uid, gid, mtime, target, opaque, size)
 
     def pieces(self, entry: Entry) -> Iterator[tuple[int, bytes]]:
-        """Yield the offset and the bytes of each piece of a regular file, in their order."""
+        """Yield the offset and the bytes of each piece of a regular file, in order."""
         end = 0
         while True:
             offset, count = PIECE.unpack(self._read_exactly(PIECE.size))
@@ -104,22 +105,22 @@ class Reader:
             yield offset, self._read_exactly(count)
 
     def _read_exactly(self, count: int) -> bytes:
-        data = self._file.read(count)
-        if len(data) < count:
+        content = self._file.read(count)
+        if len(content) < count:
             raise StreamError("the stream is cut off")
-        return data
+        return content
 
 
 def make(reader: Reader, entry: Entry, path: Path) -> None:
-    """Make a file of an entry, without its owner, mode and times.
+    """Create the file of an entry, without its owner, mode and times.
 
     Args:
-        reader: Where the entry came from.
-        entry: No link, and nothing deleted.
-        path: Its path, where there is nothing yet.
+        reader: The reader that yielded the entry.
+        entry: Any entry except a link or a deleted path.
+        path: The new file's path; nothing exists there yet.
 
     Raises:
-        StreamError, OSError: It is of a kind that no sandbox makes, or cannot be made.
+        StreamError, OSError: No sandbox creates files of this kind, or the file cannot be created.
     """
     if entry.kind == "dir":
         path.mkdir(0o700)
@@ -138,26 +139,27 @@ def make(reader: Reader, entry: Entry, path: Path) -> None:
 
 
 def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
-    """Read a stream from the descriptor `source` into a new layer folder.
+    """Extract a stream from the descriptor `source` into a new layer folder.
 
-    Nothing is written to but what this has made: a stream of anybody's leads nowhere else.
+    Only files that the extraction has created are written: even a hostile stream leads nowhere
+    else.
 
     Args:
-        source: Where to read.
+        source: A readable descriptor.
         folder: An existing, empty folder.
         opaque_attribute: ``trusted.overlay.opaque`` as root, ``user.overlay.opaque`` otherwise.
 
     Returns:
-        The files that would run as their owner or group: here they do not.
+        Files with setuid or setgid bits, which their copies on this machine lack.
 
     Raises:
-        StreamError, OSError: The stream is broken, or the folder cannot be written.
+        StreamError, OSError: The stream is malformed, or the folder cannot be written.
     """
     with open(source, "rb", closefd=False, buffering=BLOCK) as file:
         layer = _LayerWriter(Reader(file), folder, opaque_attribute)
         for entry in layer.reader:
             layer.take(entry)
-    # Last and deepest first: writing into a folder changes its times, and may need its old mode.
+    # Last and deepest first: a write into a folder changes its times, and may need its old mode.
     for entry in reversed(layer.folders.values()):
         layer.set(folder / entry.path, entry)
     return layer.special
@@ -175,7 +177,7 @@ class _LayerWriter:
         self.special: list[Special] = []
 
     def take(self, entry: Entry) -> None:
-        """Make the next one."""
+        """Create the file of the next entry."""
         target = self.folder / entry.path
         parent, _, name = entry.path.rpartition("/")
         if entry.kind == "dir" and entry.path == "." and not self.folders:
@@ -200,7 +202,7 @@ class _LayerWriter:
             self.set(target, entry)
 
     def set(self, target: Path, entry: Entry) -> None:
-        """Give it its owner, mode and times."""
+        """Set a file's owner, mode and times."""
         if not 0 <= entry.uid < ID_COUNT or not 0 <= entry.gid < ID_COUNT:
             raise StreamError(f"{entry.path!r} has an owner id that no sandbox has")
         if self.owner:

@@ -1,12 +1,12 @@
-"""Memory, process and CPU limits for a whole sandbox, by cgroups that we may write.
+"""Memory, process and CPU limits of whole sandboxes, by cgroups that this process may write.
 
-One folder for each spawner, named after it so that a sweep can tell a dead one's; in it a folder
-for each sandbox. In version 1 each controller has a hierarchy of folders; in version 2 there is
-one for all of them, in which a cgroup with limited children has no processes of its own. Without a
-writable cgroup the per-process limits still hold: `doctor` and the run's record say so.
+Each spawner has a folder, named after its lease: a sweep recognises a dead spawner's folder. In the
+spawner's folder each sandbox has one. In version 1 each controller has a hierarchy of folders.
+Version 2 has one hierarchy, in which a cgroup with limited children has no processes itself.
+Without a writable cgroup the per-process limits still hold: `doctor` and the run's record say so.
 
-Cgroups are used again: to remove one, the kernel looks at every mounted file system of the machine,
-of which each sandbox has several.
+Cgroups are reused: to remove one, the kernel examines every mounted file system of the machine, and
+each sandbox has several.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from dataclasses import dataclass
 
 PREFIX = "intercode-"
 SUPERVISOR = "supervisor"
-"""The cgroup for ourselves and all others in ours, so that ours may have limited children."""
+"""Subgroup for the processes of this process's cgroup, which then may have limited children."""
 CONTROLLERS = ("memory", "pids", "cpu")
 _LEAVING_SECONDS = 2.0
 _DELEGATION_ATTRIBUTES = ("user.delegate", "trusted.delegate")
-"""The attributes by which systemd marks a cgroup that it has given away."""
+"""The attributes by which systemd marks a delegated cgroup."""
 _MOVES = 20
 _NO_LIMIT = 1 << 62
-"""Version 1 says "no limit" by a number somewhat below 2 ** 63."""
+"""Version 1 expresses "no limit" by a number somewhat below 2 ** 63."""
 _TCP_SHARE = 8
-"""A sandbox's sockets may hold one of so many bytes of its memory, where the kernel counts them
-apart."""
+"""A sandbox's sockets may use one eighth of its memory, if the kernel counts socket buffers
+separately."""
 _MAX_IDLE_CGROUPS = 32
-"""Cgroups that a spawner keeps for its next sandboxes."""
+"""Cgroups that a spawner retains for its next sandboxes."""
 _RESIDUE = 4 << 20
-"""Bytes that may still count for a cgroup that is used again: the machine's cache of files and
-names, which the kernel takes back when the sandbox needs them, and what is about to be freed."""
+"""Bytes that may still count for a reused cgroup: memory about to be freed, and the machine's cache
+of files and names. The kernel reclaims that cache when the sandbox needs memory."""
 _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
-"""The file, what a single process of the parent has, and the most."""
+"""Version → the file, the weight of a single process of the parent, and the maximum."""
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A cgroup in which spawners could have theirs."""
+    """A cgroup in which spawners could create theirs."""
 
     version: int
     folder: str
     controllers: tuple[str, ...]
-    """The ones of `CONTROLLERS` that it could pass on."""
+    """The members of `CONTROLLERS` that the cgroup could delegate."""
 
 
 def hierarchies() -> list[Hierarchy]:
-    """List the folders in which sandboxes' cgroups could be made, best first."""
+    """List the folders in which sandboxes' cgroups could be created, best first."""
     controllers_by_folder: dict[str, list[str]] = {}
     for controller in CONTROLLERS:
         if folder := _folder("cgroup", controller):
@@ -77,17 +77,17 @@ def hierarchies() -> list[Hierarchy]:
 
 
 def parents() -> list[str]:
-    """Return all folders in which spawners could have theirs."""
+    """Return all folders in which spawners could create theirs."""
     return list(dict.fromkeys(hierarchy.folder for hierarchy in hierarchies()))
 
 
 def is_unified() -> bool:
-    """Whether the machine has version 2, with controllers."""
+    """Return whether the machine has version 2, with controllers."""
     return any(hierarchy.version == 2 and hierarchy.controllers for hierarchy in hierarchies())
 
 
 def read_only() -> list[str]:
-    """List the mounts of hierarchies in which sandboxes' cgroups cannot be made for that alone."""
+    """List the read-only mounts of hierarchies that would otherwise hold sandboxes' cgroups."""
     points = [_mount_point("cgroup", controller) for controller in CONTROLLERS]
     points.append(_mount_point("cgroup2", "") if is_unified() else None)
     mount_points = dict.fromkeys(point[0] for point in points if point)
@@ -95,7 +95,7 @@ def read_only() -> list[str]:
 
 
 def own_memory_limit() -> int | None:
-    """Return the bytes of memory that a cgroup around this process permits; None: no limit."""
+    """Return the memory limit in bytes of a cgroup around this process; None: no limit."""
     for hierarchy in hierarchies():
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):  # "max" is not a number
@@ -106,7 +106,7 @@ def own_memory_limit() -> int | None:
 
 
 def own_process_limit() -> int | None:
-    """Return the processes that a cgroup around this process permits; None: no limit is known."""
+    """Return the process limit of a cgroup around this process; None: no known limit."""
     for hierarchy in hierarchies():
         with contextlib.suppress(OSError, ValueError):  # "max" is not a number
             return int(_read(f"{hierarchy.folder}/pids.max"))
@@ -117,21 +117,23 @@ class Cgroups:
     """The cgroups of one spawner's sandboxes.
 
     Args:
-        name: The spawner's; see `lease`.
-        caller: The process that the spawner works for. Both may be moved.
+        name: The spawner's lease; see `ownership.new_lease`.
+        caller: The spawner's caller. Both processes may be moved to another cgroup.
     """
 
     def __init__(self, name: str, caller: int) -> None:
-        self.parts: list[Hierarchy] = []
-        """The spawner's own folders, with what is limited in each."""
+        self.hierarchies: list[Hierarchy] = []
+        """The spawner's folders, with the limited controllers of each."""
         self.sandboxes = 0
         self.idle_names: deque[str] = deque()
         self.removal_queue: list[str] = []
-        """The names of cgroups that are yet to be removed."""
+        """The names of cgroups that await removal."""
         self._limits: dict[str, tuple[int, int]] = {}
         for hierarchy in hierarchies():
             limited_controllers = [
-                controller for part in self.parts for controller in part.controllers
+                controller
+                for limited_hierarchy in self.hierarchies
+                for controller in limited_hierarchy.controllers
             ]
             new_controllers = [c for c in hierarchy.controllers if c not in limited_controllers]
             folder = f"{hierarchy.folder}/{PREFIX}{name}"
@@ -148,25 +150,36 @@ class Cgroups:
             except OSError:
                 _try_remove(folder)
                 continue
-            self.parts.append(Hierarchy(hierarchy.version, folder, tuple(new_controllers)))
+            self.hierarchies.append(Hierarchy(hierarchy.version, folder, tuple(new_controllers)))
 
     @property
     def version(self) -> int:
-        """Of the cgroups that limit the memory of a sandbox as a whole; 0: none do."""
-        return next((part.version for part in self.parts if "memory" in part.controllers), 0)
+        """The version of the cgroups that limit a sandbox's whole memory; 0: none do."""
+        return next(
+            (
+                hierarchy.version
+                for hierarchy in self.hierarchies
+                if "memory" in hierarchy.controllers
+            ),
+            0,
+        )
 
     @property
     def controllers(self) -> list[str]:
         """The resources that are limited for a sandbox as a whole."""
-        return [c for c in CONTROLLERS if any(c in part.controllers for part in self.parts)]
+        return [
+            c
+            for c in CONTROLLERS
+            if any(c in hierarchy.controllers for hierarchy in self.hierarchies)
+        ]
 
     def take(self, name: str) -> str:
-        """Return the name of cgroups for a sandbox, which the new ones have if no others will do.
+        """Return the name of cgroups for a sandbox: clean idle cgroups, or new ones called `name`.
 
         Raises:
             OSError: The kernel refused; the sandbox must not start.
         """
-        for cgroup_name in self.idle_names:  # the ones that have rested longest first
+        for cgroup_name in self.idle_names:  # the longest idle ones first
             if self._is_clean(cgroup_name):
                 self.idle_names.remove(cgroup_name)
                 break
@@ -174,12 +187,12 @@ class Cgroups:
             for folder in self.folders(name):
                 os.mkdir(folder)
             cgroup_name = name
-        self._weigh(+1)
+        self._set_weights(+1)
         return cgroup_name
 
     def give_back(self, name: str, reuse: bool) -> None:
-        """Keep the cgroups of a sandbox that has ended for another one, or remove them soon."""
-        self._weigh(-1)
+        """Retain the cgroups of an ended sandbox for another sandbox, or queue their removal."""
+        self._set_weights(-1)
         if reuse and self._is_resettable(name):
             self.idle_names.append(name)
         else:
@@ -189,7 +202,7 @@ class Cgroups:
 
     def folders(self, name: str) -> list[str]:
         """Return the folders of a sandbox's cgroups."""
-        return [f"{part.folder}/{name}" for part in self.parts]
+        return [f"{hierarchy.folder}/{name}" for hierarchy in self.hierarchies]
 
     def limit(self, name: str, memory: int, processes: int) -> None:
         """Set the limits of a sandbox's cgroups.
@@ -200,31 +213,31 @@ class Cgroups:
         if self._limits.get(name) == (memory, processes):
             return
         was_limited = self._limits.pop(name, None) is not None
-        for part in self.parts:
-            folder = f"{part.folder}/{name}"
-            if "memory" in part.controllers:
+        for hierarchy in self.hierarchies:
+            folder = f"{hierarchy.folder}/{name}"
+            if "memory" in hierarchy.controllers:
                 limit_file, swap_file = (
-                    ("memory.max", "memory.swap.max") if part.version == 2 else _V1_MEMORY
+                    ("memory.max", "memory.swap.max") if hierarchy.version == 2 else _V1_MEMORY
                 )
-                if part.version == 1 and was_limited:
-                    with contextlib.suppress(OSError):  # must never be less than the limit without
+                if hierarchy.version == 1 and was_limited:
+                    with contextlib.suppress(OSError):  # must never be below the memory limit
                         _write(f"{folder}/{swap_file}", "-1")
                 _write(f"{folder}/{limit_file}", str(memory))
-                with contextlib.suppress(OSError):  # absent where the kernel does not count swap
-                    _write(f"{folder}/{swap_file}", "0" if part.version == 2 else str(memory))
-                if part.version == 1:
-                    with contextlib.suppress(OSError):  # absent where it cannot count it apart
+                with contextlib.suppress(OSError):  # absent if the kernel does not count swap
+                    _write(f"{folder}/{swap_file}", "0" if hierarchy.version == 2 else str(memory))
+                if hierarchy.version == 1:
+                    with contextlib.suppress(OSError):  # absent if not counted separately
                         _write(
                             f"{folder}/memory.kmem.tcp.limit_in_bytes", str(memory // _TCP_SHARE)
                         )
-            if "pids" in part.controllers:
+            if "pids" in hierarchy.controllers:
                 _write(f"{folder}/pids.max", str(processes))
         self._limits[name] = memory, processes
 
     def oom_kills(self, name: str) -> int:
-        """How many processes the kernel has killed in a sandbox for want of memory.
+        """Return the number of a sandbox's processes that the out-of-memory killer has killed.
 
-        Where no cgroup limits its memory: on the machine.
+        Without a cgroup that limits the sandbox's memory, return the machine's number.
         """
         path = self._memory_file(name, _OOM) or "/proc/vmstat"
         with contextlib.suppress(OSError):
@@ -235,7 +248,7 @@ class Cgroups:
         return 0
 
     def remove_unused(self) -> None:
-        """Remove the cgroups that are not used again, but those that a process is still leaving."""
+        """Remove the queued cgroups, except those with processes that are still leaving."""
         self.removal_queue = [name for name in self.removal_queue if not self._remove(name)]
 
     def _remove(self, name: str) -> bool:
@@ -249,35 +262,35 @@ class Cgroups:
         return True
 
     def _memory_file(self, name: str, kind: int) -> str:
-        """Return a file of a sandbox's memory cgroup; empty if there is none."""
-        for part in self.parts:
-            if "memory" in part.controllers:
-                return f"{part.folder}/{name}/{_MEMORY_FILES[part.version][kind]}"
+        """Return a file of a sandbox's memory cgroup; empty without a memory cgroup."""
+        for hierarchy in self.hierarchies:
+            if "memory" in hierarchy.controllers:
+                return f"{hierarchy.folder}/{name}/{_MEMORY_FILES[hierarchy.version][kind]}"
         return ""
 
     def _is_resettable(self, name: str) -> bool:
-        """Whether a next sandbox can begin with a peak of its own, as since Linux 6.12."""
+        """Return whether the peak can be reset for the next sandbox: since Linux 6.12."""
         path = self._memory_file(name, _PEAK)
         return bool(path) and bool(os.stat(path).st_mode & 0o200)
 
     def _is_clean(self, name: str) -> bool:
-        """Whether what counts for idle cgroups is so little that the next sandbox can have them."""
+        """Return whether idle cgroups count so little memory that the next sandbox can use them."""
         return int(_read(self._memory_file(name, _NOW))) <= _RESIDUE
 
     def close(self) -> None:
-        """Remove the spawner's own folders, with all that is left in them."""
-        for part in self.parts:
-            _remove_tree(part.folder)
+        """Remove the spawner's folders, with their content."""
+        for hierarchy in self.hierarchies:
+            _remove_tree(hierarchy.folder)
 
-    def _weigh(self, change: int) -> None:
-        """Have all sandboxes of all spawners weigh the same when processors are short."""
-        self.sandboxes += change
-        for part in self.parts:
-            if "cpu" in part.controllers:
-                name, single_weight, max_weight = _WEIGHTS[part.version]
+    def _set_weights(self, count_change: int) -> None:
+        """Give all sandboxes of all spawners equal weights in case processors are short."""
+        self.sandboxes += count_change
+        for hierarchy in self.hierarchies:
+            if "cpu" in hierarchy.controllers:
+                name, single_weight, max_weight = _WEIGHTS[hierarchy.version]
                 with contextlib.suppress(OSError):  # its limits hold all the same
                     _write(
-                        f"{part.folder}/{name}",
+                        f"{hierarchy.folder}/{name}",
                         str(min(max_weight, single_weight * max(1, self.sandboxes))),
                     )
 
@@ -291,20 +304,20 @@ _V1_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 
 
 def remove_all(name: str) -> None:
-    """Remove what a spawner of that name has left, which was killed."""
+    """Remove the cgroups of a killed spawner by its name."""
     for folder in parents():
         _remove_tree(f"{folder}/{PREFIX}{name}")
 
 
 def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> list[str]:
-    """Have a v2 cgroup pass controllers on to its children: those that it then does.
+    """Delegate controllers of a v2 cgroup to its children; return the delegated ones.
 
     Raises:
-        OSError: None, or we may not.
+        OSError: The kernel delegates none, or this process lacks the privilege.
     """
-    for _ in range(_MOVES):  # processes may be started meanwhile
-        # Of those with processes, only the machine's own, which has no type, may have limited
-        # children. Others would not refuse every controller, but be of no use with it.
+    for _ in range(_MOVES):  # new processes may start meanwhile
+        # Among cgroups with processes, only the machine's root cgroup, which has no type, may have
+        # limited children. Other cgroups would accept some controllers, but to no effect.
         if os.path.exists(folder + "/cgroup.type") and _processes(folder):
             if not _is_ours(folder, caller):
                 break
@@ -319,12 +332,11 @@ def _delegate_controllers(folder: str, controllers: list[str], caller: int) -> l
 
 def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
     path = folder + "/cgroup.subtree_control"
-    for (
-        controller
-    ) in controllers:  # memory first, which alone is refused as long as there are processes
+    # Memory comes first: only memory is refused while the cgroup has processes.
+    for controller in controllers:
         try:
             _write(path, f"+{controller}")
-        except OSError as error:  # one without another is better than none
+        except OSError as error:  # one controller without another is better than none
             if error.errno in (errno.EBUSY, errno.EACCES, errno.EROFS):
                 raise
     enabled_controllers = [
@@ -336,16 +348,17 @@ def _enable_controllers(folder: str, controllers: list[str]) -> list[str]:
 
 
 def _is_ours(folder: str, caller: int) -> bool:
-    """Whether it is for us to move all processes of a cgroup, which are in the way.
+    """Return whether this process may move all processes of a cgroup that are in the way.
 
-    It was given to us as a whole, or is a container's, or all of them are our caller's.
+    True if the cgroup was delegated as a whole, is a container's root, or holds only descendants
+    of the caller.
     """
     for name in _DELEGATION_ATTRIBUTES:
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name) == b"1":
                 return True
     root = _mount_point("cgroup2", "")
-    if root is not None and folder == root[0]:  # the machine's own would not have been in the way
+    if root is not None and folder == root[0]:  # the machine's root would not be in the way
         return True
     return all(caller in _ancestry(pid) for pid in _processes(folder))
 
@@ -356,7 +369,7 @@ def _ancestry(pid: int) -> Iterator[int]:
         yield pid
         try:
             pid = int(_read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             return
 
 
@@ -383,7 +396,7 @@ def _process_path(controller: str) -> str | None:
 
 
 def _mount_point(kind: str, option: str) -> tuple[str, str] | None:
-    """Where a hierarchy is mounted, and which of its paths is the mount's root."""
+    """Return a hierarchy's mount point, and the hierarchy's path that is the mount's root."""
     with open("/proc/self/mountinfo") as file:
         for line in file:
             mount_text, _, filesystem_text = line.partition(" - ")
@@ -407,7 +420,7 @@ def _folder(kind: str, controller: str) -> str | None:
     return folder.rstrip("/") if os.path.isdir(folder) else point
 
 
-# Without what `open` does for a file of text: twice as many calls, for each limit of each sandbox.
+# Without the text layer of `open`, which doubles the system calls for each limit of a sandbox.
 def _read(path: str) -> str:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -426,7 +439,7 @@ def _write(path: str, value: str) -> None:
 
 def _remove_tree(folder: str) -> None:
     """Remove a spawner's folder; its processes have ended, or are about to."""
-    deadline = time.monotonic() + _LEAVING_SECONDS  # after which a sweep will find it
+    deadline = time.monotonic() + _LEAVING_SECONDS  # afterwards a sweep will remove it
     while not _try_remove(folder) and time.monotonic() < deadline:
         time.sleep(0.002)
 
@@ -439,5 +452,5 @@ def _try_remove(folder: str) -> bool:
                     os.rmdir(entry.path)
         os.rmdir(folder)
     except OSError as error:
-        return error.errno != errno.EBUSY  # else it is gone, or not ours to remove
+        return error.errno != errno.EBUSY  # otherwise it is removed, or not removable by us
     return True

@@ -1,4 +1,4 @@
-"""A child of the spawner: the one owner of all that goes with a sandbox's process 1."""
+"""A child of the spawner, and the resources of a sandbox's process 1 that it owns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from intercode_sandbox.native.pipes import close_all, exit_pipe, open_channels
 class Child:
     """A forked process that is, or waits to become, a sandbox's process 1.
 
-    The kernel's events of a child come in any order: its end may be heard before its last message.
-    Therefore each descriptor of a child belongs to this object alone, and goes with it.
+    The kernel reports events of a child in any order: its end may arrive before its last message.
+    Therefore each descriptor of a child belongs to this object alone, and is closed with it.
 
     Args:
-        name: The name that no other child of the spawner has.
+        name: The child's unique name in the spawner.
         cgroup: The name of its cgroup.
-        layer_count: The number of mounted layers. A child's copy of the mounts is as old as the
-            child.
+        layer_count: The number of mounted layers at the fork: a child's copy of the mounts is as
+            old as the child.
         clone: Forks the child, which waits at the other end of a socket, and returns its pid.
 
     Raises:
@@ -38,21 +38,21 @@ class Child:
         self.cgroup = cgroup
         self.layer_count = layer_count
         self.spec: dict[str, Any] | None = None
-        """The request that the child is prepared for ahead of."""
+        """The expected request for which the child is prepared."""
         self.prepared_fds: list[int] = []
-        """Our ends of the channels of the program that the child starts ahead of a request."""
+        """The caller's ends of the prepared program's channels."""
         self.files: int | None = None
         """A detached mount of the child's files, if these can be frozen."""
         self.identity: Identity | None = None
-        """The identity of a child that was told what to become."""
+        """The identity of the child, once it has received a request."""
         self.oom_kills = 0
-        """The value of `Cgroups.oom_kills` when the child was forked."""
+        """The value of `Cgroups.oom_kills` at the fork of the child."""
         self.ending = False
-        """Whether the child's caller has closed the sandbox, and waits for its end no longer."""
+        """Whether the caller has closed the sandbox, and no longer waits for its end."""
         self.link, child_socket = wire.pair()
         with child_socket:
             self.pid = clone(child_socket)
-        # No other process has this pid as long as the spawner has not waited for the child.
+        # The pid is not reused until the spawner has waited for the child.
         try:
             self.process = os.pidfd_open(self.pid)
         except OSError:
@@ -62,14 +62,14 @@ class Child:
             raise
 
     def receive_files(self) -> None:
-        """Take what the child sends when it has a file system, or has failed."""
+        """Receive the child's message once it has a file system, or has failed."""
         with suppress(EOFError, OSError):
             for fd in wire.receive(self.link)[1]:
                 self.files = fd
 
     @contextmanager
     def first_program(self) -> Iterator[list[int]]:
-        """Yield the other ends of the channels of the first program, if there is to be one."""
+        """Yield the child's ends of the prepared program's channels, if a program is prepared."""
         assert self.spec is not None
         if (program := self.spec["first"]) is None:
             yield []
@@ -86,19 +86,19 @@ class Child:
             close_all(*child_ends.values(), exit_write)
 
     def kill(self) -> None:
-        """Kill the child, and with it all that runs in the sandbox. Returns at once."""
+        """Kill the child, and thereby all processes of the sandbox. Does not wait."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.process, signal.SIGKILL)
 
     def exit_code(self) -> int | None:
-        """Return how the child has ended; None while it, or a process in the sandbox, has not."""
+        """Return the child's exit code; None until the child and all processes in it have ended."""
         status = os.waitid(os.P_PIDFD, self.process, os.WEXITED | os.WNOHANG)
         if status is None:
             return None
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def close(self) -> None:
-        """Close the link: a child without a caller ends by that. Idempotent."""
+        """Close the link, which ends a child without a caller. Idempotent."""
         self.link.close()
         fds, self.prepared_fds = self.prepared_fds, []
         close_all(*fds)

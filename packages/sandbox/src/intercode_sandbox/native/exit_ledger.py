@@ -1,9 +1,9 @@
-"""Ledgers of sandboxes that were closed, and that the kernel has not ended yet.
+"""Ledgers of closed sandboxes that the kernel has not ended yet.
 
-The kernel may need minutes to end programs: it walks a file's list of locks once for each
-descriptor of the file, for instance. No caller waits for that. A spawner keeps the ids, the cgroup
-and the memory of such a sandbox until its end, and names the sandbox in a ledger. A spawner holds
-its ledger locked: an unlocked ledger is of a spawner that has ended.
+The kernel may need minutes to end programs: for instance, it walks a file's list of locks once for
+each descriptor of the file. No caller waits for that. A spawner keeps the ids, the cgroup and the
+memory of such a sandbox until its end, and lists the sandbox in a ledger. A spawner keeps its
+ledger locked: an unlocked ledger belongs to a spawner that has ended.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ _MAX_LEDGER_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A sandbox that was closed, and that the kernel still ends."""
+    """A closed sandbox that the kernel is still ending."""
 
     lease: str
     """The name of the sandbox's spawner."""
     name: str
     """The name of the sandbox's cgroup."""
     pid: int
-    """The sandbox's process 1, as the spawner sees it."""
+    """The sandbox's process 1, in the spawner's pid namespace."""
 
 
 def open_ledger(folder: Path, lease: str) -> int:
-    """Return a locked descriptor of a spawner's new ledger. Its copies share the lock.
+    """Create a spawner's ledger and return a locked descriptor. Copies of it share the lock.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The ledger cannot be created.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         ledger = os.open(folder / lease, flags, 0o600)
         fcntl.flock(ledger, fcntl.LOCK_EX)
-        if os.fstat(ledger).st_nlink:  # else a sweep came between the two
+        if os.fstat(ledger).st_nlink:  # otherwise a sweep has removed it before the lock
             return ledger
         os.close(ledger)
 
 
 def write_ledger(ledger: int, sandboxes: Mapping[str, int]) -> None:
-    """Replace the content of a ledger by these names of cgroups, and pids."""
+    """Replace the content of a ledger by the given cgroup names and pids."""
     text = "".join(f"{name} {pid}\n" for name, pid in sandboxes.items()).encode()
-    with suppress(OSError):  # the disk is full: the ends are counted nowhere, and come all the same
+    with suppress(OSError):  # the disk is full: the ends go unlisted, but happen all the same
         os.ftruncate(ledger, 0)
         os.pwrite(ledger, text, 0)
 
 
 def read_ledgers(folder: Path) -> list[Ending]:
-    """List the sandboxes that are still ending, and remove the ledgers of spawners that ended."""
-    with suppress(OSError):  # there is no folder yet, or none of ours
+    """List the sandboxes that are still ending; remove the ledgers of ended spawners."""
+    with suppress(OSError):  # the folder does not exist yet, or is another user's
         paths = sorted(folder.iterdir())
         return [ending for path in paths for ending in _read(path)]
     return []

@@ -1,4 +1,4 @@
-"""Frozen layers, as the process sees them that has them: they count for it until it drops them."""
+"""Frozen layers of this process, each counted against its quota until the process drops it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from intercode_sandbox.ownership import register_finalizer
 from intercode_sandbox.units import MIB
 
 MAX_BYTES_VARIABLE = "INTERCODE_FROZEN_BYTES"
-"""The variable that names the most bytes of all frozen layers of a process."""
+"""The environment variable for the maximal bytes of all frozen layers of a process."""
 _lock = threading.Lock()
 _sizes: dict[object, int] = {}
 
 
 class FrozenLayer:
-    """The files that a sandbox has left, in memory. It goes with its last user.
+    """A sandbox's files, retained in memory and freed with their last user.
 
     Args:
-        name: Its name in its spawner.
+        name: The layer's name in its spawner.
         owner: The spawner's name.
-        usage: Its bytes and files.
-        thaw: Tells the spawner that it is needed no longer.
+        usage: The layer's bytes and files.
+        thaw: Lets the spawner release the layer.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class FrozenLayer:
 
 
 def _drop(key: object, thaw: Callable[[str], None], name: str) -> None:
-    # Without the lock, as it may be called anywhere: one operation on a dictionary is whole.
+    # Without the lock, as any thread may call it: one operation on a dictionary is atomic.
     _sizes.pop(key, None)
     thaw(name)
 
 
 def max_bytes() -> int:
-    """Return the most bytes that the frozen layers of this process may have."""
+    """Return the quota of bytes for all frozen layers of this process."""
     with suppress(ValueError):
         return (
             int(os.environ[MAX_BYTES_VARIABLE])
@@ -58,13 +58,13 @@ def max_bytes() -> int:
     )
 
 
-def room() -> int:
-    """Return the bytes that are left for frozen layers."""
+def available_bytes() -> int:
+    """Return the remaining bytes of the quota for frozen layers."""
     return max_bytes() - sum(list(_sizes.values()))
 
 
-def no_room_error(size: int) -> SandboxError:
-    """Return the error of a layer that there is no room for."""
+def quota_error(size: int) -> SandboxError:
+    """Return the error of a layer that exceeds the remaining quota."""
     return SandboxError(
         f"the sandbox's files, {size / MIB:.0f} MiB, cannot be frozen: {len(_sizes)} snapshots "
         f"and forks of this process hold {sum(list(_sizes.values())) / MIB:.0f} of at most "

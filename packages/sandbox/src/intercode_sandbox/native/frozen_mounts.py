@@ -1,7 +1,7 @@
-"""The vault: frozen layers, each the files that one sandbox has left, which nothing can change.
+"""Mounts of frozen layers: each holds the unchangeable files of one sandbox.
 
-They are mounted in a mount namespace of their own, which no sandbox is forked from: what a child
-of the spawner holds of its parent's mounts would keep them, and each would cost it time.
+The layers are mounted in a separate mount namespace, from which no sandbox is forked. A child of
+the spawner would otherwise keep its parent's mounts alive, and copying each would cost it time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ class FrozenMounts:
     """The frozen layers of one spawner.
 
     Args:
-        stage: A folder to mount them in. What the spawner has mounted there is not in the vault.
+        mount_folder: A folder for their mounts. The spawner's own mounts on it are absent from the
+            namespace of frozen layers.
     """
 
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
+    def __init__(self, mount_folder: str) -> None:
+        self._mount_folder = mount_folder
         self._spawner_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._namespace = -1
@@ -32,16 +33,16 @@ class FrozenMounts:
         self._count = 0
 
     def add(self, tree: int) -> str:
-        """Make the files of a mount unchangeable, and keep it.
+        """Make the files of a mount immutable, and retain the mount.
 
         Args:
-            tree: A detached mount.
+            tree: A descriptor of a detached mount.
 
         Returns:
-            Its name here.
+            The layer's name.
 
         Raises:
-            OSError: With EBUSY, something can still write to them. They are as before.
+            OSError: EBUSY: a process can still write to the files, which stay writable.
         """
         with self._enter_namespace():
             name = str(self._count + 1)
@@ -57,17 +58,17 @@ class FrozenMounts:
         return name
 
     def copies(self, names: list[str]) -> list[int]:
-        """Return detached copies of these mounts.
+        """Return descriptors of detached copies of these mounts.
 
         Raises:
-            OSError: One is not here.
+            OSError: A layer does not exist.
         """
         trees: list[int] = []
         if names:
             with self._enter_namespace():
                 try:
                     for name in names:
-                        if not os.path.ismount(name):  # or its empty folder would be copied
+                        if not os.path.ismount(name):  # else its empty folder would be copied
                             raise FileNotFoundError(errno.ENOENT, "a frozen layer is gone", name)
                         trees.append(sc.open_tree(name))
                 except BaseException:
@@ -77,14 +78,14 @@ class FrozenMounts:
         return trees
 
     def remove(self, name: str) -> None:
-        """Let go of a layer. Sandboxes that run keep their own copies."""
+        """Release a layer. Running sandboxes keep their own copies."""
         with self._enter_namespace():
             sc.umount(name)
             os.rmdir(name)
 
     @contextmanager
     def _enter_namespace(self) -> Iterator[None]:
-        """For its duration, this process is in the vault's namespace, and in its folder."""
+        """Enter the namespace of frozen layers, and its folder, while the block runs."""
         if self._namespace < 0:
             sc.unshare(sc.CLONE_NEWNS)
         else:
@@ -96,12 +97,12 @@ class FrozenMounts:
             yield
         finally:
             sc.setns(self._spawner_namespace, sc.CLONE_NEWNS)
-            os.fchdir(self._root)  # which may not be that of the namespace
+            os.fchdir(self._root)  # setns may have changed the root
             os.chroot(".")
 
     def _prepare_namespace(self) -> None:
-        sc.umount(self._stage)  # copies of the layers of images
+        sc.umount(self._mount_folder)  # copies of the layers of images
         options = "size=1m,mode=700"
-        sc.mount("tmpfs", self._stage, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
-        self._folder = os.open(self._stage, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        sc.mount("tmpfs", self._mount_folder, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
+        self._folder = os.open(self._mount_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

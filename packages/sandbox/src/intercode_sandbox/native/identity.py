@@ -1,12 +1,12 @@
 """A sandbox's identity on the machine: a user namespace and, as root, a range of user ids.
 
-As root process 1 has an id that is not mapped in the namespace: no program in the sandbox can
-become its user, whatever capability it has been given. So programs can neither signal, limit, trace
-nor read it.
+As root, process 1 has an id that is not mapped in the namespace. No program in the sandbox can
+become its user, whatever capability the program has. So programs can neither signal, limit, trace
+nor read process 1.
 
-The kernel counts much for each user of the machine: descriptors in flight, inotify, pipes,
-processes, locks. As root every sandbox therefore has ids that no other has. An ordinary user has
-one id, and shares these counts with all of their sandboxes.
+The kernel counts many resources for each user of the machine: descriptors in flight, inotify,
+pipes, processes, locks. As root, every sandbox therefore has unique ids. An ordinary user has one
+id, and shares these counts with all of their sandboxes.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from intercode_sandbox.native import syscalls as sc, wire
-from intercode_sandbox.privileges import permitted
+from intercode_sandbox.privileges import read_permitted_capabilities
 
 ID_COUNT = 65_536
-"""User and group ids in a sandbox, as root."""
+"""Number of user and group ids in a sandbox, as root."""
 
 _FIRST_ID, _END_ID = 0x7000_0000, 0x7FFE_0000
-"""No account has these ids: systemd's ranges for containers end before the first of them, and its
+"""Bounds of ids without accounts: systemd's ranges for containers end before the first id, and its
 range for foreign ids begins after the last."""
 _RANGES = (_END_ID - _FIRST_ID) // ID_COUNT - 1
-"""The first range is left out: it holds the ids of process 1 of each."""
+"""Number of usable ranges. The first range is reserved: it holds the ids of all process 1s."""
 OWN_THREADS = 2
-"""Process 1, and a program that it is just starting: in a container, the thread that starts one."""
+"""Process 1, and a program during its start (in a container, the thread that starts one)."""
 _REGISTRY = "/run/intercode"
 _LOCK_FILES = 64
-"""Files of the registry that share the locks: the kernel looks at all locks of a file whenever a
-descriptor of it is closed, and a spawner's fork closes those of all sandboxes."""
+"""Files of the registry that share the locks. The kernel examines all locks of a file at each close
+of a descriptor of it, and a spawner's fork closes those of all sandboxes."""
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _SUBORDINATE = ("/etc/subuid", "/etc/subgid")
 _MAX_IDLE_IDENTITIES = 32
-"""Identities that a spawner keeps for its next sandboxes."""
+"""Identities that a spawner retains for its next sandboxes."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One sandbox's. Its descriptors are open for as long as it is anybody's."""
+    """One sandbox's identity. The descriptors stay open as long as a sandbox uses it."""
 
     namespace: int
     """The user namespace."""
     lock: int
-    """Holds the range of ids, in the spawner and in process 1; -1 for an ordinary user."""
+    """Lock of the range of ids, held by the spawner and by process 1; -1 for an ordinary user."""
     first_id: int
-    """User 0 in the sandbox, as its spawner sees it."""
+    """User 0 of the sandbox, in its spawner's namespace."""
     init_id: int
-    """User of process 1, as its spawner sees it."""
+    """The user of process 1, in its spawner's namespace."""
     processes: int
-    """How many processes there may be, of all users together."""
+    """Maximum of processes, of all users together."""
 
     @property
     def fds(self) -> list[int]:
@@ -66,16 +66,16 @@ class Identity:
         return [self.namespace] if self.lock < 0 else [self.namespace, self.lock]
 
     def close(self) -> None:
-        """Give up the namespace, and the range."""
+        """Release the namespace and the range."""
         for fd in self.fds:
             os.close(fd)
 
 
 class Identities:
-    """The identities of one spawner's sandboxes: made when needed, and used again.
+    """The identities of one spawner's sandboxes: created on demand, and reused.
 
     Args:
-        root: Whether there are ids to hand out.
+        root: Whether the spawner allocates ranges of ids.
     """
 
     def __init__(self, root: bool) -> None:
@@ -83,14 +83,14 @@ class Identities:
         self.idle_identities: deque[Identity] = deque()
 
     def take(self, processes: int) -> Identity:
-        """Take an identity that no living sandbox has, nor any other process of the machine.
+        """Allocate an identity that no living sandbox has, nor any other process of the machine.
 
         Raises:
             OSError: The kernel refused a user namespace, or no range is free.
         """
         for identity in self.idle_identities:
             if identity.processes == processes:
-                # The one that has rested longest: what its last sandbox held is surely free.
+                # The longest idle identity: the resources of its last sandbox are surely free.
                 self.idle_identities.remove(identity)
                 return identity
         lock, index = _free_range() if self.root else (-1, 0)
@@ -102,17 +102,17 @@ class Identities:
             raise
 
     def give_back(self, identity: Identity) -> None:
-        """Keep it for another sandbox: every process of the one that had it has ended."""
+        """Retain an identity for another sandbox: all processes of its last sandbox have ended."""
         self.idle_identities.append(identity)
         if len(self.idle_identities) > _MAX_IDLE_IDENTITIES:
             self.idle_identities.popleft().close()
 
 
 def _free_range() -> tuple[int, int]:
-    """Lock a free range of ids: the lock's descriptor, and the number of the range.
+    """Lock a free range of ids; return the lock's descriptor, and the number of the range.
 
-    The search begins anywhere, so that two containers, which share the kernel's ids but not the
-    registry, hardly meet.
+    The search starts at random: two containers share the kernel's ids but not the registry, and
+    thus rarely collide.
     """
     taken_indices = set(_taken_ranges())
     start = int.from_bytes(os.urandom(4), "little") % _RANGES
@@ -142,15 +142,17 @@ def _range_start(index: int) -> int:
 
 
 def _taken_ranges() -> Iterator[int]:
-    """Ranges in which this machine's administrator has given ids to somebody."""
-    for path, first_field in [(p, 2) for p in _ACCOUNTS] + [(p, 1) for p in _SUBORDINATE]:
+    """Yield the ranges in which this machine's administrator has assigned ids."""
+    for path, first_field in [(table_path, 2) for table_path in _ACCOUNTS] + [
+        (table_path, 1) for table_path in _SUBORDINATE
+    ]:
         with suppress(FileNotFoundError), open(path, errors="replace") as file:
             for line in file:
-                numbers = [f for f in line.rstrip("\n").split(":")[first_field:] if f.isdigit()]
-                if not numbers:
+                id_fields = [f for f in line.rstrip("\n").split(":")[first_field:] if f.isdigit()]
+                if not id_fields:
                     continue
-                count = int(numbers[1]) if first_field == 1 and len(numbers) > 1 else 1
-                low, high = int(numbers[0]), int(numbers[0]) + count - 1
+                count = int(id_fields[1]) if first_field == 1 and len(id_fields) > 1 else 1
+                low, high = int(id_fields[0]), int(id_fields[0]) + count - 1
                 if high < _FIRST_ID or low >= _END_ID:
                     continue
                 if low < _range_start(0):  # among the ids of process 1
@@ -160,7 +162,7 @@ def _taken_ranges() -> Iterator[int]:
 
 
 def _make(lock: int, index: int, processes: int) -> Identity:
-    """Make the namespace, by a helper that enters it first."""
+    """Create the namespace, by a helper that enters it first."""
     first_id, init_id = (_range_start(index), _FIRST_ID + index) if lock >= 0 else (0, 0)
     link, helper_socket = wire.pair()
     with link:
@@ -169,17 +171,17 @@ def _make(lock: int, index: int, processes: int) -> Identity:
             _run_helper(helper_socket, init_id, processes)
         helper_socket.close()
         try:
-            _hear(link)
+            _await_helper(link)
             ids = f"0 {first_id} {ID_COUNT if init_id else 1}"
             write_maps(pid, ids, ids)
             namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
-            link.shutdown(socket.SHUT_RDWR)  # which ends the helper
+            link.shutdown(socket.SHUT_RDWR)  # ends the helper
             os.waitpid(pid, 0)
     return Identity(namespace, lock, first_id, init_id, processes)
 
 
-def _hear(link: socket.socket) -> None:
+def _await_helper(link: socket.socket) -> None:
     try:
         message, _ = wire.receive(link)
     except EOFError:
@@ -189,26 +191,26 @@ def _hear(link: socket.socket) -> None:
 
 
 def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
-    """In a fork of the spawner: enter a user namespace, and stay until it is known."""
+    """Enter a user namespace in a fork of the spawner; stay until the spawner has opened it."""
     try:
-        link = wire.keep_only(link)  # which ends when the spawner does
+        link = wire.keep_only(link)  # the link ends with the spawner
         if init_id:
-            # The owner is charged for all that is counted in a namespace: it must not be root.
-            capabilities = permitted()
+            # The namespace's owner is charged for all that the kernel counts in it: never root.
+            capabilities = read_permitted_capabilities()
             sc.prctl(sc.PR_SET_KEEPCAPS, 1)
             os.setgroups([])
             os.setresgid(init_id, init_id, init_id)
             os.setresuid(init_id, init_id, init_id)
             sc.capset(capabilities, capabilities, 0)
-            sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
-            # The limit of who makes a namespace holds for all of its users together; and for all
-            # namespaces of its owner, who here has no other.
+            sc.prctl(sc.PR_SET_DUMPABLE, 1)  # otherwise root owns the files of its id maps
+            # The limit of a namespace's creator holds for all of its users together, and for all
+            # namespaces of the same owner. This owner has no other namespace.
             limit_processes(processes + OWN_THREADS)
         sc.unshare(sc.CLONE_NEWUSER)
         wire.send(link, {})
         wire.receive(link)
     except EOFError:
-        pass  # the namespace is known, or the spawner has died
+        pass  # the spawner has opened the namespace, or has died
     except OSError as error:
         with suppress(OSError):
             wire.send(link, {"errno": error.errno, "error": sc.with_line(error).strerror})
@@ -224,8 +226,8 @@ def limit_processes(max_count: int) -> None:
 
 
 def write_maps(pid: int | str, uids: str, gids: str) -> None:
-    """Say who is who in the new user namespace of a process."""
-    if uids.endswith(" 1"):  # without rights, only to one's own id, and without its groups
+    """Write the id maps of the new user namespace of a process."""
+    if uids.endswith(" 1"):  # unprivileged: only to the own id, and without its groups
         write(f"/proc/{pid}/setgroups", "deny")
     write(f"/proc/{pid}/uid_map", uids)
     write(f"/proc/{pid}/gid_map", gids)
@@ -235,7 +237,7 @@ def write(path: str, text: str) -> None:
     """Write a file of /proc.
 
     Raises:
-        OSError: Names the file; the kernel refused.
+        OSError: The kernel refused; the message names the file.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""The channels of a program in a sandbox: made by its caller, or by the spawner ahead of that."""
+"""Channels of a program in a sandbox, opened by its caller, or in advance by the spawner."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Channel = Literal["r", "w", "text"]
 
 
 def channel(kind: Channel) -> tuple[int, int]:
-    """Return our end and the program's end."""
+    """Return the caller's end and the program's end."""
     if kind == "text":
         memfd = os.memfd_create("text", os.MFD_CLOEXEC)
         os.fchmod(memfd, 0o444)
         return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    # It belongs to us, not to a user inside; a program may open /dev/stdout by its name.
+    # This process's user owns the pipe, yet a program inside may open /dev/stdout by its name.
     os.fchmod(read_end, 0o444 if kind == "r" else 0o666)
     return (write_end, read_end) if kind == "r" else (read_end, write_end)
 
@@ -24,12 +24,12 @@ def channel(kind: Channel) -> tuple[int, int]:
 def open_channels(
     kinds: Iterable[tuple[int, Channel]], merge_stderr: bool
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return our ends and the program's ends by number; nothing stays open after an error."""
+    """Return both ends of each channel by number, the caller's first; on errors leave none open."""
     caller_ends: dict[int, int] = {}
     program_ends: dict[int, int] = {}
     try:
-        for number, kind in kinds:
-            caller_ends[number], program_ends[number] = channel(kind)
+        for fd_number, kind in kinds:
+            caller_ends[fd_number], program_ends[fd_number] = channel(kind)
         if merge_stderr:
             program_ends[2] = os.dup(program_ends[1])
     except OSError:
@@ -39,13 +39,13 @@ def open_channels(
 
 
 def exit_pipe() -> tuple[int, int]:
-    """Return our end, on which an exit code will come, and the end for process 1."""
+    """Return the caller's end, which receives an exit code, and the end for process 1."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(read_end, False)
     return read_end, write_end
 
 
 def close_all(*fds: int) -> None:
-    """Close all of these descriptors."""
+    """Close all given descriptors."""
     for fd in fds:
         os.close(fd)

@@ -1,6 +1,7 @@
-"""The rule of the machine that is in the way of a sandbox, and the command that fixes it.
+"""Preflight: the machine's rule that prevents a sandbox, and the command that fixes it.
 
-A command stands here only if it works where it is printed: a test tries each of them there.
+This module has only commands that work on the machines on which they are printed: a test tries
+each of them there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from intercode_sandbox.native.restrictions import (
     is_restricted_by_apparmor,
     masking_remedy,
 )
-from intercode_sandbox.privileges import as_root, has_machines_id, in_container, permitted
+from intercode_sandbox.privileges import (
+    as_root,
+    has_machines_id,
+    in_container,
+    read_permitted_capabilities,
+)
 
 _USER_OPTIONS = "--user 1000:1000 -e HOME=/tmp"
 _POD_USER = "in the container's securityContext runAsUser: 1000, and HOME=/tmp"
@@ -35,14 +41,14 @@ _PIVOT = (
     """unshare --mount sh -c 'mount --rbind "$0" "$0" && cd "$0" && pivot_root . . && """
     """umount --lazy . && exec bash' /the/chroot  # in place of chroot, as root"""
 )
-"""The way into a folder as the mount namespace's own root, which a chroot is not."""
+"""The way to enter a folder as the root of a mount namespace, unlike a chroot."""
 
 
 def load_error(reply: dict[str, Any]) -> UsageError:
     """Return the error for a worker's module that could not be imported.
 
     Args:
-        reply: What `intercode_sandbox.native.worker.preload` has told.
+        reply: The report of `intercode_sandbox.native.worker.preload`.
     """
     return UsageError(
         f"preload: the worker's module {reply['unloaded']!r} cannot be imported: "
@@ -61,7 +67,7 @@ def missing_program_error() -> SandboxUnavailableError:
 
 
 def missing_folder_error(path: str) -> ImageError:
-    """Return the error for an image that has no folder where a sandbox's own is mounted."""
+    """Return the error for an image without a folder that a sandbox needs as a mount point."""
     return ImageError(
         f"the image has no folder {path}, but a symbolic link, another file, or nothing. A "
         "sandbox mounts its own folder there: create an empty folder in the image"
@@ -69,36 +75,36 @@ def missing_folder_error(path: str) -> ImageError:
 
 
 def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
-    """Return the error that says which rule of the machine is in the way, and what fixes it.
+    """Return the error that names the machine's rule that refused, and its fix.
 
     Args:
         reply: The spawner's, with ``failed`` and ``errno``.
     """
-    failure, number = str(reply["failed"]), int(reply.get("errno", 0))
-    call = failure.removeprefix(f"[Errno {number}] ").partition(":")[0]
-    permission = number in (errno.EPERM, errno.EACCES)
+    failure, error_number = str(reply["failed"]), int(reply.get("errno", 0))
+    call = failure.removeprefix(f"[Errno {error_number}] ").partition(":")[0]
+    permission = error_number in (errno.EPERM, errno.EACCES)
     if call.startswith("image "):
         return missing_folder_error(call.removeprefix("image "))
-    if call in ("unshare", "clone") and number == errno.ENOSPC:
+    if call in ("unshare", "clone") and error_number == errno.ENOSPC:
         reason, fix = "user.max_user_namespaces is 0 or used up", _max_namespaces_command()
     elif call in ("unshare", "clone") and permission:
-        reason, fix = _namespace_problem(number)
+        reason, fix = _namespace_problem(error_number)
     elif call.startswith("write ") and permission:
         reason, fix = _id_map_problem()
     elif call == "setuid":
         reason = "sandboxes never run as the machine's root, which cannot become another user here"
         fix = container_remedy(_USER_OPTIONS, _POD_USER) or f"docker run {_USER_OPTIONS} …"
-    elif call == "open_tree" and number == errno.EACCES and not is_restricted_by_apparmor():
+    elif call == "open_tree" and error_number == errno.EACCES and not is_restricted_by_apparmor():
         reason, fix = _folder_problem()
-    elif call == "mount proc" and number == errno.EPERM:
+    elif call == "mount proc" and error_number == errno.EPERM:
         reason, fix = "this container's /proc is masked", masking_remedy()
-    elif call == "mount bind" and number == errno.EINVAL and failure.endswith(": '/'"):
-        reason, fix = _CHROOT, _PIVOT  # of a plain folder, not a mount point
-    elif rule := find_restriction(_name(call), number, _unrestricted_namespaces_command()):
+    elif call == "mount bind" and error_number == errno.EINVAL and failure.endswith(": '/'"):
+        reason, fix = _CHROOT, _PIVOT  # a chroot to a plain folder, not to a mount point
+    elif rule := find_restriction(_name(call), error_number, _unrestricted_namespaces_command()):
         reason, fix = rule.reason, rule.fix
     elif call == "mount overlay":
         reason = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
-        fix = as_root("modprobe overlay") if number == errno.ENODEV else ""
+        fix = as_root("modprobe overlay") if error_number == errno.ENODEV else ""
     elif call == "mount_setattr":
         reason = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
         fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
@@ -108,18 +114,22 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
 
 
 def open_files_command() -> str:
-    """Return the command that lets this shell's processes open more files."""
+    """Return the command that raises the limit of descriptors for this shell's processes."""
     if in_container():
         return container_remedy(
             f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine"
         )
     if os.geteuid() == 0:
-        return f"ulimit -n {_OPEN_FILES}" if permitted() >> _CAP_SYS_RESOURCE & 1 else ""
+        return (
+            f"ulimit -n {_OPEN_FILES}"
+            if read_permitted_capabilities() >> _CAP_SYS_RESOURCE & 1
+            else ""
+        )
     return as_root(f"prlimit --pid $$ --nofile={_OPEN_FILES}")
 
 
 def kernel_setting_command(name: str, value: int) -> str:
-    """Return the command that changes a setting of the kernel."""
+    """Return the command that changes a kernel setting."""
     command = f"sysctl -w {name.replace('/', '.')}={value}"
     return f"{command}  # on the machine: no container can" if in_container() else as_root(command)
 
@@ -128,7 +138,7 @@ def apparmor_profile(python: str) -> str:
     """Return an AppArmor profile that permits user namespaces to one Python alone.
 
     Args:
-        python: Its path.
+        python: The path of the Python.
     """
     path = re.sub(r'(["*?^{}\[\]\\])', r"\\\1", os.path.realpath(python))
     return f"""\
@@ -151,27 +161,29 @@ def _max_namespaces_command() -> str:
 
 
 def _name(call: str) -> str:
-    """Return a call's name: a report of Python's own error has the source line in brackets."""
+    """Return a call's name: in a report of Python's own error, the source line in brackets."""
     line = re.search(r"\((.+)\)$", call)
     return line[1] if line else call
 
 
 def caller_error(error: OSError, call: str) -> SandboxError:
-    """Return the error for a call of this process, before there is any sandbox.
+    """Return the error for a call of this process, before any sandbox exists.
 
     Args:
-        error: The kernel's answer.
-        call: The call, or what it is for.
+        error: The kernel's error.
+        call: The call, or its purpose.
     """
-    number = error.errno or 0
-    if rule := find_restriction(call, number, _unrestricted_namespaces_command()):
-        message = f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(number)})"
+    error_number = error.errno or 0
+    if rule := find_restriction(call, error_number, _unrestricted_namespaces_command()):
+        message = (
+            f"sandboxes are not permitted here: {rule.reason} ({call}: {os.strerror(error_number)})"
+        )
         return SandboxUnavailableError(message, rule.fix)
     return SandboxError(f"a sandbox did not start: {call}: {error}{active_rules_text()}")
 
 
 def active_rules_text() -> str:
-    """Name the rules in force that may be the cause of an error, at the end of its message."""
+    """Return the active rules that may have caused an error, for the end of its message."""
     reasons = [rule.reason for rule in active_restrictions()]
     return f"; on this machine {', '.join(reasons)}" if reasons else ""
 
@@ -180,7 +192,7 @@ def _unrestricted_namespaces_command() -> str:
     return kernel_setting_command(APPARMOR, 0)
 
 
-def _namespace_problem(number: int) -> tuple[str, str]:
+def _namespace_problem(error_number: int) -> tuple[str, str]:
     if not _has_root_mount():
         return _CHROOT, _PIVOT
     if is_restricted_by_apparmor():
@@ -193,13 +205,13 @@ def _namespace_problem(number: int) -> tuple[str, str]:
         )
     if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
         return "user namespaces are off", _max_namespaces_command()
-    if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
-        return _CHROOT, _PIVOT  # of a mounted folder, by exclusion: nothing tells it from a root
+    if error_number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
+        return _CHROOT, _PIVOT  # to a mounted folder, by exclusion: it looks like a root
     return "a seccomp profile forbids namespaces, as Docker's default does", filter_remedy()
 
 
 def _has_root_mount() -> bool:
-    """Whether the root is a mount point, as it is except in the chroot of a plain folder."""
+    """Return whether the root is a mount point: false only in a chroot to a plain folder."""
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         return any(line.split()[4] == b"/" for line in file)
     return True

@@ -1,4 +1,4 @@
-"""The caller's ends of processes in a sandbox: of its programs, and of its process 1."""
+"""The caller's ends of a sandbox's processes: of its programs, and of its process 1."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from intercode_sandbox.native.zygote import encode_request
 from intercode_sandbox.ownership import disown_in_forks, register_release
 
 HARD_OUTPUT_FACTOR = 64
-"""A program that prints this many times its limit is killed: the rest is not read."""
+"""A program that prints more than this many times its limit is killed: the rest is not read."""
 _CHUNK = 1 << 18
 _DRAIN = 1 << 20
 END_SECONDS = 5.0
-"""Seconds for which the end of what was killed is waited for; then it is its keeper's alone."""
+"""Seconds to wait for the end of killed processes; later their keeper alone waits."""
 
 
 class NativeProcess:
-    """A running program; see `sandbox.base.Process`."""
+    """A running program; the native implementation of `Process`."""
 
     def __init__(
         self, pid: int, fds: Mapping[int, int], exit_fd: int, send: Callable[[int, int], None]
@@ -45,18 +45,18 @@ class NativeProcess:
         self._send = send
         self._code: int | None = None
         self.lost = False
-        """Whether the sandbox has gone before it said how this ended."""
+        """Whether the sandbox ended before it reported this program's exit code."""
         self._finalizer = register_release(self, close_all, *self._fds.values(), exit_fd)
         disown_in_forks(self)
 
     @property
     def fds(self) -> Mapping[int, int]:
-        """Our end of each channel."""
+        """The caller's end of each channel."""
         return self._fds
 
     @property
     def exit_fd(self) -> int:
-        """Readable as soon as the process has ended."""
+        """A descriptor that becomes readable as soon as the process has ended."""
         return self._exit_fd
 
     def poll(self) -> int | None:
@@ -72,20 +72,20 @@ class NativeProcess:
         return self._code
 
     def signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal to the process, unless it has ended."""
         if self.poll() is None:
             self._send(self.pid, number)
 
     def close(self) -> None:
-        """Kill it, if it runs, and close our ends."""
+        """Kill the process if it runs, and close the caller's ends."""
         if not self._finalizer.alive:
             return
-        with suppress(OSError, SandboxError):  # the sandbox may die just now, and it with it
+        with suppress(OSError, SandboxError):  # the sandbox may end now, with the process
             self.signal(signal.SIGKILL)
         self._finalizer()
 
     def disown(self) -> None:
-        """See `ownership.Owned`. The numbers stay valid, with nothing behind them."""
+        """Detach the descriptors (`SupportsDisown`): their numbers stay valid, on an empty file."""
         if self._finalizer.alive:
             empty_file = os.memfd_create("nothing", os.MFD_CLOEXEC)
             for fd in (*self._fds.values(), self._exit_fd):
@@ -94,7 +94,7 @@ class NativeProcess:
 
 
 class NativeWorker(NativeProcess):
-    """A running worker; see `sandbox.base.Worker`."""
+    """A running worker; the native implementation of `Worker`."""
 
     def __init__(
         self,
@@ -109,67 +109,67 @@ class NativeWorker(NativeProcess):
         register_release(self, caller_socket.close)
 
     def errors(self) -> str:
-        """Read what the worker wrote to its error output, for a diagnosis; then it is gone."""
+        """Read the worker's error output, for a diagnosis; each byte is returned once."""
         try:
             return os.read(self.fds[2], _CHUNK).decode(errors="replace")
         except BlockingIOError:
             return ""
 
     def close(self) -> None:
-        """Kill it, if it runs, and close our ends."""
+        """Kill the worker if it runs, and close the caller's ends."""
         self.socket.close()
         super().close()
 
     def disown(self) -> None:
-        """See `ownership.Owned`."""
+        """Close the inherited socket (`SupportsDisown`)."""
         self.socket.close()
         super().disown()
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedProgram:
-    """A program that was started with its place, ahead of the request for it."""
+    """A program that was started together with its slot, before any request for it."""
 
     program: dict[str, Any]
     """The request that starts it, with its channels."""
     pid: int
     fds: list[int]
-    """Our ends of its channels, then that of its exit pipe."""
+    """The caller's ends of its channels, then the caller's end of its exit pipe."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class SandboxSlot:
-    """A place in which a sandbox runs. One that was frozen gets another."""
+    """The namespaces or container of a sandbox. A sandbox that was frozen gets a new slot."""
 
     control: socket.socket
     """The socket of its process 1."""
     process: InitProcess | None
-    """Process 1, where that can be known."""
+    """Process 1, if it is known."""
     forget: Callable[[Path], None] = lambda _: None
-    """Tells its keeper of a layer that is about to be deleted."""
+    """Announces to the keeper a layer that is about to be deleted."""
     freeze: Callable[[], FrozenLayer | None] = lambda: None
-    """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
+    """Freezes its files if only process 1 runs; None: the kernel does not permit it."""
     on_slow_end: Callable[[], None] = lambda: None
-    """Leaves the end of the sandbox to its spawner, where the kernel takes long for it."""
+    """Leaves the end of the sandbox to its spawner, if the kernel takes long for it."""
     prepared_program: PreparedProgram | None = None
-    """The program that it was started with."""
+    """The program that was started with the slot."""
     ids: int = 1
-    """How many users there can be."""
+    """The number of user ids in the sandbox."""
     workers: tuple[str, ...] = ()
-    """The modules of workers that it can start."""
+    """The modules of workers that the slot can start."""
     _program_finalizer: weakref.finalize[..., Any] | None = field(init=False, default=None)
-    """Closes the descriptors of the first program, also if the seat is dropped without an end."""
+    """Closes the descriptors of the prepared program, even if the slot is dropped without `end`."""
 
     def __post_init__(self) -> None:
         if self.prepared_program is not None:
             self._program_finalizer = register_release(self, close_all, *self.prepared_program.fds)
 
     def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send a request to its process 1."""
+        """Send a request to process 1."""
         wire.send(self.control, encode_request(message), fds, packed=True)
 
     def take(self, program: dict[str, Any]) -> PreparedProgram | None:
-        """Return the program that it was started with, if that is this one."""
+        """Return the prepared program, if its request equals `program`; else None."""
         if self.prepared_program is None or self.prepared_program.program != program:
             return None
         prepared_program, self.prepared_program = self.prepared_program, None
@@ -178,7 +178,7 @@ class SandboxSlot:
         return prepared_program
 
     def end(self) -> None:
-        """End all that runs in it, or hand it over to its keeper where the kernel takes long."""
+        """End all processes, or leave them to the keeper if the kernel takes long."""
         self.prepared_program = None
         if self._program_finalizer is not None:
             self._program_finalizer()
@@ -188,11 +188,11 @@ class SandboxSlot:
 
 
 class InitProcess:
-    """A sandbox's process 1, which no other can be taken for. It goes with this object.
+    """A sandbox's process 1, by a descriptor that cannot denote another process.
 
     Args:
-        fd: A descriptor of it, which is this object's from now on.
-        evidence: Tells what is known outside of its end, or of its not answering.
+        fd: A descriptor of the process, owned by this object from now on.
+        evidence: Returns the outside evidence of its end, or of its silence.
     """
 
     def __init__(
@@ -205,17 +205,17 @@ class InitProcess:
         self._lock = threading.Lock()
 
     def kill(self) -> None:
-        """Kill it, and with it all that runs in the sandbox. Returns at once. Idempotent."""
+        """Kill process 1, and thereby all processes of the sandbox. Does not wait. Idempotent."""
         with self._lock:
             if not self._file.closed:
                 self._kill_time = self._kill_time or time.monotonic()
-                # Without the right to, its socket's end will have to do.
+                # Without the privilege, the end of the socket must suffice.
                 with suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
 
     @property
     def pid(self) -> int:
-        """As the machine sees it; -1: it has ended."""
+        """Process id on the machine; -1: the process has ended."""
         with self._lock:
             text = (
                 ""
@@ -226,32 +226,32 @@ class InitProcess:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped from outside: nothing in its sandbox can stop it."""
+        """Whether it was stopped from outside: no process of the sandbox can stop it."""
         return read_if_there(f"/proc/{self.pid}/stat").rpartition(")")[2].lstrip()[:1] in ("T", "t")
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it and all that runs in the sandbox has ended; whether it has."""
+        """Wait until all processes of the sandbox have ended; return whether they have."""
         with self._lock:
             if self._file.closed:
                 return True
             copy = os.dup(self._file.fileno())
-        try:  # without the lock, for which `kill` and `end` would wait
+        try:  # without the lock, which `kill` and `end` need
             poll = select.poll()
             poll.register(copy, select.POLLIN)
-            # The kernel tells of the end of a namespace's first process when it was the last.
+            # The kernel reports the end of a namespace's first process after all others have ended.
             return bool(poll.poll(max(0.0, seconds) * 1000))
         finally:
             os.close(copy)
 
     def end(self, seconds: float | None = None) -> bool:
-        """Kill it, and wait until it and all that runs in the sandbox has ended. Idempotent.
+        """Kill process 1, and wait until all processes of the sandbox have ended. Idempotent.
 
         Args:
-            seconds: How long to wait; None: until `END_SECONDS` after it was first killed. Then
-                this object lets go of it.
+            seconds: Seconds to wait; None: until `END_SECONDS` after the first kill. Then this
+                object closes its descriptor.
 
         Returns:
-            Whether it has ended. Programs can make the kernel take minutes for it.
+            Whether all have ended. Programs can make the kernel take minutes to end them.
         """
         self.kill()
         if seconds is not None:
@@ -263,7 +263,7 @@ class InitProcess:
         return has_ended
 
     def disown(self) -> None:
-        """See `ownership.Owned`."""
+        """Close the inherited descriptor (`SupportsDisown`)."""
         self._lock = threading.Lock()
         self._file.close()
 
@@ -275,17 +275,19 @@ def run_to_end(
     kill: Callable[[], None],
     stop: int | None = None,
 ) -> Completed:
-    """Collect what a program prints until *it* ends, whatever its children still hold open.
+    """Collect a program's output until *it* ends, even if its children hold the output open.
 
     Args:
         process: The program.
-        timeout: Seconds until it is killed.
-        output_limit: Bytes kept of each stream.
-        kill: Kills it.
-        stop: A descriptor; it is killed as soon as that is readable.
+        timeout: Seconds until the program is killed.
+        output_limit: Bytes retained of each stream.
+        kill: Kills the program.
+        stop: A descriptor; the program is killed as soon as the descriptor is readable.
     """
     buffers = {
-        fd: OutputBuffer(output_limit) for number, fd in process.fds.items() if number in (1, 2)
+        fd: OutputBuffer(output_limit)
+        for fd_number, fd in process.fds.items()
+        if fd_number in (1, 2)
     }
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
@@ -308,11 +310,13 @@ def run_to_end(
             if fd in buffers and not _read_into(buffers[fd], fd) and event & select.POLLHUP:
                 poll.unregister(fd)
     for fd, buffer in buffers.items():
-        # A background child may go on printing: what is there now is what the program printed.
+        # A background child may print on: only the bytes available now count as the program's.
         limit = buffer.total + _DRAIN
         while buffer.total < limit and _read_into(buffer, fd):
             pass
-    buffers_by_number = {number: buffers[fd] for number, fd in process.fds.items() if fd in buffers}
+    buffers_by_number = {
+        fd_number: buffers[fd] for fd_number, fd in process.fds.items() if fd in buffers
+    }
     code = process.poll()
     return Completed(
         exit_code=128 + signal.SIGKILL if code is None else code,
@@ -324,7 +328,7 @@ def run_to_end(
 
 
 def _read_into(buffer: OutputBuffer, fd: int) -> bool:
-    """Read once; return whether there was anything."""
+    """Read once; return whether any bytes were read."""
     try:
         data = os.read(fd, _CHUNK)
     except BlockingIOError:
@@ -334,7 +338,7 @@ def _read_into(buffer: OutputBuffer, fd: int) -> bool:
 
 
 def read_if_there(path: str) -> str:
-    """Return the text of a file, without the blanks around it; empty if it cannot be read."""
+    """Return a file's text without surrounding whitespace; empty if it cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -342,7 +346,7 @@ def read_if_there(path: str) -> str:
 
 
 def memory_file(data: bytes) -> int:
-    """Return a read-only descriptor of these bytes: a program's whole input, without a pump."""
+    """Return a read-only descriptor of these bytes: a program's whole input, without a feeder."""
     write_end, read_end = channel("text")
     with open(write_end, "wb") as file:
         file.write(data)
@@ -350,5 +354,5 @@ def memory_file(data: bytes) -> int:
 
 
 def error_pipe() -> tuple[int, int]:
-    """Return our end and a worker's. It holds a pipeful; more is lost, not waited for."""
+    """Return the caller's end and a worker's end. A full pipe loses output; no writer waits."""
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

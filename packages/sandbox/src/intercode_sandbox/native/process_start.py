@@ -1,4 +1,4 @@
-"""How processes of ours begin that are to know little: the spawner, and the zygote of sandboxes."""
+"""Start of processes that must know little of the machine: the spawner and sandboxes' zygote."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 PROGRAM = os.path.join(os.path.dirname(__file__), "static", "process1")
-"""The static program, which the build of this package makes."""
+"""The static program, created by the build of this package."""
 SOCKET = 3
 """The descriptor of the zygote's socket, and of a worker's."""
 _ROOT = os.path.dirname(os.path.dirname(__file__))
 _PACKAGES = ("intercode_sandbox", "intercode_sandbox.native")
-# The packages' own __init__ is stood in for: those above import much for which there is no use.
+# Stubs replace the packages' own __init__: the parents' would import much that is unused.
 _BOOTSTRAP_CODE = """
 import importlib, json, os, signal, sys, types
 # What its caller ignores or blocks, it would ignore or block. Python itself ignores two of them.
@@ -36,12 +36,12 @@ os._exit(0)  # without the last words that a library may have
 
 
 class Workers(NamedTuple):
-    """The modules of sandboxes' workers, and how a Python finds them.
+    """The modules of sandboxes' workers, and the search paths of their imports.
 
     Attributes:
         modules: Their names.
-        path: Folders in which imports are looked for after the standard library.
-        packages: Package whose ``__init__`` is not run → its folder.
+        path: Folders that imports search after the standard library.
+        packages: Package whose ``__init__`` is not executed → its folder.
     """
 
     modules: list[str]
@@ -60,12 +60,13 @@ def command(
     """Return the command that runs ``main`` of a module of this package.
 
     Args:
-        module: Its name in this package.
-        arguments: What its ``main`` is called with, by keyword.
-        path: Folders in which imports are looked for after the standard library.
-        packages: Other packages whose ``__init__`` is not run → their folders.
+        module: The module's name in this package.
+        arguments: Keyword arguments of its ``main``.
+        path: Folders that imports search after the standard library.
+        packages: Other packages whose ``__init__`` is not executed → their folders.
         python: The Python that runs it.
-        root: The folder of the package ``intercode_sandbox`` there; default: this one's.
+        root: The folder of the package ``intercode_sandbox`` for that Python; default: this
+            process's.
     """
     package_folders = {
         name: os.path.join(root or _ROOT, *name.split(".")[1:]) for name in _PACKAGES

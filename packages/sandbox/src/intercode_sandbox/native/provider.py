@@ -1,7 +1,7 @@
-"""The native provider: starts sandboxes on this machine's kernel, by way of a spawner process.
+"""Native provider: starts sandboxes on this machine's kernel, through a spawner process.
 
-There is no daemon and no image registry. The spawner is asked for sandboxes, and started again when
-it was killed.
+The provider needs no daemon and no image registry. The provider requests sandboxes from the
+spawner, and restarts a spawner that was killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from intercode_sandbox.capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.files import cache_root
-from intercode_sandbox.images import Command, Image, Progress, hidden_places, resolve
+from intercode_sandbox.images import Command, Image, Progress, resolve, resolve_hidden_paths
 from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native import cgroup, frozen_layers, wire
@@ -58,13 +58,13 @@ from intercode_sandbox.privileges import has_single_user, is_root
 
 
 class NativeProvider:
-    """See `sandbox.base.Provider`. Thread-safe; a forked copy of it makes its own spawner.
+    """The native implementation of `Provider`. Thread-safe; a fork starts its own spawner.
 
     Args:
-        progress: Is told what takes long.
+        progress: Called with the names of slow steps.
         preload: The modules that `SandboxBackend.worker` can start: importable with the standard
             library and `path` alone.
-        path: Folders in which their imports are looked for after the standard library.
+        path: Folders that their imports search after the standard library.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class NativeProvider:
         network: Network = False,
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
-        limits, policy = limits or Limits(), Policy.of(network)
-        self._running()  # says what is not permitted here, before an image is built
+        limits, policy = limits or Limits(), Policy.parse(network)
+        self._running_spawner()  # reports a missing permission before an image is built
         begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
         sandbox = NativeSandbox(begin(files, False), files.image, limits, self._forget)
@@ -106,8 +106,8 @@ class NativeProvider:
         return sandbox
 
     def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> SandboxSlot:
-        """Start a place for a sandbox; `alone`: without a program ahead of requests."""
-        spawner = self._running()
+        """Start a sandbox slot; `alone`: without a prepared program."""
+        spawner = self._running_spawner()
         if any(layer.owner != spawner.name for layer in files.frozen_layers):
             raise SandboxError("these files were frozen in the memory of a spawner that has ended")
         return spawner.launch(
@@ -117,7 +117,7 @@ class NativeProvider:
                 "frozen": [layer.name for layer in files.frozen_layers],
                 "used": files.usage,
                 "host": files.image.host,
-                "hide": hidden_places() if files.image.host else [],
+                "hide": resolve_hidden_paths() if files.image.host else [],
                 "network": network,
                 "special": files.special,
                 "limits": limits.to_dict(),
@@ -127,17 +127,17 @@ class NativeProvider:
         )
 
     def _remember_program(self, program: dict[str, Any] | None) -> None:
-        """Remember the first program that a sandbox was asked for: the next may want it, too."""
+        """Remember a sandbox's first requested program: the next sandbox may request it, too."""
         self._first_program = program
 
     def image(self, image: str | Snapshot | Image) -> Image:
-        """Return the image by that name, built if need be."""
+        """Return the image of a name, and build it if necessary."""
         if isinstance(image, NativeSnapshot):
             return image.image
         if isinstance(image, str):
             image = resolve(image, build_script=self.build_script, progress=self.progress)
         if isinstance(image, Image):
-            _check_places(image.layers)
+            _check_mount_points(image.layers)
             return image
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
@@ -147,10 +147,10 @@ class NativeProvider:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine, for a run's record."""
-        return dict(self._running().facts)
+        return dict(self._running_spawner().facts)
 
     def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:
-        """Tell why sandboxes cannot have some of these capabilities: see `base.GrantsSome`."""
+        """Return the reason why sandboxes cannot have some capabilities: see `GrantsSome`."""
         names = ", ".join(name for name in capabilities if name in MULTI_USER_CAPABILITIES)
         if names and has_single_user():
             return (
@@ -166,11 +166,11 @@ class NativeProvider:
         return ""
 
     def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
-        """Run a script or command in a sandbox of `base`; leave what it changed in `layer`."""
+        """Run a script or command in a sandbox of `base`; write its changes into `layer`."""
         build_script(self.start, base, script, layer)
 
     def close(self) -> None:
-        """Close all of its sandboxes and its spawner. Idempotent."""
+        """Close all sandboxes of this provider, and its spawner. Idempotent."""
         with self._lock:
             live, spawner = list(self._live), self._spawner
             self._spawner = None
@@ -181,7 +181,7 @@ class NativeProvider:
         if spawner is not None:
             spawner.close()
 
-    def _running(self) -> SpawnerProcess:
+    def _running_spawner(self) -> SpawnerProcess:
         with self._lock:
             if self._spawner is not None and not self._spawner.alive:
                 self._spawner.close()
@@ -192,7 +192,7 @@ class NativeProvider:
             return self._spawner
 
     def disown(self) -> None:
-        """See `ownership.Owned`. A fork makes a spawner of its own."""
+        """Drop the spawner and sandboxes (`SupportsDisown`). A fork starts its own spawner."""
         self._lock = threading.Lock()
         self._spawner = None
         self._live = weakref.WeakSet()
@@ -203,35 +203,35 @@ class NativeProvider:
 
 
 @lru_cache(maxsize=256)
-def _check_places(layers: tuple[Path, ...]) -> None:
-    """Refuse an image before any episode if process 1 would, which looks each time."""
-    for name in _PLACES:
+def _check_mount_points(layers: tuple[Path, ...]) -> None:
+    """Refuse an image before any episode by the test that process 1 makes at each start."""
+    for name in _MOUNT_POINTS:
         entry = find_entry(layers, (name,))
         if entry is None or not entry.is_dir:
             raise missing_folder_error(f"/{name}")
 
 
-_PLACES = ("dev", "proc")
-"""The folders of an image that a sandbox's own are mounted over."""
+_MOUNT_POINTS = ("dev", "proc")
+"""The folders of an image on which a sandbox mounts its own file systems."""
 _START_SECONDS = 30.0
 _EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024
 _lingering_spawners: list[subprocess.Popen[bytes]] = []
-"""Spawners that were closed, and that wait for the kernel to end their sandboxes."""
+"""Closed spawners that wait for the kernel to end their sandboxes."""
 
 
 class SpawnerProcess:
-    """A running spawner process. It ends when this is closed, or this process does.
+    """A running spawner process, ended by `close` or by the end of this process.
 
     Args:
-        workers: The modules that it loads for its sandboxes' workers.
+        workers: The modules that it preloads for its sandboxes' workers.
 
     Raises:
         UsageError: A module cannot be imported.
         SandboxUnavailableError: The machine does not permit sandboxes, or the program that they
-            run is not there.
-        SandboxError: It does not start.
+            run is missing.
+        SandboxError: The spawner does not start.
     """
 
     def __init__(self, workers: Workers) -> None:
@@ -290,14 +290,14 @@ class SpawnerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the spawner still runs."""
         return self.process.poll() is None
 
     def launch(self, spec: dict[str, Any]) -> SandboxSlot:
-        """Start a place for a sandbox; return it once it is ready.
+        """Start a sandbox slot; return it once it is ready.
 
         Raises:
-            SandboxUnavailableError: The machine does not permit it.
+            SandboxUnavailableError: The machine does not permit the sandbox.
             SandboxError: The spawner died.
         """
         caller_socket, init_socket = wire.pair()
@@ -314,7 +314,7 @@ class SpawnerProcess:
                     raise unavailable_error(describe_failure(reply))
                 if "failed" in reply:
                     raise unavailable_error(reply)
-                # The spawner says who it will be; where that has died, there comes another.
+                # The spawner announces the process; if that process died, it announces another.
                 if fds:
                     close_all(*program_fds)
                     if process is not None:
@@ -338,7 +338,7 @@ class SpawnerProcess:
         )
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1
-        on_slow_end = partial(self.hand_over, name)
+        on_slow_end = partial(self.announce_ending, name)
         slot = SandboxSlot(
             caller_socket,
             process,
@@ -353,32 +353,34 @@ class SpawnerProcess:
         return slot
 
     def _open_ledger(self) -> int:
-        """Open the spawner's ledger; without a writable cache, a file without a name."""
+        """Open the spawner's ledger; without a writable cache, a memory file."""
         try:
             return open_ledger(cache_root() / LEDGERS, self.name)
         except OSError:
             return os.memfd_create("ledger", os.MFD_CLOEXEC)
 
-    def hand_over(self, name: str) -> None:
-        """Leave the end of a killed sandbox to the spawner, where the kernel takes long for it."""
-        with suppress(OSError):  # the spawner has ended, and all of its sandboxes with it
+    def announce_ending(self, name: str) -> None:
+        """Leave a killed sandbox to the spawner, if the kernel takes long to end it."""
+        with suppress(OSError):  # the spawner has ended, with all its sandboxes
             wire.send(self.socket, {"ending": name})
 
     def evidence(self, name: str) -> Evidence:
-        """Evidence of the end of a sandbox, by the name that the spawner gave it."""
+        """Return the evidence of a sandbox's end, by the spawner's name for the sandbox."""
         try:
             return Evidence(is_keeper_alive=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
         except (EOFError, OSError):
             return Evidence(is_keeper_alive=False)
 
     def freeze(self, name: str) -> FrozenLayer | None:
-        """Keep a sandbox's files as a layer; None: the kernel does not permit it.
+        """Retain a sandbox's files as a layer; None: the kernel does not permit it.
 
         Raises:
-            SandboxError: They are too large, or the spawner has ended.
+            SandboxError: The files are too large, or the spawner has ended.
         """
         try:
-            reply = self._ask({"freeze": name, "room": frozen_layers.room()}, _START_SECONDS)
+            reply = self._ask(
+                {"freeze": name, "room": frozen_layers.available_bytes()}, _START_SECONDS
+            )
         except (EOFError, OSError) as error:
             raise SandboxError(f"the files could not be frozen: {error}") from error
         if "failed" in reply:
@@ -386,13 +388,13 @@ class SpawnerProcess:
         if "name" in reply:
             usage = reply["bytes"], reply["files"]
             return FrozenLayer(reply["name"], self.name, usage, self.thaw)
-        if reply.get("bytes", 0) > frozen_layers.room():
-            raise frozen_layers.no_room_error(reply["bytes"])
+        if reply.get("bytes", 0) > frozen_layers.available_bytes():
+            raise frozen_layers.quota_error(reply["bytes"])
         return None
 
     def thaw(self, name: str) -> None:
-        """Ask the spawner to let go of a frozen layer."""
-        with suppress(OSError):  # it has ended, and its mounts with it
+        """Request the release of a frozen layer from the spawner."""
+        with suppress(OSError):  # the spawner has ended, with its mounts
             wire.send(self.socket, {"thaw": name})
 
     def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -404,24 +406,24 @@ class SpawnerProcess:
             return wire.receive(caller_socket)[0]
 
     def forget(self, layer: Path) -> None:
-        """Ask the spawner to unmount a layer that is about to be deleted."""
-        with suppress(OSError):  # it has ended, and its mounts with it
+        """Request from the spawner to unmount a layer before its deletion."""
+        with suppress(OSError):  # the spawner has ended, with its mounts
             wire.send(self.socket, {"forget": str(layer)})
 
     def close(self) -> None:
-        """End it and all of its sandboxes. Idempotent.
+        """End the spawner and all its sandboxes. Idempotent.
 
-        Wait until they are gone, or leave it to wait for the kernel, which takes long for some.
+        Wait for their end, or leave the spawner to wait for the kernel, which takes long for some.
         """
-        with suppress(OSError):  # it is closed, or the other end has gone first
-            # Heard also where a fork that has run no code of ours holds this end, too.
+        with suppress(OSError):  # closed already, or the spawner has ended first
+            # A shutdown reaches the spawner even if a fork without our code holds this end, too.
             self.socket.shutdown(socket.SHUT_WR)
         try:
-            wire.receive(self.socket)  # it has heard, and waits for the kernel
+            wire.receive(self.socket)  # the spawner has read the end, and waits for the kernel
         except TimeoutError:
-            self.process.kill()  # somebody has stopped it
+            self.process.kill()  # the spawner was stopped by a signal
         except (EOFError, OSError):
-            pass  # it has ended
+            pass  # the spawner has ended
         self.socket.close()
         try:
             self.process.wait(END_SECONDS)
@@ -430,41 +432,43 @@ class SpawnerProcess:
             return
         with suppress(OSError):
             (cache_root() / LEDGERS / self.name).unlink(missing_ok=True)
-        if self.process.returncode:  # it was killed
+        if self.process.returncode:  # the spawner was killed
             cgroup.remove_all(self.name)
 
     def disown(self) -> None:
-        """See `ownership.Owned`."""
+        """Close the inherited socket (`SupportsDisown`)."""
         self.socket.close()
         self.process.returncode = 0  # not this process's child
 
 
 def _try_calls() -> None:
-    """Make each call once that this process needs for a sandbox: a filter may refuse any.
+    """Make each system call once that a sandbox needs of this process: a filter may refuse any.
 
     Raises:
-        SandboxError: One is refused; the message names the rule.
+        SandboxError: A call is refused; the message names the rule.
     """
     with ExitStack() as exit_stack:
 
-        def keep(fd: int) -> int:
+        def close_later(fd: int) -> int:
             exit_stack.callback(os.close, fd)
             return fd
 
         def wait() -> None:
-            with suppress(ChildProcessError):  # no process is a child of its own
-                os.waitid(os.P_PIDFD, keep(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG)
+            with suppress(ChildProcessError):  # a process is not its own child
+                os.waitid(
+                    os.P_PIDFD, close_later(os.pidfd_open(os.getpid())), os.WEXITED | os.WNOHANG
+                )
 
         calls: dict[str, Callable[[], object]] = {
-            "pidfd_open": lambda: keep(os.pidfd_open(os.getpid())),
+            "pidfd_open": lambda: close_later(os.pidfd_open(os.getpid())),
             "pidfd_send_signal": lambda: signal.pidfd_send_signal(
-                keep(os.pidfd_open(os.getpid())), 0
+                close_later(os.pidfd_open(os.getpid())), 0
             ),
             "waitid": wait,
-            "memfd_create": lambda: keep(os.memfd_create("trial", os.MFD_CLOEXEC)),
+            "memfd_create": lambda: close_later(os.memfd_create("trial", os.MFD_CLOEXEC)),
             "prlimit64": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
-            "pipe2": lambda: [keep(fd) for fd in os.pipe2(os.O_CLOEXEC)],
-            "socketpair": lambda: [keep(part.detach()) for part in wire.pair()],
+            "pipe2": lambda: [close_later(fd) for fd in os.pipe2(os.O_CLOEXEC)],
+            "socketpair": lambda: [close_later(endpoint.detach()) for endpoint in wire.pair()],
         }
         for call, make in calls.items():
             try:
@@ -474,10 +478,10 @@ def _try_calls() -> None:
 
 
 def _raise_open_files() -> None:
-    """Use what the administrator allows: the usual soft limit of 1024 is 140 sandboxes.
+    """Raise the soft limit of descriptors to the hard one: the usual 1024 permits 140 sandboxes.
 
     Raises:
-        SandboxUnavailableError: That is too little for a single one.
+        SandboxUnavailableError: The hard limit is too low for a single sandbox.
     """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     new_limit = (

@@ -1,7 +1,8 @@
-"""The restrictions of this process that the machine itself tells of, and what lifts each.
+"""Restrictions of this process that the machine itself reports, and the fix for each.
 
-A refused system call says little: the kernel's own checks, a seccomp filter, AppArmor and masked
-folders all answer EPERM. Who refuses is therefore asked of /proc before a call is interpreted.
+A refused system call reveals little: the kernel's own checks, a seccomp filter, AppArmor and masked
+folders all return EPERM. The source of a refusal is therefore read from /proc before a call is
+interpreted.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from dataclasses import dataclass
 
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.process import read_if_there
-from intercode_sandbox.privileges import as_root, in_container, in_pod, permitted
+from intercode_sandbox.privileges import as_root, in_container, in_pod, read_permitted_capabilities
 
 APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
 REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
-"""The answers to a call that is not permitted; ENOSYS is that of some seccomp profiles."""
+"""The errors of a call that is not permitted; some seccomp profiles return ENOSYS."""
 _PROFILE = "/etc/apparmor.d/intercode"
 _CAP_SYS_ADMIN = 21
 _MIN_PROCESSES = 64
-"""Processes and threads that one sandbox with its spawner and a busy action can need."""
+"""Processes and threads that one sandbox needs at most with its spawner and a busy action."""
 _MIN_BYTES = 512 << 20
 _POD = (
     "in the pod's spec hostUsers: false, and in the container's securityContext "
@@ -40,12 +41,12 @@ class Restriction:
 
 
 def has_filter() -> bool:
-    """Whether a seccomp filter is around this process."""
+    """Return whether a seccomp filter restricts this process."""
     return "Seccomp:\t2" in read_if_there("/proc/self/status")
 
 
 def is_masked() -> bool:
-    """Whether parts of /proc are covered, so that the kernel permits no other /proc."""
+    """Return whether parts of /proc are masked: the kernel then permits no new mount of /proc."""
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         return any(line.split()[4].startswith(b"/proc/") for line in file)
     return False
@@ -58,17 +59,20 @@ def apparmor_profile() -> str:
 
 
 def is_restricted_by_apparmor() -> bool:
-    """Whether AppArmor takes all capabilities from user namespaces of this process."""
-    if read_if_there(f"/proc/sys/{APPARMOR}") != "1" or permitted() >> _CAP_SYS_ADMIN & 1:
+    """Return whether AppArmor removes all capabilities from user namespaces of this process."""
+    if (
+        read_if_there(f"/proc/sys/{APPARMOR}") != "1"
+        or read_permitted_capabilities() >> _CAP_SYS_ADMIN & 1
+    ):
         return False
-    return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")  # a profile's
+    return not read_if_there("/proc/self/attr/current").endswith(" (unconfined)")  # by its flag
 
 
 def container_remedy(options: str, pod: str = _POD) -> str:
-    """Return what lifts a rule of a container; "" where this is none.
+    """Return the fix of a container's rule; "" outside of containers.
 
     Args:
-        options: Those of `docker run`.
+        options: Options of ``docker run``.
         pod: The settings of a pod.
     """
     if in_pod():
@@ -77,10 +81,10 @@ def container_remedy(options: str, pod: str = _POD) -> str:
 
 
 def masking_remedy() -> str:
-    """Return what lifts the default restrictions of a container.
+    """Return the fix of a container's default restrictions.
 
-    Where neither Docker's nor a pod's marks are found, Docker's options stand for them: another
-    engine has similar ones.
+    If the container shows marks neither of Docker nor of a pod, the text names Docker's options:
+    another engine has similar ones.
     """
     options = ["seccomp=unconfined", "systempaths=unconfined"]
     if apparmor_profile().startswith("docker-"):
@@ -90,7 +94,7 @@ def masking_remedy() -> str:
 
 
 def apparmor_remedy(setting: str) -> str:
-    """Return what permits user namespaces to this Python.
+    """Return the fix that permits user namespaces to this Python.
 
     Args:
         setting: The command that permits them to all programs.
@@ -101,31 +105,31 @@ def apparmor_remedy(setting: str) -> str:
     return f"intercode doctor --apparmor | {save} && {load}"
 
 
-def find_restriction(call: str, number: int, setting: str) -> Restriction | None:
-    """Find the rule that has refused a call, by what the machine tells of its rules.
+def find_restriction(call: str, error_number: int, setting: str) -> Restriction | None:
+    """Return the rule that has refused a call, by the machine's reports on its rules; or None.
 
     Args:
-        call: The call, for people.
-        number: Its error.
+        call: The call, for messages.
+        error_number: Its error.
         setting: See `apparmor_remedy`.
     """
-    if number not in REFUSALS:
+    if error_number not in REFUSALS:
         return None
-    if number != errno.ENOSYS and is_restricted_by_apparmor():
+    if error_number != errno.ENOSYS and is_restricted_by_apparmor():
         return Restriction("AppArmor restricts user namespaces", apparmor_remedy(setting))
-    if number == errno.EACCES and (profile := apparmor_profile()):
+    if error_number == errno.EACCES and (profile := apparmor_profile()):
         fix = container_remedy("--security-opt apparmor=unconfined", _POD) or _profile_remedy()
         return Restriction(f"the AppArmor profile {profile!r} forbids {call}", fix)
     if has_filter():
         return Restriction(f"a seccomp profile forbids {call}", filter_remedy())
-    if number == errno.ENOSYS:
+    if error_number == errno.ENOSYS:
         reason = f"this kernel, Linux {os.uname().release}, has no {call}"
         return Restriction(reason, "use a newer kernel, or one that has it built in")
     return None
 
 
 def filter_remedy() -> str:
-    """Return what starts this process without a seccomp filter: none can be taken off."""
+    """Return the way to start this process without a seccomp filter: filters are permanent."""
     if in_container():
         return masking_remedy()
     if unit := _unit():
@@ -138,7 +142,7 @@ def _profile_remedy() -> str:
 
 
 def _unit() -> str:
-    """Return the systemd service that this process belongs to."""
+    """Return the systemd service of this process; "" for none."""
     for line in read_if_there("/proc/self/cgroup").splitlines():
         name = line.rpartition("/")[2]
         if name.endswith(".service") and not name.startswith("user@"):
@@ -147,7 +151,7 @@ def _unit() -> str:
 
 
 def active_restrictions() -> Iterator[Restriction]:
-    """List the rules that may keep a sandbox from its work, the most likely first."""
+    """Yield the rules that may prevent a sandbox from working, the most likely first."""
     processes = cgroup.own_process_limit()
     if processes is not None and processes < _MIN_PROCESSES:
         fix = container_remedy("--pids-limit -1", "a higher podPidsLimit of the kubelet")

@@ -1,4 +1,4 @@
-"""One native sandbox, as its caller sees it: requests to its process 1."""
+"""One native sandbox, from the caller's side: requests to its process 1."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from intercode_sandbox.base import (
     FreeSpace,
     Limits,
     Program,
+    ResultT,
     SandboxBackend,
-    Seen,
     Snapshot,
     was_caused_inside,
 )
@@ -60,9 +60,9 @@ from intercode_sandbox.native.process import (
     memory_file,
     run_to_end,
 )
-from intercode_sandbox.native.snapshot import Files, Layer, NativeSnapshot
+from intercode_sandbox.native.snapshot import Files, NativeSnapshot, SnapshotLayer
 from intercode_sandbox.network import (
-    Gate,
+    NetworkGate,
     Policy,
     Resolve,
     free_port,
@@ -82,21 +82,21 @@ _FILE_ERRORS = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
 }
-"""Errors of a path or a descriptor that the caller gave."""
+"""Errors of a path or a descriptor from the caller."""
 _MACHINE_ERRORS = {errno.ENFILE, errno.EIO, errno.ENOSYS, errno.ETOOMANYREFS}
-"""Errors of the machine's, or of what its sandboxes share. Any other is for want of something that
-the sandbox's programs have."""
+"""Errors of the machine, or of a resource that its sandboxes share. Any other error means that the
+sandbox's programs have used up a resource of theirs."""
 
 
 class NativeSandbox:
-    """See `sandbox.base.SandboxBackend`."""
+    """The native implementation of `SandboxBackend`."""
 
     files: Files
-    """The files that it started with."""
+    """The files at the sandbox's start."""
     begin: Callable[[Files, bool], SandboxSlot]
-    """Starts another place with such files; True: without a program ahead of requests."""
+    """Starts another slot with such files; True: without a prepared program."""
     start_sibling: Callable[[str | Snapshot], SandboxBackend]
-    """Starts another sandbox; see `sandbox.base.Freezes`."""
+    """Starts another sandbox; see `Freezes.start_sibling`."""
 
     def __init__(
         self,
@@ -111,20 +111,20 @@ class NativeSandbox:
         self.cwd = image.cwd
         self._slot = slot
         self.resting = False
-        """Whether nothing runs for it: it was frozen, and nothing was asked of it since."""
+        """Whether the sandbox has no processes: it was frozen, and had no request since then."""
         self.on_first_program: Callable[[dict[str, Any] | None], None] = lambda _: None
-        """Hears of the program that was the first to be asked for; None: something else was."""
+        """Called with the first requested program; with None if the first request was another."""
         self._was_requested = False
-        """Whether anything was asked of it yet."""
+        """Whether the sandbox has had a request."""
         self._on_close = on_close
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
-        self.gate: Gate | None = None
-        """Opens the connections that a policy for the network allows, and counts the others."""
+        self.gate: NetworkGate | None = None
+        """Opens the connections that a network policy allows, and counts the others."""
         self._end: SandboxError | None = None
-        """The error of all further requests; None while it serves them."""
+        """The error of all further requests; None while the sandbox serves them."""
         slot.control.settimeout(_ANSWER_SECONDS)
-        register_release(self, _hang_up, self._forwards)  # their threads would hold them for good
+        register_release(self, _hang_up, self._forwards)  # otherwise their threads would run on
         disown_in_forks(self)
 
     # -- programs --------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class NativeSandbox:
         merge_stderr: bool = False,
         stop: int | None = None,
     ) -> Completed:
-        """Run a program to its end; with `merge_stderr` both streams come as stdout, in order."""
+        """Run a program to its end; with `merge_stderr` both streams arrive as stdout, in order."""
         program = {**self._program(argv, cwd, env, user), "track": True}
         return self._run(program, stdin, timeout, output_limit, merge_stderr, stop)
 
@@ -156,7 +156,7 @@ class NativeSandbox:
         timeout: float | None = None,
         merge_stderr: bool = False,
     ) -> Completed:
-        """Run a program that no other can look at: see `sandbox.base.SupportsPrivacy`."""
+        """Run a program that no other program can inspect: see `SupportsPrivacy`."""
         program = {**self._program(argv, cwd, env, None), "track": True, "private": True}
         return self._run(program, stdin, timeout, None, merge_stderr)
 
@@ -169,7 +169,7 @@ class NativeSandbox:
         merge_stderr: bool,
         stop: int | None = None,
     ) -> Completed:
-        """Run a program to its end, as its request says."""
+        """Run a program to its end, by its request."""
         channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
         seconds = self.limits.seconds(timeout)
         limit = self.limits.output if output_limit is None else output_limit
@@ -185,7 +185,8 @@ class NativeSandbox:
         finally:
             process.close()
         if process.lost or self._end is not None:
-            # It says nothing of the program: who took it for a failure would give a reward of 0.
+            # The sandbox's end proves nothing about the program: read as a failure, the end would
+            # give a reward of 0.
             raise self._end_error(SandboxClosedError("the sandbox died while a program ran in it"))
         return result
 
@@ -199,7 +200,7 @@ class NativeSandbox:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> NativeProcess:
-        """Start a program and keep talking to it."""
+        """Start a program and keep its streams open."""
         return self._start(self._program(argv, cwd, env, user), channels, merge_stderr)
 
     def _program(
@@ -216,14 +217,14 @@ class NativeSandbox:
         return {**request, "user": self._resolve_user(user), "track": False}
 
     def _resolve_user(self, user: str | None) -> str | None:
-        """Return a user as its process 1 knows it: ``uid:gid``."""
+        """Resolve a user to the format of process 1: ``uid:gid``."""
         if user is None:
             return None
         resolved_user = look_up_user(user, self._slot.ids, self._users)
         return f"{resolved_user.uid}:{resolved_user.gid}"
 
     def _users(self) -> str:
-        """Return its ``/etc/passwd``, which is whatever an agent has made of it."""
+        """Return the sandbox's ``/etc/passwd``, which an agent may have rewritten."""
         with suppress(OSError, OutputLimitError):
             return self.read_file("/etc/passwd", MIB).decode(errors="replace")
         return ""
@@ -241,7 +242,7 @@ class NativeSandbox:
         if max(kinds) > _HIGHEST_CHANNEL:
             raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
         if stdin is None and not program["track"]:
-            prepared_request = {**program, "channels": [[*item] for item in kinds.items()]}
+            prepared_request = {**program, "channels": [[*channel] for channel in kinds.items()]}
             if (
                 prepared_program := self._take_first(
                     {**prepared_request, "merge_stderr": merge_stderr}
@@ -269,7 +270,7 @@ class NativeSandbox:
         return NativeProcess(reply["pid"], caller_ends, exit_read, self._signal)
 
     def _take_first(self, program: dict[str, Any]) -> PreparedProgram | None:
-        """Return the program if it is the first request in this place, and was started ahead."""
+        """Return the prepared program if the first request of this slot is for that program."""
         with self._lock:
             if self._was_requested or self._end is not None:
                 return None
@@ -279,7 +280,7 @@ class NativeSandbox:
             return self._slot.take(program)
 
     def worker(self, module: str) -> NativeWorker:
-        """Start a preloaded module of ours in it."""
+        """Start a preloaded module of InterCode in the sandbox."""
         if module not in self._slot.workers:
             raise LookupError(
                 f"the worker {module!r} was not preloaded: pass it to the provider as preload="
@@ -300,47 +301,47 @@ class NativeSandbox:
         return NativeWorker(reply["pid"], caller_socket, errors, exit_read, self._signal)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
-        """Kill all processes except the pids (as seen inside) in `keep`; how many they were."""
+        """Kill all processes except the pids (numbered inside) in `keep`; return their number."""
         if self.resting:
             return 0
         reply, _ = self._request({"op": "kill", "keep": list(keep)})
         return int(reply["killed"])
 
     def processes(self) -> list[int]:
-        """Return the pids (as seen inside) of what runs, except process 1."""
+        """Return the pids (numbered inside) of all running processes except process 1."""
         if self.resting:
             return []
         reply, _ = self._request({"op": "processes"})
         return list(reply["pids"])
 
     def programs(self) -> list[Program]:
-        """List what runs in it, except process 1, with its open descriptors."""
+        """List the running programs except process 1, with their open descriptors."""
         if self.resting:
             return []
         reply, _ = self._request({"op": "programs"})
         return [
-            Program(pid, name, {int(number): path for number, path in descriptors.items()})
+            Program(pid, name, {int(fd_number): path for fd_number, path in descriptors.items()})
             for pid, name, descriptors in reply["programs"]
         ]
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes of memory that it has used; None where there is no cgroup."""
+        """Return the peak of memory in bytes; None without a cgroup."""
         reply, _ = self._request({"op": "memory"})
         peak: int | None = reply["peak"]
         return peak
 
     def free_space(self) -> FreeSpace:
         """Return the free space of the root file system."""
-        space, _ = self._request({"op": "space"})
-        files = space["free_files"] if space["files"] else None
-        return FreeSpace(space["blocks"] * space["block_bytes"], files)
+        free_counts, _ = self._request({"op": "space"})
+        files = free_counts["free_files"] if free_counts["files"] else None
+        return FreeSpace(free_counts["blocks"] * free_counts["block_bytes"], files)
 
     def _kill_started(self, pid: int) -> None:
         self._request({"op": "kill_started", "pid": pid})
 
-    def _signal(self, pid: int, number: int) -> None:
+    def _signal(self, pid: int, signal_number: int) -> None:
         if self._end is None:
-            self._request({"op": "signal", "pid": pid, "number": number})
+            self._request({"op": "signal", "pid": pid, "number": signal_number})
 
     # -- network ---------------------------------------------------------------------------------
 
@@ -352,7 +353,7 @@ class NativeSandbox:
         connections: int = CONNECTIONS,
         idle: float = IDLE_SECONDS,
     ) -> Forward:
-        """Let a port of its loopback lead out: see `sandbox.forward.Forwards`."""
+        """Forward a port of the loopback to the host: see `Forwards`."""
         port, serve = checked_port(port), handler(to, idle)
         _, fds = self._request({"op": "socket"})
         forward = Forward(adopt_socket(fds), port, serve, connections)
@@ -360,7 +361,7 @@ class NativeSandbox:
         return forward
 
     def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
-        """Let its programs reach what a policy lists; what they reach otherwise stays as it is.
+        """Admit programs to the hosts and endpoints of a policy, without closing any other access.
 
         Args:
             policy: The policy.
@@ -371,7 +372,7 @@ class NativeSandbox:
         """
         if not (policy.endpoints or policy.hosts):
             return
-        self.gate = Gate(policy, resolve)
+        self.gate = NetworkGate(policy, resolve)
         if policy.hosts:
             self.env = {**self.env, **proxy_variables(free_port(policy))}
         try:
@@ -382,7 +383,7 @@ class NativeSandbox:
             raise
 
     def terminal(self) -> int:
-        """Make a terminal: see `sandbox.base.HasTerminals`."""
+        """Create a terminal: see `HasTerminals`."""
         _, (master,) = self._request({"op": "terminal"})
         return master
 
@@ -415,17 +416,19 @@ class NativeSandbox:
         return text
 
     def changes(self) -> list[Change]:
-        """List all that differs from the image, sorted by path."""
+        """List all differences from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
-        reply, _ = self._until_still(lambda: self._request(request, seconds=2 * _FILES_SECONDS))
+        reply, _ = self._wait_until_still(
+            lambda: self._request(request, seconds=2 * _FILES_SECONDS)
+        )
         return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> NativeSnapshot:
-        """Save the file system as it is now."""
+        """Save the present file system."""
         return NativeSnapshot(self.files.with_image(self._copy_layer()))
 
     def freeze(self) -> NativeSnapshot:
-        """Save the files as they are, and continue with them in a fresh place."""
+        """Save the present files, and continue with them in a fresh slot."""
         if not self.resting:
             self.kill()
             self.files = self._save_files()
@@ -433,24 +436,24 @@ class NativeSandbox:
         return NativeSnapshot(self.files)
 
     def save_copy(self) -> NativeSnapshot:
-        """Save the files as they are, by a copy."""
+        """Save the present files, by a copy."""
         return NativeSnapshot(self.files.with_copy(self._copy_layer()))
 
     def _save_files(self) -> Files:
-        """Return its files as they are, for others to start with: nothing runs any more."""
-        if self.files.crowded(self.limits):
-            with suppress(OutputLimitError):  # what cannot be copied may still be frozen
+        """Return the present files, as a start for other sandboxes: no process runs any more."""
+        if self.files.is_crowded(self.limits):
+            with suppress(OutputLimitError):  # files too large for a copy may still be frozen
                 return self.files.with_copy(self._copy_layer())
         if layer := self._slot.freeze():
             return self.files.with_frozen_layer(layer)
         return self.files.with_copy(self._copy_layer())
 
-    def _copy_layer(self) -> Layer:
-        """Return a layer of all that differs from the image."""
-        return self._until_still(lambda: Layer.of(self.archive, self._slot.forget))
+    def _copy_layer(self) -> SnapshotLayer:
+        """Return a layer of all differences from the image."""
+        return self._wait_until_still(lambda: SnapshotLayer.write(self.archive, self._slot.forget))
 
     def _suspend(self) -> None:
-        """End what is left: process 1, in which nothing is to be done until a request comes."""
+        """End process 1, the last process: it has no work until the next request."""
         with self._lock:
             self.resting, self._was_requested = True, False
             if self._process is None:
@@ -459,29 +462,29 @@ class NativeSandbox:
                 self._process.kill()
 
     def _continue(self, alone: bool) -> SandboxSlot:
-        """Start the place in which it continues; `alone`: without a program ahead of requests."""
+        """Start the slot in which the sandbox continues; `alone`: without a prepared program."""
         return self.begin(self.files, alone)
 
     def _resume(self) -> None:
-        """Start to run, unless it does.
+        """Start a slot for a resting sandbox.
 
         Raises:
-            SandboxError: It could not be started, or was closed meanwhile.
+            SandboxError: The slot could not be started, or the sandbox was closed meanwhile.
         """
         if self.resting:
             self._move()
             self.resting = False
-            if self._end is not None:  # `close` waits for the lock, to end the seat
+            if self._end is not None:  # `close` waits for the lock, to end the slot
                 raise self._end_error()
 
     def _move(self, alone: bool = False) -> None:
-        """Take another place, and let the forwards lead there.
+        """Replace the slot, and move the forwards to the new one.
 
         Args:
-            alone: Whether nothing may run there yet, not even a program ahead of the request.
+            alone: Whether nothing may run in the new slot yet, not even a prepared program.
 
         Raises:
-            SandboxError: It could not be started, or was lost at once.
+            SandboxError: The slot could not be started, or was lost at once.
         """
         self._slot.end()
         self._slot = self._continue(alone)
@@ -495,25 +498,27 @@ class NativeSandbox:
             raise self._end_error(SandboxClosedError(f"the sandbox died: {error}")) from error
 
     def _begin_alone(self) -> None:
-        """Take another place if this one was started with a program that is not asked for.
+        """Replace a slot whose prepared program is not the requested one.
 
-        It would be seen, and all that is started later would have other pids than it has elsewhere.
+        The prepared program would be visible, and later programs would have other pids than in a
+        slot without it.
 
         Raises:
-            SandboxError: It could not be started.
+            SandboxError: The slot could not be started.
         """
         if not self._was_requested:
             self._was_requested = True
             self.on_first_program(None)
         if self._slot.prepared_program is not None:
-            # Else another thread's sandboxes could have it begin with a program once more, and the
-            # next request would leave that place, with all that this one did there.
+            # Otherwise another thread's sandboxes could make this one start with a prepared program
+            # again. The next request would then leave that slot, and lose all that this request did
+            # in it.
             self._move(alone=True)
 
-    def at_rest(self, look: Callable[[], Seen]) -> Seen:
-        """Look at several things while no program changes any."""
+    def at_rest(self, look: Callable[[], ResultT]) -> ResultT:
+        """Return the result of `look`, called while no program changes a file."""
 
-        def look_while_stopped() -> Seen:
+        def look_while_stopped() -> ResultT:
             self._request({"op": "stop"})
             try:
                 return look()
@@ -521,19 +526,19 @@ class NativeSandbox:
                 if self._end is None:
                     self._request({"op": "go_on"})
 
-        return self._until_still(look_while_stopped)
+        return self._wait_until_still(look_while_stopped)
 
-    def _until_still(self, look: Callable[[], Seen]) -> Seen:
-        """Look while programs stand still, and again where some did not; these are ended."""
+    def _wait_until_still(self, look: Callable[[], ResultT]) -> ResultT:
+        """Call `look` while programs stand still; repeat it after ending those that did not."""
         with suppress(_RestlessError):
             return look()
-        with suppress(_RestlessError):  # those are gone
+        with suppress(_RestlessError):  # the restless programs have been killed
             return look()
         self.kill()
         return look()
 
     def archive(self, descriptor: int) -> None:
-        """Stream what differs from the image into a descriptor, as `archive.write` does."""
+        """Stream all differences from the image into a descriptor, in `archive`'s format."""
         request = {"op": "archive", "timeout": _FILES_SECONDS}
         self._request(request, [descriptor], seconds=2 * _FILES_SECONDS)
 
@@ -578,22 +583,22 @@ class NativeSandbox:
                 raise self._end_error(SandboxTimeoutError(timeout_message)) from error
             finally:
                 if not answered and self._end is None:
-                    # Also after Ctrl-C: the next question must not get this one's answer.
+                    # Even after Ctrl-C: the next request must not receive this one's reply.
                     self._end = SandboxClosedError("the sandbox's last reply was not read")
         if "errno" in reply:
             raise _error(reply, message["op"])
         return reply, descriptors
 
     def _end_error(self, cause: SandboxError | None = None) -> SandboxError:
-        """Return the error of every request from its end on, which says whose fault that was.
+        """Return the error of every request after the sandbox's end, which names the side at fault.
 
         Args:
-            cause: What this request has met, if it is the first.
+            cause: The error of this request, if it is the first to fail.
         """
         if self._end is None and cause is not None:
             mute = isinstance(cause, SandboxTimeoutError)
             is_inside = was_caused_inside(self._evidence(mute))
-            if self._end is None:  # else it was closed meanwhile, which is why
+            if self._end is None:  # otherwise it was closed meanwhile, and the closing is the cause
                 self._end = (
                     SandboxEndedError(f"{cause}, caused by its own processes")
                     if is_inside
@@ -603,12 +608,12 @@ class NativeSandbox:
         return type(self._end)(*self._end.args)
 
     def _evidence(self, mute: bool) -> Evidence:
-        """Evidence of its end, or if it is `mute`, of its not answering."""
+        """Return the evidence of the sandbox's end, or, if `mute`, of its silence."""
         if (process := self._process) is not None:
             if mute and process.stopped:
                 return Evidence(is_keeper_alive=True, was_killed_outside=True)
             if not mute and not process.wait(_ENDED_SECONDS):
-                return Evidence(is_keeper_alive=False)  # it runs, and only its socket was lost
+                return Evidence(is_keeper_alive=False)  # it still runs: only its socket was lost
         return self._keeper_evidence(mute)
 
     def _keeper_evidence(self, mute: bool) -> Evidence:
@@ -618,30 +623,30 @@ class NativeSandbox:
         )
 
     def kill_all(self) -> None:
-        """Begin to end it: `close` will have less to wait for."""
+        """Start ending the sandbox: `close` will have less to wait for."""
         self._end = self._end or SandboxClosedError("the sandbox is closed")
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> None:
-        """End everything in it and free it.
+        """End all processes of the sandbox and free its resources.
 
-        When this returns, all that ran has ended; or the kernel needs more than `END_SECONDS` for
-        it, and the spawner keeps the sandbox's ids, cgroup and memory until then.
+        At the return all its processes have ended. If the kernel needs more than `END_SECONDS` for
+        them, the spawner keeps the sandbox's ids, cgroup and memory until then.
         """
-        # Not under the lock: it must work while another thread waits for an answer.
+        # Without the lock: `close` must work while another thread waits for a reply.
         self.kill_all()
         self._on_close(self)
         for forward in self._forwards:
             forward.close()
-        with suppress(OSError):  # it is closed, or the other end has gone first
+        with suppress(OSError):  # closed already, or process 1 has ended first
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._slot.end()
         self.files = Files(self.image)
 
     def disown(self) -> None:
-        """See `ownership.Owned`."""
+        """Close the inherited socket (`SupportsDisown`)."""
         self._end = SandboxClosedError(
             "this sandbox belongs to the parent of this forked process: start another one here"
         )
@@ -658,7 +663,7 @@ def _hang_up(forwards: list[Forward]) -> None:
 
 @contextmanager
 def _descriptors() -> Iterator[None]:
-    """Make descriptors: that this process has no more of them is not a failure of a program."""
+    """Open descriptors: a lack of them in this process is not a failure of a program."""
     try:
         yield
     except OSError as error:
@@ -666,15 +671,15 @@ def _descriptors() -> Iterator[None]:
 
 
 class _RestlessError(CausedInsideError):
-    """Programs went on, or ended, while they should have stood still; they are killed."""
+    """Programs that ran on, or ended, although they should have stood still; they are killed."""
 
 
 class _ExecError(OSError):
-    """The sandbox's kernel did not execute a program."""
+    """The kernel of the sandbox did not execute a program."""
 
 
 class _NoSuchProgramError(FileNotFoundError):
-    """A program that cannot be executed at all: for a shell, exit code 127 or 126."""
+    """A program that cannot be executed at all: exit code 127 or 126, like a shell's."""
 
     def __init__(self, program: str, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, program)
@@ -685,26 +690,26 @@ class _NoSuchProgramError(FileNotFoundError):
 
 
 def _error(reply: dict[str, Any], op: str) -> Exception:
-    """Return the error that process 1 replied with to an operation."""
-    number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
+    """Convert an error reply of process 1 to an exception."""
+    error_number, message = reply["errno"], reply["error"] or os.strerror(reply["errno"])
     if reply.get("kind") == "RestlessError":
         return _RestlessError(message)
-    if number in (errno.ETIMEDOUT, errno.EOVERFLOW):
+    if error_number in (errno.ETIMEDOUT, errno.EOVERFLOW):
         return OutputLimitError(message)
     if reply.get("kind") == "ExecError":
-        return _ExecError(number, message)
-    # Of no path, it is a right that process 1 itself was refused, by a filter of the machine's.
-    if number in _MACHINE_ERRORS or (number == errno.EPERM and not reply["path"]):
+        return _ExecError(error_number, message)
+    # Without a path, a filter of the machine has refused process 1 itself a privilege.
+    if error_number in _MACHINE_ERRORS or (error_number == errno.EPERM and not reply["path"]):
         return SandboxError(f"the sandbox failed at {op!r}: {message}")
-    if number not in _FILE_ERRORS:
+    if error_number not in _FILE_ERRORS:
         return CausedInsideError(f"the sandbox failed at {op!r}: {message}")
-    return OSError(number, message, reply["path"] or None)
+    return OSError(error_number, message, reply["path"] or None)
 
 
 def _check_arguments(argv: Sequence[str | bytes]) -> list[str]:
-    arguments = [os.fsdecode(a) for a in argv]
+    arguments = [os.fsdecode(argument) for argument in argv]
     if not arguments or not arguments[0]:
         raise ActionError("argv is empty: name a program")
-    if any("\0" in a for a in arguments):
+    if any("\0" in argument for argument in arguments):
         raise ActionError("an argument contains a NUL")
     return arguments

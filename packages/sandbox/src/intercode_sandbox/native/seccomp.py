@@ -1,9 +1,10 @@
-"""The system calls that no program in a sandbox needs, as a seccomp filter built in pure Python.
+"""The seccomp filter of sandboxes, built in pure Python: it denies calls that no program needs.
 
-A denylist: namespaces, an unprivileged user id and dropped capabilities carry the isolation; the
-filter takes away what reaches deep into the kernel for no use to a task. Calls that a program
-probes for and can do without give ENOSYS, so that it falls back (glibc's `clone3` → `clone`), as do
-numbers without a known call; the others give EPERM.
+The filter is a denylist: namespaces, an unprivileged user id and dropped capabilities carry the
+isolation. The filter removes calls that reach deep into the kernel and are useless to tasks. Calls
+that programs probe for and can do without return ENOSYS, which triggers their fallback (glibc's
+``clone3`` → ``clone``). Numbers without a known call return ENOSYS, too. All other denied calls
+return EPERM.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _EPERM_AARCH64 = {
     "move_pages": 239, "set_mempolicy_home_node": 450,
     "fanotify_init": 262, "memfd_secret": 447, "mincore": 232,
 }  # fmt: skip
-# Since Linux 5.1 new calls have the same number everywhere.
+# Since Linux 5.1 new calls have the same number on every architecture.
 _ENOSYS = {
     "clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
@@ -55,10 +56,10 @@ _ENOSYS = {
 }  # fmt: skip
 _DEBUGGER_X86_64 = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
 _DEBUGGER_AARCH64 = {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
-# Limited for the machine as a whole: one sandbox could take all that there is.
+# The machine limits these as a whole: one sandbox could use up all of them.
 _ENOSYS_X86_64 = {"io_setup": 206}
 _ENOSYS_AARCH64 = {"io_setup": 0}
-_BY_ARGUMENT = {
+_ARGUMENT_RULES = {
     "x86_64": {
         "clone": 56, "ioctl": 16, "personality": 135, "socket": 41, "socketpair": 53,
         "setsockopt": 54, "fcntl": 72, "prlimit64": 302, "setrlimit": 160, "seccomp": 317,
@@ -77,7 +78,7 @@ _BY_ARGUMENT = {
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# First and last numbers of the calls of Linux 6.18. The other calls are not reviewed: those of a
+# First and last numbers of the calls of Linux 6.18. All other numbers are not reviewed: calls of a
 # newer kernel, of an ABI within this one (x32), and in a gap, which a distribution may fill.
 _KNOWN_CALLS = {
     "x86_64": ((0, 336), (424, 469)),
@@ -86,28 +87,28 @@ _KNOWN_CALLS = {
 
 _CLONE_NEW_FLAGS = 0x7E020000
 _IOCTLS = (
-    *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX: what somebody else has typed
-    # TIOCSETD, and what bridges, DLCI and VLAN devices are set up by: the kernel loads a module
-    # before it looks at rights.
+    *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX: they inject or read another user's terminal input
+    # TIOCSETD, and the requests that set up bridges, DLCI and VLAN devices: the kernel loads a
+    # module before it checks privileges.
     *(0x5423, 0x8940, 0x8941, 0x8980, 0x8981, 0x8982, 0x8983, 0x89A0, 0x89A1),
 )
 # The default, uname26, 32-bit, a query, and no address randomisation (debuggers).
 _PERSONALITIES = (0x0, 0x20000, 0x8, 0x20008, 0xFFFFFFFF, 0x40000)
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-# The default, ICMP, TCP, UDP and ICMPv6: others make the kernel load a module.
+# The default, ICMP, TCP, UDP and ICMPv6: for other protocols the kernel loads a module.
 _PROTOCOLS = (0, 1, 6, 17, 58)
-# ROUTE and SOCK_DIAG, by which `ip` and `ss` ask. Another tells what happens on the machine.
+# ROUTE and SOCK_DIAG, the protocols of `ip` and `ss`. Others report events of the machine.
 _NETLINKS = (0, 4)
-# STREAM, DGRAM and RAW, in the bits that are not flags; another is another module's.
+# STREAM, DGRAM and RAW, in the bits without flags; other types load other modules.
 _TYPES, _TYPE_BITS = (1, 2, 3), 0xF
 _SOL_SOCKET = 1
 # ATTACH_FILTER, ATTACH_BPF, and both for a group of sockets: compiled code counts for the machine.
 _SOCKET_FILTERS = (26, 50, 51, 52)
 _SO_LINGER = 13
-# The kernel leaves multicast groups one by one, each under a lock of the whole machine, by which
-# it also makes networks: a sandbox with 240,000 memberships took minutes to end, and held up the
-# starts of others. IP_ADD_MEMBERSHIP to IP_MSFILTER, and MCAST_JOIN_GROUP to MCAST_MSFILTER, which
-# both levels have, but for those that leave or unblock.
+# The kernel leaves multicast groups one by one, each under a machine-wide lock, which it also takes
+# to create networks. A sandbox with 240,000 memberships took minutes to end, and delayed the starts
+# of other sandboxes. IP_ADD_MEMBERSHIP to IP_MSFILTER, and MCAST_JOIN_GROUP to MCAST_MSFILTER,
+# which both levels have, except the options that leave or unblock.
 _SOL_IP = 0
 _IPV4_GROUPS = (35, 38, 39, 41)
 _GROUPS = (42, 43, 46, 48)
@@ -115,26 +116,26 @@ _GROUPS = (42, 43, 46, 48)
 _IPV6_GROUPS = 20, 27
 # IPV6_FLOWLABEL_MGR: the machine has 4,096 of them for all sandboxes together.
 _SOL_IPV6, _FLOW_LABELS = 41, 32
-# MD5SIG, MD5SIG_EXT and those of AO: keys of connections, which count for no cgroup.
+# MD5SIG, MD5SIG_EXT and the options of AO: keys of connections, which count for no cgroup.
 _SOL_TCP, _TCP_KEYS = 6, (14, 32, 38, 39, 40, 41)
 _F_SETLEASE = 1024
-# The kernel searches all watches of a folder once for each of its descriptors that is closed.
+# The kernel searches all watches of a folder for each of its descriptors that is closed.
 _F_NOTIFY = 1026
-# F_OFD_SETLK and F_OFD_SETLKW. Such a lock ends with the last copy of a descriptor. Until then the
+# F_OFD_SETLK and F_OFD_SETLKW. The lock ends with the last copy of a descriptor. Until then the
 # kernel searches all of them for each descriptor of the file that is closed. Programs that use
-# them do without on older kernels: fcntl's other locks, and flock(2), are left.
+# them have fallbacks for older kernels: fcntl's other locks, and flock(2), remain.
 _OFD_LOCKS = 37, 38
 _PTRACE_OTHERS = (16, 0x4206)  # ATTACH, SEIZE
-# The others: MEMORY_MERGE and SCHED_CORE, which change how the machine treats its other programs.
+# The others are MEMORY_MERGE and SCHED_CORE, which affect the machine's other programs.
 _PR_SET_SECCOMP, _PR_OF_THE_MACHINE = 22, (67, 62)
-# Huge pages are set aside for the machine as a whole, and count for no sandbox.
+# Huge pages are reserved for the machine as a whole, and count for no sandbox.
 _MAP_HUGETLB, _MFD_HUGETLB = 0x40000, 0x4
 _RLIMIT_CORE = 4
-# Bytes of an attribute. An access list on a file in memory counts for no cgroup.
+# Maximum bytes of an attribute. An access list on a file in memory counts for no cgroup.
 _LONGEST_ATTRIBUTE = 256
 _MADV_MERGEABLE = 12
-# MADV_COLD, MADV_PAGEOUT and POSIX_FADV_DONTNEED take a file out of the machine's page cache, and
-# so tell whether others read it meanwhile.
+# MADV_COLD, MADV_PAGEOUT and POSIX_FADV_DONTNEED remove a file from the machine's page cache, and
+# thereby reveal whether others read the file meanwhile.
 _MADV_OUT, _POSIX_FADV_DONTNEED = (20, 21), 4
 
 _ALLOW = 0x7FFF0000
@@ -144,16 +145,16 @@ _LOAD, _AND_OPCODE, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x05, 0x15, 0x3
 _NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG2_HIGH, _ARG3, _ARG3_HIGH = 0, 4, 16, 24, 32, 36, 40, 44
 
 
-def _op(code: int, k: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, true_offset, false_offset, k)
+def _op(code: int, operand: int, true_offset: int = 0, false_offset: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, true_offset, false_offset, operand)
 
 
-def _deny(number: int) -> bytes:
-    return _op(_RET, _ERRNO | number)
+def _deny(error_number: int) -> bytes:
+    return _op(_RET, _ERRNO | error_number)
 
 
 _NO_EFFECT = _deny(0)
-"""The call has no effect, and succeeds."""
+"""The result for a call without effect that reports success."""
 
 
 _PERMISSION, _REFUSAL = [_op(_RET, _ALLOW)], [_deny(errno.EPERM)]
@@ -173,7 +174,7 @@ def _test_word(
 
 
 def _refuse_bits(word: int, bits: int, on_match: list[bytes]) -> list[bytes]:
-    """Refuse a call with one of these bits set in an argument, by `on_match`; allow the others."""
+    """Refuse a call with one of these bits set in an argument, by `on_match`; allow all others."""
     return [_op(_LOAD, word), _op(_JSET, bits, false_offset=1), *on_match, *_PERMISSION]
 
 
@@ -191,13 +192,13 @@ def _process_rules() -> dict[str, list[bytes]]:
         # A program that process 1 is just starting has its user already, but not yet its turn.
         "sched_setscheduler": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
         "sched_setattr": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
-        # As by a kernel without filters: programs that have one for themselves do without.
+        # The result of a kernel without filters: programs with filters of their own do without.
         "seccomp": [*unknown],
         "prctl": _test_word(
             _ARG0, _PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, on_match=unknown, on_mismatch=permission
         ),
-        # Two that trace each other can wait for each other's end for good, even if killed: so a
-        # process is traced by its parent, or by the parent's tracer.
+        # Two processes that trace each other can wait for each other's end forever, even if killed.
+        # So only its parent, or the parent's tracer, traces a process.
         "ptrace": _test_word(_ARG0, *_PTRACE_OTHERS, on_match=refusal, on_mismatch=permission),
     }
 
@@ -214,7 +215,7 @@ def _socket_rules() -> dict[str, list[bytes]]:
         ),
     ]
     netlink = _test_word(_ARG2, *_NETLINKS, on_match=permission, on_mismatch=protocol)
-    # The one that closes a socket that lingers waits: a receiver, or a worker of the kernel's.
+    # Closing a lingering socket blocks the closer: a receiver, or a worker of the kernel.
     filters = _test(*_SOCKET_FILTERS, on_match=refusal, on_mismatch=permission)
     socket_level = _test_word(_ARG2, _SO_LINGER, on_match=[_NO_EFFECT], on_mismatch=filters)
     ipv4_level = _test_word(
@@ -238,13 +239,13 @@ def _socket_rules() -> dict[str, list[bytes]]:
 
 def _limit_rules() -> dict[str, list[bytes]]:
     permission, refusal, no_effect = _PERMISSION, _REFUSAL, [_NO_EFFECT]
-    # A pipe gets a core dump whatever the limit is, but for the one of 1 byte that process 1 sets.
+    # The kernel writes core dumps to a pipe at any limit except 1 byte, the limit of process 1.
     # To ask for it is allowed: the new limit is a null pointer.
     null = _test_word(_ARG2_HIGH, 0, on_match=permission, on_mismatch=no_effect)
     query = _test_word(_ARG2, 0, on_match=null, on_mismatch=no_effect)
     own_limit = _test_word(_ARG1, _RLIMIT_CORE, on_match=query, on_mismatch=permission)
     return {
-        # Of another process: 0 is the caller.
+        # The first argument is the process: 0 is the caller, and any other is refused.
         "prlimit64": _test_word(_ARG0, 0, on_match=own_limit, on_mismatch=refusal),
         "setrlimit": _test_word(_ARG0, _RLIMIT_CORE, on_match=no_effect, on_mismatch=permission),
     }
@@ -266,7 +267,8 @@ def _memory_and_file_rules() -> dict[str, list[bytes]]:
         "ioctl": _test_word(_ARG1, *_IOCTLS, on_match=refusal, on_mismatch=permission),
         "fcntl": [_op(_LOAD, _ARG1), *_test(*_OFD_LOCKS, on_match=invalid, on_mismatch=watches)],
         **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), short_attribute),
-        # It would wait for all disks of the machine. A sandbox's files are in memory.
+        # Without effect: sync would wait for all disks of the machine, but a sandbox's files are in
+        # memory.
         "sync": no_effect,
         "syncfs": no_effect,
         "fadvise64": _test_word(
@@ -283,12 +285,12 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
     """Return the filter's BPF program, for `syscalls.set_seccomp`.
 
     Args:
-        debugger: Allow a program to control another one, or to change its memory.
-        chroot: Allow root to change its root folder: outside of it is the sandbox's, no more.
+        debugger: Allow a program to control another program, or to change its memory.
+        chroot: Allow root to change its root folder: beyond it is only the sandbox.
         machine: The architecture; None: this machine's.
 
     Raises:
-        OSError: There is no table for this machine's architecture.
+        OSError: ENOTSUP: the architecture has no table.
     """
     machine = machine or platform.machine()
     if machine not in _AUDIT_ARCH:
@@ -303,7 +305,7 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
     answers = {key: [_deny(errno.EPERM)] for key in denied_calls.values()}
     answers |= {key: [_deny(errno.ENOSYS)] for key in missing_calls.values()}
     for name, rule in _argument_rules().items():
-        answers.setdefault(_BY_ARGUMENT[machine][name], rule)
+        answers.setdefault(_ARGUMENT_RULES[machine][name], rule)
     program = [
         _op(_LOAD, _ARCH),
         _op(_JEQ, _AUDIT_ARCH[machine], true_offset=1),
@@ -317,33 +319,36 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
 def _intervals(
     answers: dict[int, list[bytes]], ranges: Sequence[tuple[int, int]]
 ) -> list[tuple[int, list[bytes]]]:
-    """List the first number and the answer of each run of system calls with one answer.
+    """List the first number and the answer of each run of system calls with equal answers.
 
     Args:
         answers: The answers to single calls; the other calls of `ranges` are allowed.
-        ranges: The first and the last numbers of known calls. All other numbers have no call.
+        ranges: The first and the last numbers of known calls. All other numbers return ENOSYS.
     """
     starts: dict[int, list[bytes]] = {}
     for first_number, last_number in ranges:
         starts |= {first_number: _PERMISSION, last_number + 1: [_deny(errno.ENOSYS)]}
-    starts |= {number + 1: _PERMISSION for number in answers if number + 1 not in starts} | answers
+    starts |= {
+        call_number + 1: _PERMISSION for call_number in answers if call_number + 1 not in starts
+    } | answers
     intervals: list[tuple[int, list[bytes]]] = []
-    for number, answer in sorted(starts.items()):
+    for call_number, answer in sorted(starts.items()):
         if not intervals or intervals[-1][1] != answer:
-            intervals.append((number, answer))
+            intervals.append((call_number, answer))
     return intervals
 
 
 def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
-    """Find the answer by halves.
+    """Return the code of a binary search for the answer.
 
-    A start of a sandbox waits for it: the kernel tries a new filter on each system call there is.
+    The search's speed matters to each start of a sandbox: the kernel runs a new filter once on each
+    system call.
     """
     if len(intervals) == 1:
         return intervals[0][1]
     middle = len(intervals) // 2
     lower_code, upper_code = _search(intervals[:middle]), _search(intervals[middle:])
-    if len(lower_code) < 256:  # as far as a conditional jump reaches
+    if len(lower_code) < 256:  # the reach of a conditional jump
         return [
             _op(_JGE, intervals[middle][0], true_offset=len(lower_code)),
             *lower_code,

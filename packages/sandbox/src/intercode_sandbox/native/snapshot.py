@@ -1,4 +1,4 @@
-"""Layers that sandboxes leave: snapshots, and what a script or a command makes of an image."""
+"""Layers from sandboxes: snapshots, and the results of scripts or commands over an image."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode_sandbox.native.exit_ledger import LEDGERS, Ending, read_ledgers
 from intercode_sandbox.native.frozen_layers import FrozenLayer
 from intercode_sandbox.ownership import is_gone, new_lease, register_finalizer
-from intercode_sandbox.privileges import hand_over, is_root, make_private
+from intercode_sandbox.privileges import is_root, make_private, transfer_ownership
 
 _SUFFIX = " (snapshot)"
 _MAX_FROZEN_LAYERS = 30
-"""Each file that is opened is looked for in all layers."""
-_HIDDEN_PART = 4
-"""Of a limit, one part of so many may be used by what frozen layers hide."""
+"""Maximum of frozen layers: the kernel looks up each opened file in all layers."""
+_HIDDEN_SHARE = 4
+"""Frozen layers may use one fourth of a limit for content that later layers hide."""
 _SPECIAL_FILES = 256
-"""An agent may have made any number of them, and each start copies them."""
+"""Maximum of files with special modes: an agent may create any number, and each start copies
+them."""
 
 
-class Layer:
-    """A saved layer's folder. It goes with its last user: a snapshot, one over it, a sandbox.
+class SnapshotLayer:
+    """A saved layer's folder, removed with its last user: a snapshot, a higher layer, a sandbox.
 
     Args:
-        forget: Is told of a layer that is about to go.
+        forget: Called with a layer that is about to be removed.
 
     Raises:
-        SandboxError: The folder cannot be made.
+        SandboxError: The folder cannot be created.
     """
 
     def __init__(self, forget: Callable[[Path], None]) -> None:
@@ -57,20 +58,20 @@ class Layer:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
     @classmethod
-    def of(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> Layer:
-        """Return a new layer with what `write` streams."""
+    def write(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> SnapshotLayer:
+        """Return a new layer, filled with the stream that `write` produces."""
         layer = cls(forget)
         layer.fill(write)
         return layer
 
     @property
     def name(self) -> str:
-        """A name that no other layer has."""
+        """A unique name."""
         return self.path.parent.name
 
     def fill(self, write: Callable[[int], None]) -> None:
-        """Unpack into it what `write` streams; see `fill`."""
-        self.special = fill(self.path, write, self.discard)[:_SPECIAL_FILES]
+        """Unpack the stream that `write` produces into the layer; see the function `unpack_stream`."""
+        self.special = unpack_stream(self.path, write, self.discard)[:_SPECIAL_FILES]
 
     def discard(self) -> None:
         """Remove the layer's folder."""
@@ -79,20 +80,20 @@ class Layer:
 
 @dataclass(frozen=True)
 class Files:
-    """The files that a sandbox starts with. They are there for as long as this is."""
+    """The files at a sandbox's start. Their storage exists for as long as this object."""
 
     image: Image
-    """The image, from which changes are told."""
-    saved_layers: tuple[Layer, ...] = ()
-    """The layers of the image that are saved ones."""
-    copy: Layer | None = None
-    """A copy of what was changed of the image, until some time."""
+    """The image, the baseline of changes."""
+    saved_layers: tuple[SnapshotLayer, ...] = ()
+    """The saved layers among the image's layers."""
+    copy: SnapshotLayer | None = None
+    """A copy of the changes over the image, up to some time."""
     frozen_layers: tuple[FrozenLayer, ...] = ()
-    """Layers of what was changed since then, the lowest first."""
+    """Layers of later changes, the lowest first."""
 
     @property
     def digest(self) -> str:
-        """A digest of all of them."""
+        """A digest of all layers."""
         layer_names = [] if self.copy is None else [self.copy.name]
         layer_names += [f"{layer.owner}/{layer.name}" for layer in self.frozen_layers]
         return joint_digest(self.image.digest, *layer_names) if layer_names else self.image.digest
@@ -104,10 +105,10 @@ class Files:
             layer.files for layer in self.frozen_layers
         )
 
-    def crowded(self, limits: Limits) -> bool:
-        """Whether there are many frozen layers, or what they hide of each other may be much."""
+    def is_crowded(self, limits: Limits) -> bool:
+        """Return whether frozen layers are many, or may hide much content of each other."""
         hidden_usage = replace(self, frozen_layers=self.frozen_layers[1:]).usage
-        max_usage = limits.disk // _HIDDEN_PART, limits.files // _HIDDEN_PART
+        max_usage = limits.disk // _HIDDEN_SHARE, limits.files // _HIDDEN_SHARE
         return (
             len(self.frozen_layers) >= _MAX_FROZEN_LAYERS
             or hidden_usage[0] > max_usage[0]
@@ -122,12 +123,12 @@ class Files:
 
     @property
     def special(self) -> list[tuple[str, Sequence[archive.Special]]]:
-        """The files of special modes of each layer that has some."""
+        """Layer folder and its files with special modes, for each layer with such files."""
         layers = [*self.saved_layers, self.copy]
         return [(str(layer.path), layer.special) for layer in layers if layer and layer.special]
 
-    def with_image(self, layer: Layer) -> Files:
-        """Return these with all that was changed in a layer of the image."""
+    def with_image(self, layer: SnapshotLayer) -> Files:
+        """Return these files with all changes in a new layer of the image."""
         digest, layers = (
             joint_digest(self.image.digest, layer.name),
             (*self.image.layers, layer.path),
@@ -135,12 +136,12 @@ class Files:
         image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
         return Files(image, (*self.saved_layers, layer))
 
-    def with_copy(self, layer: Layer) -> Files:
-        """Return these with all that was changed in a layer over the image."""
+    def with_copy(self, layer: SnapshotLayer) -> Files:
+        """Return these files with all changes in one layer over the image."""
         return Files(self.image, self.saved_layers, layer)
 
     def with_frozen_layer(self, layer: FrozenLayer) -> Files:
-        """Return these with a layer of what was changed of them."""
+        """Return these files with a frozen layer of the changes since."""
         return replace(self, frozen_layers=(*self.frozen_layers, layer))
 
 
@@ -149,10 +150,10 @@ def _name(image: Image) -> str:
 
 
 class NativeSnapshot:
-    """See `sandbox.base.Snapshot`. It is temporary: it goes with this object.
+    """The native implementation of `Snapshot`; its storage is freed with this object.
 
     Args:
-        files: What sandboxes of it start with.
+        files: The files at the start of its sandboxes.
     """
 
     def __init__(self, files: Files) -> None:
@@ -161,10 +162,10 @@ class NativeSnapshot:
 
     @property
     def files(self) -> Files:
-        """The files that sandboxes of it start with.
+        """The files at the start of its sandboxes.
 
         Raises:
-            SandboxError: It was deleted.
+            SandboxError: The snapshot was deleted.
         """
         if self._files is None:
             raise SandboxError(f"the snapshot {self.name!r} was deleted")
@@ -172,35 +173,38 @@ class NativeSnapshot:
 
     @property
     def image(self) -> Image:
-        """Image that changes in its sandboxes are told from."""
+        """The image that is the baseline of changes in its sandboxes."""
         return self.files.image
 
     def delete(self) -> None:
-        """Free its storage, as soon as no sandbox and no other snapshot needs it."""
+        """Free the storage, as soon as no sandbox and no other snapshot needs it."""
         self._files = None
 
 
-def fill(
+def unpack_stream(
     layer: Path, write: Callable[[int], None], on_failure: Callable[[], None] = lambda: None
 ) -> list[archive.Special]:
-    """Unpack into an empty folder what `write` streams into the descriptor that it is given.
+    """Unpack into an empty folder the stream that `write` produces into a descriptor.
 
     Args:
         layer: The folder.
-        write: Streams.
-        on_failure: The thread that unpacks calls it if it fails. Only that thread knows when
-            nothing is written any more: an exception in the caller's, as of Ctrl-C, may come
-            earlier. It has a reference to `on_failure` until its end.
+        write: Streams into a descriptor.
+        on_failure: Called by the unpacking thread after a failure. Only that thread knows when
+            all writing has ended: an exception in the caller's thread, for instance of Ctrl-C,
+            may come earlier. The thread holds a reference to `on_failure` until its end.
 
     Returns:
         See `archive.extract`.
 
     Raises:
-        OutputLimitError: There is what the folder's disk cannot hold, however large it is.
+        OutputLimitError: No disk of any size could hold the files.
         SandboxError: The stream broke off, or the folder cannot be written.
     """
-    ends = os.pipe2(os.O_CLOEXEC)
-    reader, writer = open(ends[0], "rb"), open(ends[1], "wb")  # closed with their last reference
+    pipe_fds = os.pipe2(os.O_CLOEXEC)
+    reader, writer = (
+        open(pipe_fds[0], "rb"),
+        open(pipe_fds[1], "wb"),
+    )  # closed with their last reference
     failure: list[BaseException] = []
     special: list[archive.Special] = []
 
@@ -209,7 +213,7 @@ def fill(
         try:
             with reader:  # a writer still at work gets EPIPE
                 special.extend(archive.extract(reader.fileno(), layer, attribute))
-            hand_over(layer)
+            transfer_ownership(layer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the snapshot is not whole
             failure.append(error)
             on_failure()
@@ -220,7 +224,7 @@ def fill(
         write(writer.fileno())
     except BrokenPipeError:
         thread.join()
-        if not failure:  # else that is why
+        if not failure:  # otherwise the failure below is the cause
             raise
     finally:
         writer.close()
@@ -236,7 +240,7 @@ def fill(
 
 
 def _sweep_snapshots(dry_run: bool = False) -> list[str]:
-    """Remove the snapshots of processes that are gone; what was found."""
+    """Remove the snapshots of processes that have ended; return the paths."""
     removed_paths = []
     parent = cache_root() / "snapshots"
     for folder in parent.iterdir() if os.access(parent, os.R_OK) else ():
@@ -259,14 +263,14 @@ def _remove(folder: Path) -> None:
 
 _SECONDS = 600.0
 _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
-"""Limits within which packages can be installed."""
+"""Limits that suffice to install packages."""
 
 
 class SupportsArchive(SandboxBackend, Protocol):
-    """A sandbox that can tell what it changed as `archive.write` does."""
+    """A sandbox that can stream its changes in the format of `archive`."""
 
     def archive(self, descriptor: int) -> None:
-        """Stream it into a descriptor."""
+        """Stream the changes into a descriptor."""
 
 
 def build_script(
@@ -275,10 +279,10 @@ def build_script(
     script: bytes | Command,
     layer: Path,
 ) -> None:
-    """Run a set-up script, or a command, in a sandbox of `base`; leave what it changed in `layer`.
+    """Run a set-up script, or a command, in a sandbox of `base`; write its changes into `layer`.
 
     Raises:
-        ImageError: It failed, or did not end in time.
+        ImageError: The script failed, or did not end in time.
     """
     if isinstance(script, Command):
         limits = replace(_LIMITS, capabilities=tuple(CAPABILITIES))
@@ -297,23 +301,23 @@ def build_script(
             reason = "did not end in time" if result.timed_out else f"exit code {result.exit_code}"
             raise ImageError(f"{subject} over {base.name} failed ({reason}):\n{tail}")
         sandbox.kill()
-        for path, mode in fill(layer, sandbox.archive):
-            # It is the image's author who wants it so, and what an engine would build.
+        for path, mode in unpack_stream(layer, sandbox.archive):
+            # Special modes are the intention of the image's author; an engine would keep them, too.
             Path(layer, path).chmod(mode)
         remove_tree(layer / SHARED_MEMORY[1:])
-        with suppress(OSError):  # something else was made in it
+        with suppress(OSError):  # the folder has other content
             (layer / SHARED_MEMORY[1:]).parent.rmdir()
     finally:
         sandbox.close()
 
 
 def endings() -> list[Ending]:
-    """List the sandboxes of all callers that were closed, and that the kernel has not ended yet."""
+    """List the closed sandboxes of all callers that the kernel has not ended yet."""
     return read_ledgers(cache_root() / LEDGERS)
 
 
 def sweep(dry_run: bool = False) -> list[str]:
-    """Remove what belongs to callers that are gone; the paths that were found."""
+    """Remove cgroups and snapshots of callers that have ended; return the paths."""
     removed_paths = []
     leases = {ending.lease for ending in endings()}
     for parent in parents():

@@ -1,9 +1,9 @@
-"""The spawner: a small single-threaded process that has sandboxes forked for a large threaded one.
+"""The spawner: a small single-threaded process that forks sandboxes for a large threaded caller.
 
-Forking the caller would copy its memory map and its locks, and a sandbox would die with the thread
-that started it. The spawner owns a private mount namespace with the images' layers, makes each
-sandbox's process 1, hands out identities, keeps the cgroups, and goes, with all of its sandboxes,
-when the caller's socket closes: that is what kill -9 of the caller leaves behind — nothing.
+A fork of the caller would copy its memory map and its locks, and a sandbox would die with the
+thread that started it. The spawner owns a private mount namespace with the images' layers, creates
+each sandbox's process 1, allocates identities, and keeps the cgroups. The spawner ends, with all
+its sandboxes, when the caller's socket closes: so kill -9 of the caller leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from intercode_sandbox.native.syscalls import hide_arguments
 from intercode_sandbox.native.zygote import NotLoadedError, Zygote, plan, probe_machine
 from intercode_sandbox.privileges import STAND_IN_ID, has_machines_id, missing_capabilities
 
-STAGE = "/dev/pts"
-"""The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
-and neither the spawner nor an image needs what is in it."""
+MOUNT_FOLDER = "/dev/pts"
+"""The folder of the spawner's mounts, in a private mount namespace. Every machine has this folder,
+and neither the spawner nor an image needs its content."""
 _FOLDERS = ("x", "o", "e", "d", "p", "m")
-"""The mount points of each sandbox there: its files, the same with its own ids, what is empty,
-/dev, /proc, and a folder of the machine's programs on its way into an image."""
+"""The mount points of each sandbox on the stage: its files, its files with mapped ids, an empty
+folder, /dev, /proc, and a folder of the machine's programs on its way into an image."""
 _LEAVING_SECONDS = 1.0
-"""Seconds after which a cgroup that could not be removed is tried again."""
+"""Seconds between attempts to remove a cgroup."""
 _QUIET_SECONDS = 0.001, 0.005
-"""Seconds without a request, after which something is done ahead of one: while there is a
-processor for each sandbox that runs, and where there is none to spare."""
+"""Idle seconds before a sandbox is prepared: with a processor for each running sandbox, and with
+none to spare."""
 _MAX_ENDS = 4096
 
 
 class Spawner:
     """The event loop of the spawner.
 
-    One child is forked ahead, so that the next start need not wait for the fork and for the
-    kernel to make namespaces and to move it into a cgroup; it has nothing of any sandbox's yet.
-    A caller that starts one sandbox after the other mostly wants the same: what was asked for twice
-    in a row is, when it is quiet, made ready for a third time, with the program that was its first,
-    and thrown away if something else comes.
+    A spare child is always forked in advance. The next start then does not wait for the fork, for
+    new namespaces, and for the move into a cgroup. A spare child holds nothing of any sandbox.
+
+    After two equal requests in a row, the idle spawner prepares a third sandbox with its first
+    program. A different request discards it.
     """
 
     def __init__(
@@ -62,60 +62,60 @@ class Spawner:
     ) -> None:
         self.caller = caller
         self.owner = owner
-        """A descriptor of the caller's process. Its socket alone would not tell of its end: a fork
-        of it may hold the other end, too."""
+        """A descriptor of the caller's process. The socket alone would not signal its end: a fork
+        of the caller may hold the other end, too."""
         self.ledger = ledger
-        """The descriptor of the file that names the sandboxes which are still ending."""
+        """The descriptor of the ledger of sandboxes that are still ending."""
         self.poll = select.epoll()
         self.children: dict[str, Child] = {}
-        """The children by their name, from their fork until they are collected."""
+        """Name → child, from its fork until it is collected."""
         self.processes: dict[int, Child] = {}
-        """The children by the descriptor of their process."""
+        """Descriptor of the child's process → child."""
         self.starting_children: dict[int, Child] = {}
         self.spare_child: Child | None = None
-        self.ready_child: Child | None = None
+        self.prepared_child: Child | None = None
         self.last_request: dict[str, Any] = {}
         self.is_repeated = False
-        """Whether what was asked for last was asked for before that, too."""
+        """Whether the last request equals the one before it."""
         self.ends: dict[str, dict[str, Any]] = {}
-        """How the children of late have ended, as `fault.Evidence`."""
+        """Name → the end of a recent child, as fields of `base.Evidence`."""
         self.count = 0
         self.processors = len(os.sched_getaffinity(0))
         prepare_namespaces(root)
-        self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
+        self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the remaining privileges
         self.machine = probe_machine(root)
         self.zygote = Zygote(self.machine, workers)
         self.layers = Layers(root)
-        self.frozen_mounts = FrozenMounts(STAGE)
+        self.frozen_mounts = FrozenMounts(MOUNT_FOLDER)
         self.pool = Identities(root)
 
     def run(self) -> None:
-        """Serve until the caller goes away; then end every sandbox and clean up."""
+        """Serve until the caller ends; then end every sandbox and clean up."""
         self.poll.register(self.caller, select.EPOLLIN)
         self.poll.register(self.owner, select.EPOLLIN)
         try:
             while True:
-                events = [fd for fd, _ in self.poll.poll(self.patience())]
+                events = [fd for fd, _ in self.poll.poll(self.poll_timeout())]
                 if self.owner in events:
                     return
                 if not events and self.may_prepare:
-                    self.make_ready()
+                    self.prepare_sandbox()
                 for fd in events:
                     if fd in self.starting_children:
                         self.finish_start(fd)
                 self.collect_ended(events)
-                # The caller last: it may ask for the files of a child that has just started.
+                # The caller last: its request may need the files of a child that has just started.
                 if self.caller.fileno() in events and not self.take_request():
                     return
         finally:
             self.close()
 
     def take_request(self) -> bool:
-        """Start a sandbox, or say why not on the sandbox's own socket. False: the caller left."""
+        """Serve one request; report failures on its socket. Return False if the caller has left."""
         try:
             spec, fds = wire.receive(self.caller)
         except wire.TruncatedError:
-            return True  # the caller hears the end of the socket that was lost
+            return True  # the caller sees the end of the lost socket
         except (EOFError, OSError):
             return False
         if not fds:
@@ -124,7 +124,7 @@ class Spawner:
             elif "ending" in spec:
                 self.note_ending(spec["ending"])
             else:
-                self.drop_ready()
+                self.discard_prepared()
                 self.layers.forget(spec["forget"])
             return True
         with socket.socket(fileno=fds[0]) as control:
@@ -140,52 +140,55 @@ class Spawner:
         return True
 
     def evidence(self, name: str) -> dict[str, Any]:
-        """Evidence of a sandbox that does not answer, as `fault.Evidence`."""
+        """Return evidence of a sandbox that does not answer, as fields of `base.Evidence`."""
         if name in self.children:
             self.collect(self.children[name])
         return {"running": True} if name in self.children else self.ends.get(name, {})
 
     def note_ending(self, name: str) -> None:
-        """Note that a caller has killed a sandbox and no longer waits for the kernel to end it."""
+        """Record that a caller has killed a sandbox and does not wait for its end."""
         if name in self.children:
             self.children[name].ending = True
             self.count_endings()
 
     def count_endings(self) -> None:
-        """Name the sandboxes that are still ending where `intercode doctor` looks."""
+        """Write the sandboxes that are still ending to the ledger, for ``intercode doctor``."""
         children = self.children.values()
         write_ledger(self.ledger, {child.cgroup: child.pid for child in children if child.ending})
 
     def freeze(self, name: str, room: int) -> dict[str, Any]:
-        """Keep the files of a sandbox in which nothing runs, as a layer.
+        """Retain the files of a sandbox without running processes as a layer.
 
         Args:
-            name: The sandbox's.
-            room: The most bytes that they may have.
+            name: The sandbox's name.
+            room: Maximum size of the layer in bytes.
 
         Returns:
-            The ``bytes`` and ``files`` of the layer. If it was made, its ``name``.
+            The ``bytes`` and ``files`` of the layer, and its ``name`` if it was created.
         """
         child = self.children.get(name)
         if child is None or (tree := child.files) is None:
             return {}
-        space = os.fstatvfs(tree)
-        used_bytes = (space.f_blocks - space.f_bfree) * space.f_frsize
-        reply: dict[str, Any] = {"bytes": used_bytes, "files": space.f_files - space.f_ffree}
+        file_system = os.fstatvfs(tree)
+        used_bytes = (file_system.f_blocks - file_system.f_bfree) * file_system.f_frsize
+        reply: dict[str, Any] = {
+            "bytes": used_bytes,
+            "files": file_system.f_files - file_system.f_ffree,
+        }
         if used_bytes <= room:
-            with suppress(OSError):  # the kernel does not permit it, or something is written
+            with suppress(OSError):  # the kernel does not permit it, or a file is open for writing
                 reply["name"] = self.frozen_mounts.add(tree)
         return reply
 
     def thaw(self, name: str) -> None:
-        """Let go of a frozen layer."""
+        """Release a frozen layer."""
         if name in self.last_request.get("frozen", ()):
-            self.drop_ready()
+            self.discard_prepared()
             self.is_repeated, self.last_request = False, {}
         self.frozen_mounts.remove(name)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that a run's record and `doctor` tell."""
+        """Return the facts for a run's record and `doctor`."""
         return {
             "root": self.machine.root,
             "cgroup": self.cgroups.version,
@@ -194,21 +197,21 @@ class Spawner:
         }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
-        """Start one sandbox. It announces itself on its socket when it is ready."""
+        """Start one sandbox. The sandbox reports on its socket when it is ready."""
         self.layers.prepare(spec)
         self.is_repeated, self.last_request = spec == self.last_request, spec
-        if self.hand_over(spec, control):
+        if self.start_prepared(spec, control):
             return
         child = self.take_child(spec["network"])
-        self.introduce(child, control)
-        self.instruct(child, spec, [control.fileno()])
+        self.announce_process(child, control)
+        self.send_plan(child, spec, [control.fileno()])
 
-    def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
-        """Tell a child what sandbox to become, and who."""
+    def send_plan(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
+        """Send a child its sandbox's plan and identity."""
         try:
             identity = child.identity = self.pool.take(spec["limits"]["processes"])
             limits = spec["limits"]
-            # Files in memory count as memory: they have a limit of their own to fill.
+            # Files in memory count as memory: their quota is added to the limit.
             total = limits["memory"] + limits["disk"]
             processes = limits["processes"] + OWN_THREADS
             self.cgroups.limit(child.cgroup, total, processes)
@@ -227,61 +230,61 @@ class Spawner:
         self.starting_children[child.link.fileno()] = child
         self.poll.register(child.link, select.EPOLLIN)
 
-    def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
-        """Give the caller the sandbox that is ready, if there is one and it will do."""
-        child = self.ready_child
+    def start_prepared(self, spec: dict[str, Any], control: socket.socket) -> bool:
+        """Give the caller the prepared sandbox, if its request is the same."""
+        child = self.prepared_child
         if child is None or child.spec != spec:
-            self.drop_ready()
+            self.discard_prepared()
             return False
-        self.ready_child = None
+        self.prepared_child = None
         with closing(child):
-            self.introduce(child, control)
+            self.announce_process(child, control)
             try:
                 wire.send(child.link, {}, [control.fileno()], packed=True)
-            except OSError:  # it has died
+            except OSError:  # the child has died
                 return False
         return True
 
-    def drop_ready(self) -> None:
-        """End the sandbox that is ready, in which nothing has run."""
-        child, self.ready_child = self.ready_child, None
+    def discard_prepared(self) -> None:
+        """End the prepared sandbox, in which no request has run."""
+        child, self.prepared_child = self.prepared_child, None
         if child is not None:
             child.close()
 
     @property
     def may_prepare(self) -> bool:
-        """Whether a sandbox should be made ready, once it is quiet."""
+        """Whether the spawner should prepare a sandbox once it is idle."""
         is_wanted = self.is_repeated and not self.last_request["network"]
-        return is_wanted and self.ready_child is None and not self.starting_children
+        return is_wanted and self.prepared_child is None and not self.starting_children
 
-    def patience(self) -> float | None:
-        """Seconds after which to look around although nothing has happened."""
+    def poll_timeout(self) -> float | None:
+        """Return the poll's time-out in seconds; None: wait for an event."""
         if self.may_prepare:
             running_count = len(self.children) - (self.spare_child is not None)
             return _QUIET_SECONDS[running_count > self.processors]
         return _LEAVING_SECONDS if self.cgroups.removal_queue else None
 
-    def make_ready(self) -> None:
-        """Make a sandbox ready for what was asked for last."""
+    def prepare_sandbox(self) -> None:
+        """Prepare a sandbox for a repetition of the last request."""
         self.is_repeated = False
-        with suppress(OSError):  # the next request meets it again, and says so
+        with suppress(OSError):  # the next request meets the error again, and reports it
             child = self.take_child(network=False)
             child.spec = self.last_request
             with child.first_program() as child_ends:
-                self.instruct(child, self.last_request, child_ends)
+                self.send_plan(child, self.last_request, child_ends)
 
     def take_child(self, network: bool) -> Child:
-        """Return the child that was forked ahead, if it will do, or a new one."""
+        """Return the spare child if it fits, or a new child."""
         child = self.spare_child
         if child is not None and not network:
             self.spare_child = None
             if child.layer_count == self.layers.mount_count:
                 return child
-            child.link.close()  # which ends it
+            child.link.close()  # ends the child
         return self.fork(network)
 
     def fork(self, network: bool) -> Child:
-        """Return a new child, which enters a cgroup that is its own."""
+        """Return a new child, which enters its own cgroup."""
         self.count += 1
         name = str(self.count)
         group = self.cgroups.take(name)
@@ -296,23 +299,23 @@ class Spawner:
         child.oom_kills = self.cgroups.oom_kills(group)
         return child
 
-    def introduce(self, child: Child, control: socket.socket) -> None:
-        """Give the caller a descriptor of the process that is its sandbox's process 1."""
+    def announce_process(self, child: Child, control: socket.socket) -> None:
+        """Send the caller a descriptor of its sandbox's process 1."""
         wire.send(control, {"name": child.name}, [child.process, *child.prepared_fds])
 
     def finish_start(self, link: int) -> None:
-        """A child has a file system, or has failed: what is left it does alone."""
+        """Finish the spawner's part of a start: the child has a file system, or has failed."""
         child = self.starting_children.pop(link)
         self.poll.unregister(link)
         child.receive_files()
         if child.spec is None:
             child.link.close()
         elif child.spec == self.last_request:
-            self.ready_child = child
-        else:  # something else has come meanwhile, or its frozen layers have gone
+            self.prepared_child = child
+        else:  # another request has come meanwhile, or its frozen layers were released
             child.close()
         if self.spare_child is None:
-            with suppress(OSError):  # the next start meets it again, and says so
+            with suppress(OSError):  # the next start meets the error again, and reports it
                 self.spare_child = self.fork(network=False)
 
     def collect_ended(self, events: Sequence[int]) -> None:
@@ -323,7 +326,7 @@ class Spawner:
         self.cgroups.remove_unused()
 
     def collect(self, child: Child) -> None:
-        """Let go of a child, and of all that it had, if it has ended."""
+        """Release a child and its resources, if it has ended."""
         exit_code = child.exit_code()
         if exit_code is None:
             return
@@ -331,35 +334,35 @@ class Spawner:
         self.poll.unregister(child.process)
         if self.starting_children.pop(child.link.fileno(), None) is not None:
             self.poll.unregister(child.link)
-        self.keep_end(child, exit_code)
-        # What took the kernel long may still count for it.
+        self.record_end(child, exit_code)
+        # The resources that the kernel frees slowly may still count for its cgroup.
         self.cgroups.give_back(child.cgroup, reuse=not child.ending)
         child.release()
         if child.identity is not None:
-            # Process 1 is the last to end of all that had these ids.
+            # Process 1 is the last process with these ids to end.
             self.pool.give_back(child.identity)
         if self.spare_child is child:
             self.spare_child = None
-        if self.ready_child is child:
-            self.ready_child = None
+        if self.prepared_child is child:
+            self.prepared_child = None
         if child.ending:
             self.count_endings()
 
-    def keep_end(self, child: Child, exit_code: int) -> None:
-        """Remember how a child has ended, while its cgroup can still tell."""
+    def record_end(self, child: Child, exit_code: int) -> None:
+        """Record the end of a child, while its cgroup still has the counts."""
         starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
         self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
         if len(self.ends) > _MAX_ENDS:
             del self.ends[next(iter(self.ends))]
 
     def close(self) -> None:
-        """End every sandbox and leave nothing, however long the kernel takes for an end."""
+        """End every sandbox and clean up, even if the kernel takes long for an end."""
         for child in self.children.values():
             child.kill()
             child.ending = True
         self.count_endings()
         with suppress(OSError):
-            # So that the caller need not wait: a spawner that somebody has stopped says nothing.
+            # The message frees the caller from waiting: only a spawner that was stopped sends none.
             wire.send(self.caller, {"ending": len(self.children)})
         self.poll.unregister(self.caller)
         self.poll.unregister(self.owner)
@@ -385,9 +388,9 @@ def main(
     Args:
         caller: The descriptor of its caller's socket.
         owner: A descriptor of the caller's process.
-        ledger: The descriptor of its ledger; see `endings`.
-        name: See `lease`.
-        root: Whether the caller has the rights of `privileges.is_root`.
+        ledger: The descriptor of its ledger; see `exit_ledger`.
+        name: Its lease; see `ownership.new_lease`.
+        root: Whether the caller has the privileges of `privileges.is_root`.
         workers: The fields of the `Workers` of its sandboxes.
     """
     with socket.socket(fileno=caller) as sock:
@@ -407,22 +410,22 @@ def main(
 
 
 def report(control: socket.socket, error: OSError | EOFError) -> None:
-    """Tell the caller why a sandbox, or this spawner, did not start."""
-    number = error.errno if isinstance(error, OSError) else None
+    """Report to the caller why a sandbox, or this spawner, did not start."""
+    error_number = error.errno if isinstance(error, OSError) else None
     cause = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
-        wire.send(control, {"failed": str(cause), "errno": number or 0})
+        wire.send(control, {"failed": str(cause), "errno": error_number or 0})
 
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 _PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ESCAPES = {b"\\040": b" ", b"\\011": b"\t", b"\\012": b"\n", b"\\134": b"\\"}
-"""How mountinfo writes what would break its lines; the backslash is the last to be read."""
+"""Escapes of mountinfo for characters that would break its lines; the backslash is decoded last."""
 
 
 def prepare_namespaces(root: bool) -> None:
-    """Give this process a mount namespace of its own, and the stage."""
+    """Create a private mount namespace for this process, and the stage."""
     if root:
         sc.unshare(sc.CLONE_NEWNS)
     else:
@@ -432,16 +435,16 @@ def prepare_namespaces(root: bool) -> None:
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
         write_maps("self", f"0 {uid} 1", f"0 {gid} 1")
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
-    sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
+    sc.mount("tmpfs", MOUNT_FOLDER, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
     for name in _FOLDERS:
-        os.mkdir(f"{STAGE}/{name}")
+        os.mkdir(f"{MOUNT_FOLDER}/{name}")
 
 
 def _stand_in() -> None:
-    """Be somebody else than the machine's user 0, which no sandbox may ever have.
+    """Give up the machine's user 0, which no sandbox may ever have, for the stand-in user.
 
     Raises:
-        OSError: There is no right to, or no other id.
+        OSError: This process lacks the privileges, or the id is not mapped.
     """
     missing_names = missing_capabilities(stand_in=True)
     try:
@@ -452,62 +455,62 @@ def _stand_in() -> None:
         os.setresuid(STAND_IN_ID, STAND_IN_ID, STAND_IN_ID)
     except OSError as error:
         raise OSError(errno.EPERM, f"setuid: {error.strerror}") from error
-    sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
+    sc.prctl(sc.PR_SET_DUMPABLE, 1)  # otherwise root owns the files of its id maps
 
 
 class Layers:
-    """The layers that are mounted on the stage so far."""
+    """The layers mounted on the stage."""
 
     def __init__(self, root: bool) -> None:
         self.root = root
         self.names: dict[str, str] = {}
         self.programs: list[tuple[str, str]] | None = None
         self.mount_count = 0
-        """How many mounts there are: a process forked before the last lacks it."""
+        """The number of mounts so far: a process forked before the last lacks it."""
 
     def prepare(self, spec: dict[str, Any]) -> None:
-        """Replace the host's paths in a request by names on the stage, mounting what is new.
+        """Replace the host's paths in a request by names on the stage; mount new layers.
 
         Raises:
             OSError: A layer is missing or cannot be mounted.
         """
-        names = [self.layer(path) for path in spec["layers"]]
-        names.reverse()  # the request has the lowest first, overlayfs the topmost
-        special = {self.layer(path): files for path, files in spec["special"]}
-        programs = self.host() if spec["host"] else []
+        names = [self.mount_layer(path) for path in spec["layers"]]
+        names.reverse()  # the request lists the lowest first, overlayfs the topmost
+        special = {self.mount_layer(path): files for path, files in spec["special"]}
+        programs = self.mount_programs() if spec["host"] else []
         spec.update(layers=names, special=special, programs=programs)
 
     def forget(self, path: str) -> None:
-        """Unmount a layer. Sandboxes that run keep their own."""
+        """Unmount a layer. Running sandboxes keep their own copies."""
         name = self.names.pop(path, None)
         if name is not None:
-            sc.umount(f"{STAGE}/{name}")
-            os.rmdir(f"{STAGE}/{name}")
+            sc.umount(f"{MOUNT_FOLDER}/{name}")
+            os.rmdir(f"{MOUNT_FOLDER}/{name}")
 
-    def layer(self, path: str) -> str:
+    def mount_layer(self, path: str) -> str:
         """Mount a folder as a layer; return its name on the stage."""
         if path not in self.names:
-            # What lies below a mount of its own is part of an ordinary user's view of a folder.
+            # Nested mounts are part of an ordinary user's view of a folder.
             self.names[path] = self._attach(path, recursive=not self.root)
         return self.names[path]
 
     def _attach(self, path: str, recursive: bool) -> str:
-        """Mount a copy of `path`, read-only: its name on the stage."""
+        """Mount a read-only copy of `path`; return its name on the stage."""
         name = str(self.mount_count + 1)
-        os.mkdir(f"{STAGE}/{name}")
+        os.mkdir(f"{MOUNT_FOLDER}/{name}")
         tree = sc.open_tree(path, recursive)
         try:
             sc.mount_setattr(tree, _READ_ONLY, 0, recursive)
-            sc.move_mount(tree, f"{STAGE}/{name}")
+            sc.move_mount(tree, f"{MOUNT_FOLDER}/{name}")
             self.mount_count += 1
         finally:
             os.close(tree)
         return name
 
-    def host(self) -> list[tuple[str, str]]:
-        """List folders of this machine's programs: their places in a sandbox, and on the stage.
+    def mount_programs(self) -> list[tuple[str, str]]:
+        """List folders of this machine's programs: their paths in a sandbox and names on the stage.
 
-        What is mounted below them comes after what it lies in.
+        A nested mount comes after the folder that contains it.
         """
         if self.programs is None:
             top_folders = [f"/{name}" for name in _PROGRAMS]
@@ -523,7 +526,7 @@ class Layers:
 
 
 def _nested_mounts(top_folders: list[str]) -> list[str]:
-    """Return the folders below these where something else is mounted, parents first."""
+    """Return the mount points below these folders, parents first."""
     folders = set()
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
@@ -531,7 +534,7 @@ def _nested_mounts(top_folders: list[str]) -> list[str]:
             for escape, character in _ESCAPES.items():
                 field = field.replace(escape, character)
             path = os.fsdecode(field)
-            # A single file that is mounted stays out: an overlay is of folders.
+            # A file that is mounted stays out: an overlay consists of folders.
             if path.startswith(tuple(f"{top}/" for top in top_folders)) and os.path.isdir(path):
                 folders.add(path)
     return sorted(folders)

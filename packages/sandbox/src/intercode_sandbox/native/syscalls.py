@@ -1,7 +1,7 @@
-"""Linux system calls that Python does not offer, as thin typed functions.
+"""Linux system calls that Python lacks, as thin typed functions.
 
-Standard library only, and cheap to import: the spawner and workers load it.
-Each function raises `OSError` with the call's name, so that `doctor` can tell which step failed.
+This module imports the standard library only, and fast, because the spawner and workers load it.
+Each function raises `OSError` with the call's name: `doctor` reports the failed step by it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
 
-# The calls newer than glibc's wrappers have one number on every architecture (since 5.1).
+# System calls newer than glibc's wrappers have the same number on every architecture (since 5.1).
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
 _NR_FSCONFIG = 431
@@ -60,16 +60,16 @@ _syscall.restype = ctypes.c_long
 
 def _check(result: int, call: str, path: str | bytes | None = None) -> int:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{call}: {os.strerror(number)}", path)
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, f"{call}: {os.strerror(error_number)}", path)
     return result
 
 
 def with_line(error: OSError) -> OSError:
-    """Return an error of a call with the line of ours that met it, unless it names the call."""
+    """Return a call's error with the source line that raised it, unless it names the call."""
     if error.errno is None or error.strerror != os.strerror(error.errno):
         return error
-    import traceback  # for this alone: every start of a spawner would wait for it
+    import traceback  # only on errors: every start of a spawner would pay for the import
 
     line = traceback.extract_tb(error.__traceback__)[-1].line
     return OSError(error.errno, f"{error.strerror} ({line})", error.filename)
@@ -81,12 +81,12 @@ def unshare(flags: int) -> None:
 
 
 def setns(fd: int, kind: int) -> None:
-    """Move this process into the namespace of the descriptor `fd`, which is of this kind."""
+    """Move this process into the namespace of the descriptor `fd`, which has this kind."""
     _check(_libc.setns(fd, kind), "setns")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
-    """`mount(2)`."""
+    """Call ``mount(2)``."""
     _check(
         _libc.mount(
             os.fsencode(source),
@@ -101,7 +101,7 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str 
 
 
 def umount(target: str, flags: int = MNT_DETACH) -> None:
-    """`umount2(2)`."""
+    """Call ``umount2(2)``."""
     _check(_libc.umount2(os.fsencode(target), flags), "umount", target)
 
 
@@ -128,10 +128,10 @@ def mount_setattr(fd: int, attributes: int, userns_fd: int = 0, recursive: bool 
 
 
 def make_read_only(fd: int) -> None:
-    """Make the file system of the mount `fd` read-only, for each of its mounts and for good.
+    """Make the file system of the mount `fd` read-only, for all its mounts and permanently.
 
     Raises:
-        OSError: With EBUSY, a file of it is open for writing or mapped.
+        OSError: EBUSY: a file of it is open for writing or mapped.
     """
     context_fd = _check(
         _syscall(_NR_FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick"
@@ -144,8 +144,8 @@ def make_read_only(fd: int) -> None:
 
 
 def prctl(option: int, *args: int) -> int:
-    """`prctl(2)` with integer arguments."""
-    arguments = [ctypes.c_ulong(a) for a in (*args, 0, 0, 0, 0)[:4]]
+    """Call ``prctl(2)`` with integer arguments."""
+    arguments = [ctypes.c_ulong(argument) for argument in (*args, 0, 0, 0, 0)[:4]]
     return _check(_libc.prctl(option, *arguments), f"prctl {option}")
 
 
@@ -172,7 +172,7 @@ def capset(effective_mask: int, permitted_mask: int, inheritable_mask: int) -> N
 
 
 def hide_arguments(title: bytes) -> None:
-    """Overwrite what `ps` shows of this process: its arguments hold host paths."""
+    """Overwrite this process's arguments in the output of ``ps``: they contain host paths."""
     start, end = _own_memory(45)
     if end > start:
         ctypes.memset(start, 0, end - start)
@@ -181,12 +181,12 @@ def hide_arguments(title: bytes) -> None:
 
 
 def hide_variables(names: Collection[str]) -> None:
-    """Overwrite variables in /proc/PID/environ, and keep processes of the same user from looking.
+    """Overwrite variables in /proc/PID/environ, and deny the file to processes of the same user.
 
-    `os.environ` has the variables still, and child processes with that environment get them.
+    `os.environ` keeps the variables, and child processes with that environment inherit them.
     """
     for name in names:
-        os.unsetenv(name)  # or a library in C would read what is overwritten
+        os.unsetenv(name)  # otherwise a C library would read the overwritten bytes
     start, end = _own_memory(47)
     entries = ctypes.string_at(start, end - start).split(b"\0")
     for entry in entries:

@@ -1,8 +1,8 @@
 """Messages between the caller, the spawner and a sandbox's process 1: values and descriptors.
 
-One message is one packet of a Unix ``SOCK_SEQPACKET`` socket, so that requests can be sent ahead.
-A message too large for a packet (a 1 MiB argument list) travels in a memory file. Between processes
-of Python it is JSON; the static process 1 has a packed form, which ``static/wire.h`` describes.
+A message is one packet of a Unix ``SOCK_SEQPACKET`` socket, which permits requests in advance. A
+message too large for a packet (a 1 MiB argument list) travels in a memory file. Between Python
+processes it is JSON; the static process 1 uses a packed format, described in ``static/wire.h``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 MAX_FDS = 250  # the kernel's SCM_MAX_FD is 253
 HIGH_FD = 300
-"""Above the numbers that a caller asks for inside."""
+"""A number above all descriptors that a caller requests inside."""
 _PACKET = 64 * 1024
 _FD_BYTES = array("i").itemsize
 _JSON, _PACKED = (b"J", b"M"), (b"B", b"F")
@@ -28,17 +28,17 @@ _CONSTANTS = {None: b"n", True: b"t", False: b"f"}
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends."""
+    """Return two connected sockets."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def keep_only(sock: socket.socket) -> socket.socket:
-    """Close, in a fork, every descriptor but this socket's and the standard ones.
+    """Close, in a fork, every descriptor except this socket and the standard ones.
 
-    A fork that kept the others' ends would hide from them that this end has gone.
+    A fork that kept other sockets open would hide their end from their peers.
     """
-    # So high that the table of descriptors is large enough from now on: where threads share it,
-    # the kernel waits for all processors before it makes it larger.
+    # The high number enlarges the table of descriptors once and for all: if threads share the
+    # table, the kernel waits for all processors before it enlarges the table.
     os.dup2(os.dup2(sock.fileno(), HIGH_FD), 3, inheritable=False)
     sock.detach()
     os.closerange(4, 65536)
@@ -46,7 +46,7 @@ def keep_only(sock: socket.socket) -> socket.socket:
 
 
 class TruncatedError(OSError):
-    """A message came without its descriptors: this process may open no more."""
+    """A message without its descriptors: this process may open no more."""
 
 
 def send(
@@ -55,13 +55,13 @@ def send(
     """Send one message.
 
     Args:
-        sock: Where to.
-        message: Its keys are text.
-        fds: Descriptors that go with it.
-        packed: Whether the other end is of the static process 1.
+        sock: The socket.
+        message: A mapping with text keys.
+        fds: Descriptors to pass with it.
+        packed: Whether the receiver is the static process 1.
 
     Raises:
-        OSError: The other end is gone.
+        OSError: The receiver has closed its end.
     """
     inline_tag, memory_tag = _PACKED if packed else _JSON
     body = pack(message) if packed else json.dumps(message, separators=(",", ":")).encode()
@@ -86,35 +86,35 @@ def _send_packet(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Wait for one message. Its descriptors are close-on-exec, and the receiver's to close.
+    """Wait for one message. All descriptors are close-on-exec; the receiver must close them.
 
     Raises:
-        EOFError: The other end closed.
-        TruncatedError: Its descriptors are too many for this process. It is lost.
+        EOFError: The sender has closed its end.
+        TruncatedError: Its descriptors exceed this process's limit. The message is lost.
         OSError: For instance a time-out set on the socket.
     """
-    # Nothing is taken while this waits: descriptors that have come are lost with the exception of a
-    # signal's handler, which Python raises where a call returns.
+    # The wait consumes nothing: received descriptors would be lost if a signal's handler raised an
+    # exception, which Python does at the return of a call.
     sock.recv(1, socket.MSG_PEEK)
-    # Not `socket.recv_fds`: it forgets the flags that it is given.
-    space = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
-    data, ancillary, flags, _ = sock.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
+    # Not `socket.recv_fds`, which ignores its flags.
+    ancillary_size = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
+    packet, ancillary, flags, _ = sock.recvmsg(_PACKET, ancillary_size, socket.MSG_CMSG_CLOEXEC)
     descriptors = array("i")
-    for level, kind, item in ancillary:
+    for level, kind, control_data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(item[: len(item) - len(item) % _FD_BYTES])
+            descriptors.frombytes(control_data[: len(control_data) - len(control_data) % _FD_BYTES])
     fds = descriptors.tolist()
     try:
         if flags & socket.MSG_CTRUNC:
             raise TruncatedError(errno.EMFILE, os.strerror(errno.EMFILE))
-        if not data:
+        if not packet:
             raise EOFError("the other end closed")
-        body = data[1:]
-        form = data[:1]
-        if form in (_JSON[1], _PACKED[1]):
+        body = packet[1:]
+        format_tag = packet[:1]
+        if format_tag in (_JSON[1], _PACKED[1]):
             body = os.pread(fds[-1], os.fstat(fds[-1]).st_size, 0)
             os.close(fds.pop())
-        message: dict[str, Any] = unpack(body) if form in _PACKED else json.loads(body)
+        message: dict[str, Any] = unpack(body) if format_tag in _PACKED else json.loads(body)
     except BaseException:
         for fd in fds:
             os.close(fd)
@@ -123,38 +123,38 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def pack(value: Any) -> bytes:
-    """Return the packed form of a value."""
-    parts: list[bytes] = []
-    _pack(value, parts.append)
-    return b"".join(parts)
+    """Serialise a value to the packed format."""
+    chunks: list[bytes] = []
+    _write_value(value, chunks.append)
+    return b"".join(chunks)
 
 
-def _pack(value: Any, put: Callable[[bytes], None]) -> None:
+def _write_value(value: Any, write_chunk: Callable[[bytes], None]) -> None:
     if value is None or isinstance(value, bool):
-        put(_CONSTANTS[value])
+        write_chunk(_CONSTANTS[value])
     elif isinstance(value, int):
-        put(b"i" + _NUMBER.pack(value))
+        write_chunk(b"i" + _NUMBER.pack(value))
     elif isinstance(value, (str, bytes)):
         text = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-        put(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
+        write_chunk(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
     elif isinstance(value, Mapping):
-        put(b"M")
+        write_chunk(b"M")
         for key, item in value.items():
-            _pack(key, put)
-            _pack(item, put)
-        put(b"E")
+            _write_value(key, write_chunk)
+            _write_value(item, write_chunk)
+        write_chunk(b"E")
     else:
-        put(b"L")
+        write_chunk(b"L")
         for item in value:
-            _pack(item, put)
-        put(b"E")
+            _write_value(item, write_chunk)
+        write_chunk(b"E")
 
 
 def unpack(body: bytes) -> Any:
-    """Return the value of a packed form.
+    """Deserialise a value from the packed format.
 
     Raises:
-        ValueError: It is broken.
+        ValueError: The bytes are malformed.
     """
     open_values: list[list[Any]] = [[]]
     kinds: list[bytes] = []
@@ -167,9 +167,9 @@ def unpack(body: bytes) -> Any:
                 kinds.append(tag)
                 open_values.append([])
             elif tag == b"E":
-                items = open_values.pop()
-                pairs = kinds.pop() == b"M"
-                open_values[-1].append(_pair_items(items) if pairs else items)
+                values = open_values.pop()
+                is_mapping = kinds.pop() == b"M"
+                open_values[-1].append(_pair_values(values) if is_mapping else values)
             elif tag == b"i":
                 open_values[-1].append(_NUMBER.unpack_from(body, position)[0])
                 position += _NUMBER.size
@@ -191,5 +191,5 @@ def unpack(body: bytes) -> Any:
 _VALUES = {tag: value for value, tag in _CONSTANTS.items()}
 
 
-def _pair_items(items: list[Any]) -> dict[Any, Any]:
-    return dict(zip(items[::2], items[1::2], strict=True))
+def _pair_values(values: list[Any]) -> dict[Any, Any]:
+    return dict(zip(values[::2], values[1::2], strict=True))

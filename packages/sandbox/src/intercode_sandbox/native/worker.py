@@ -1,4 +1,4 @@
-"""Workers: modules of ours that run in a sandbox, in forks of a Python that has loaded them."""
+"""Workers: modules of InterCode in a sandbox, in forks of a Python that has loaded them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from intercode_sandbox.native.process_start import PROGRAM, SOCKET
 from intercode_sandbox.native.syscalls import hide_arguments, with_line
 
 _MAX_TRACEBACK_LENGTH = 4000
-"""Characters of a traceback that fit into one packet."""
+"""Maximum characters of a traceback that fit into one packet."""
 _TRIAL_SECONDS = 60
 """Seconds after which a trial that hangs is killed."""
 _LIBRARY = ctypes.PyDLL(None)
@@ -29,29 +29,29 @@ _LIBRARY = ctypes.PyDLL(None)
 
 
 def main(modules: Sequence[str], caller: str = "") -> NoReturn:
-    """Be the zygote of sandboxes with workers, and in its forks' forks a worker.
+    """Become the zygote of sandboxes with workers, and in its forks' forks a worker.
 
-    In a container it is process 1 itself. Else the C program forks this process twice: into process
-    1 of a sandbox, which runs no Python, and from there into a worker, which does. Of CPython's
-    protocol for programs that fork by themselves (C API, "Operating System Utilities";
-    `os_fork_impl` in Modules/posixmodule.c is the model), each part has its place here:
+    In a container this process is process 1 itself. Otherwise the C program forks this process
+    twice: into process 1 of a sandbox, which runs no Python, and from there into a worker, which
+    does. CPython has a protocol for programs that fork by themselves (C API, "Operating System
+    Utilities"; `os_fork_impl` in Modules/posixmodule.c is the model). Each part has its place:
 
-    - One thread only, the main one, which holds the interpreter's lock throughout: `PyDLL` does not
-      release it, so that no other thread's state or lock is copied.
-    - `PyOS_BeforeFork` runs once, in the zygote, which runs no Python afterwards. It calls the
-      hooks of `os.register_at_fork`, and takes the import lock and (from 3.13) the lock of the
+    - Only the main thread exists, and holds the interpreter's lock throughout: `PyDLL` does not
+      release it. So no other thread's state or lock is copied.
+    - `PyOS_BeforeFork` runs once, in the zygote, which runs no Python afterwards. The call runs
+      the hooks of `os.register_at_fork`, and takes the import lock and (from 3.13) the lock of the
       runtime's list of threads. Every fork inherits these locks with their owner, a thread whose
       identity (``pthread_self``) a fork keeps.
-    - `PyOS_AfterFork_Child` runs first in a worker: it makes the locks new, releases those that
-      were taken before, drops other threads' states and pending signals, and calls the hooks, which
-      give `random` another seed. From 3.13 a release without the first call is a fatal error.
-    - `PyOS_AfterFork_Parent` is called nowhere: neither parent runs Python again.
+    - `PyOS_AfterFork_Child` runs first in a worker: it renews the locks, and releases those taken
+      before. It drops other threads' states and pending signals, and calls the hooks, which reseed
+      `random`. From 3.13 a release without the first call is a fatal error.
+    - `PyOS_AfterFork_Parent` is never called: neither parent runs Python again.
     - The worker's own fork is the C library's, which renews its locks and its thread's number. The
-      bare system call, by which process 1 comes about, does not.
-    - The collector is off, and its objects are frozen, so that a fork shares the memory.
+      bare system call, which creates process 1, does not.
+    - The collector is off, and its objects are frozen, to share the memory with forks.
 
-    A trial with one worker decides whether this Python keeps to the protocol. If not, process 1
-    calls `os.fork`, which is right in any Python, and costs a sandbox some memory of its own.
+    A trial with one worker decides whether this Python conforms to the protocol. If not, process 1
+    calls `os.fork`, which is correct in any Python, and costs each sandbox some private memory.
 
     Args:
         modules: The workers' modules.
@@ -81,8 +81,8 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
         ctypes.pythonapi.PyOS_BeforeFork()
         module = serve(_LIBRARY.fork)
         ctypes.pythonapi.PyOS_AfterFork_Child()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signal_number, signal.SIG_IGN)
     run(module.decode())
 
 
@@ -96,7 +96,7 @@ def _call(path: str) -> None:
 
 
 def _fork() -> int:
-    """Fork by Python itself; return -1 if the kernel refuses, as `fork` of C does."""
+    """Fork by Python itself; return -1 if the kernel refuses, like C's `fork`."""
     try:
         return os.fork()
     except OSError:
@@ -104,7 +104,7 @@ def _fork() -> int:
 
 
 def protocol_flaw() -> str:
-    """Fork one worker by the protocol, in a process of its own.
+    """Fork one worker by the protocol, in a separate process.
 
     Returns:
         The worker's error output and exit code; empty if it answered.
@@ -122,7 +122,7 @@ def protocol_flaw() -> str:
 
 
 def _try_protocol(errors: int) -> NoReturn:
-    """End this process with the exit code of its worker: 0 if that answers."""
+    """End this process with the exit code of its worker: 0 if the worker answers."""
     code, status = 1, ctypes.c_int()
     try:
         os.dup2(errors, 2)
@@ -135,7 +135,7 @@ def _try_protocol(errors: int) -> NoReturn:
             ctypes.pythonapi.PyOS_AfterFork_Child()
             _use_interpreter()
             os._exit(0)
-        # Waits in C: before a call of PyOS_AfterFork_Parent, nothing may release the lock.
+        # The wait is in C: before a call of PyOS_AfterFork_Parent, nothing may release the lock.
         _LIBRARY.waitpid(pid, ctypes.byref(status), 0)
         code = abs(os.waitstatus_to_exitcode(status.value))
     except BaseException:  # noqa: BLE001 - must not unwind into what it is a fork of
@@ -145,7 +145,7 @@ def _try_protocol(errors: int) -> NoReturn:
 
 
 def _use_interpreter() -> None:
-    """Use what a fork can leave broken: the import lock, the collector, threads."""
+    """Use the parts that a fork can leave broken: the import lock, the collector, threads."""
     _imp.acquire_lock()
     _imp.release_lock()
     gc.collect()
@@ -156,7 +156,7 @@ def _use_interpreter() -> None:
 
 
 def preload(control: int, modules: Sequence[str]) -> None:
-    """Import the workers' modules. One that cannot be is told to the caller, and ends the process.
+    """Import the workers' modules. Report an import failure to the caller and exit.
 
     Args:
         control: The descriptor of the caller's socket.
@@ -178,10 +178,10 @@ def preload(control: int, modules: Sequence[str]) -> None:
 
 
 def run(module: str) -> NoReturn:
-    """Run a module's ``main(socket)``, with the socket that is descriptor 3; end whatever happens.
+    """Run a module's ``main(socket)`` with the socket of descriptor 3; always exit afterwards.
 
     Args:
-        module: A module that was loaded.
+        module: A preloaded module.
     """
     code = 1
     try:

@@ -1,6 +1,6 @@
-"""The zygote of sandboxes and their process 1, as the spawner and a caller see them.
+"""The zygote of sandboxes and their process 1, from the side of the spawner and the caller.
 
-Both are one program in C, `static`, which this module starts and tells what it needs to know.
+Both are one C program, in the folder ``static``. This module starts it and sends its settings.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from intercode_sandbox.capabilities import mask
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import Identity
 from intercode_sandbox.native.process_start import PROGRAM, SOCKET, Workers, command
-from intercode_sandbox.privileges import permitted
+from intercode_sandbox.privileges import read_permitted_capabilities
 
 MASKED_FILES = (
     *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
     *("locks", "modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
 )
-"""The files that Docker masks in /proc, and those on the machine's start and load."""
+"""The files that Docker masks in /proc, and files about the machine's start and load."""
 _SHARED_PART = 2
-"""Of a sandbox's memory, one byte of so many may be System V shared memory."""
+"""System V shared memory may take one half of a sandbox's memory."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of this machine that the spawner found out, once."""
+    """Facts of this machine, determined once by the spawner."""
 
     root: bool
-    """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
+    """Real root: ids are a range, layers are id-mapped, device nodes can be created."""
     masks: list[tuple[str, str]]
     """Names to be masked in this machine's /proc, each a ``file`` or a ``folder``."""
     capabilities: int
-    """The capabilities that there are."""
+    """The permitted capabilities, as a bit mask."""
     filters: dict[tuple[bool, bool], bytes]
-    """The seccomp filters: with or without what debuggers need, and `chroot`."""
+    """The seccomp filters, by two truth values: debuggers allowed, and ``chroot`` allowed."""
 
 
 def probe_machine(root: bool) -> Machine:
-    """Find out about this machine."""
+    """Determine the facts of this machine."""
     names = [name for name in MASKED_FILES if os.path.exists(f"/proc/{name}")]
     masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in names]
     choices = False, True
@@ -55,14 +55,14 @@ def probe_machine(root: bool) -> Machine:
         for debugger in choices
         for chroot in choices
     }
-    return Machine(root, masks, permitted(), filters)
+    return Machine(root, masks, read_permitted_capabilities(), filters)
 
 
 class NotLoadedError(ImportError):
-    """A worker's module could not be imported.
+    """A worker's module that could not be imported.
 
     Args:
-        report: What `worker.preload` has told.
+        report: The report of `worker.preload`.
     """
 
     def __init__(self, report: dict[str, Any]) -> None:
@@ -71,26 +71,27 @@ class NotLoadedError(ImportError):
 
 
 class Zygote:
-    """A process that is forked for each sandbox. Its forks are this process's.
+    """A process that is forked for each sandbox; the forks become children of this process.
 
     Args:
         machine: The machine's facts.
-        workers: The modules of workers. With any it is a process of Python which has loaded them.
+        workers: The modules of workers. With any, the zygote is a Python process that has loaded
+            them.
 
     Raises:
         NotLoadedError: A module cannot be imported.
-        OSError: It does not start.
+        OSError: The zygote does not start.
     """
 
     def __init__(self, machine: Machine, workers: Workers) -> None:
         self._machine = machine
         self._has_workers = bool(workers.modules)
-        # What it is called shows in sandboxes, where a path of the machine's must not.
+        # The arguments are visible in sandboxes, which must not see the machine's paths.
         modules = {"modules": workers.modules}
         python = command("worker", modules, workers.path, workers.packages)
         self._command = python if workers.modules else ["init"]
         self.flaw = ""
-        """The errors of a trial of its Python (`worker.protocol_flaw`); empty if it was passed."""
+        """The errors of a trial of its Python (`worker.protocol_flaw`); empty after a success."""
         self._begin()
 
     def _begin(self) -> None:
@@ -112,7 +113,7 @@ class Zygote:
         wire.send(self._link, settings, packed=True)
 
     def close(self) -> None:
-        """End it, also where somebody has stopped it. Its forks live on."""
+        """End the zygote, even if it was stopped. The forks live on."""
         self._link.close()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
@@ -121,12 +122,12 @@ class Zygote:
         os.close(self._process)
 
     def fork(self, network: bool, cgroups: list[str], link: socket.socket) -> int:
-        """Return the pid of a new child, which waits at the other end of `link`.
+        """Fork a child, which waits at the other end of `link`; return its pid.
 
         Args:
             network: Whether it shares the machine's network.
             cgroups: The folders of cgroups that it enters.
-            link: Its own socket.
+            link: The child's socket.
 
         Raises:
             OSError: The kernel refused.
@@ -134,18 +135,18 @@ class Zygote:
         request = {"network": network, "cgroups": cgroups}
         try:
             reply = self._ask(request, link)
-        except (EOFError, OSError):  # something has killed it
-            reply = self._ask_another(request, link)
+        except (EOFError, OSError):  # the zygote was killed
+            reply = self._ask_restarted(request, link)
         if "errno" in reply:
             raise OSError(reply["errno"], f"{reply['call']}: {os.strerror(reply['errno'])}")
         return int(reply["pid"])
 
-    def _ask_another(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
+    def _ask_restarted(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
         self.close()
         try:
             self._begin()
             return self._ask(request, link)
-        except (EOFError, NotLoadedError) as error:  # what it loads has gone meanwhile
+        except (EOFError, NotLoadedError) as error:  # its modules were removed meanwhile
             raise OSError(errno.EIO, f"the sandboxes' zygote has ended: {error}") from error
 
     def _ask(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
@@ -154,13 +155,13 @@ class Zygote:
 
 
 def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool) -> dict[str, Any]:
-    """Return what a child is told to become, without its descriptors.
+    """Return the plan of a child's sandbox, without its descriptors.
 
     Args:
         spec: A caller's request, with its layers as names on the stage.
-        identity: Who it is to be.
+        identity: The sandbox's identity.
         machine: The machine's facts.
-        ahead: Whether it is made ready ahead of a request for it.
+        ahead: Whether the sandbox is prepared before a request for it.
     """
     limits, usage = spec["limits"], spec["used"]
     capabilities = limits["capabilities"]
@@ -170,8 +171,9 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
         "used_bytes": usage[0],
         "used_files": usage[1],
         "shared_pages": limits["memory"] // _SHARED_PART // resource.getpagesize(),
-        # The machine's own network would be changed for all. A capability does nothing there, nor
-        # here: the network belongs to the namespace of users that is left.
+        # The setting would change the machine's network for all. The capability itself has no
+        # effect in either network, as the network belongs to the user namespace that process 1 has
+        # left.
         "low_ports": "net_bind_service" in capabilities and not spec["network"],
         "kept": mask(capabilities),
         "rights": machine.capabilities,
@@ -188,13 +190,13 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
 
 
 def first_program(program: dict[str, Any]) -> dict[str, Any]:
-    """Return the request for the program that a sandbox starts ahead of its caller's."""
-    numbers = [number for number, _ in program["channels"]] + [2] * program["merge_stderr"]
-    return encode_request({**program, "numbers": numbers})
+    """Return the request for a sandbox's prepared program."""
+    fd_numbers = [fd_number for fd_number, _ in program["channels"]] + [2] * program["merge_stderr"]
+    return encode_request({**program, "numbers": fd_numbers})
 
 
 def encode_request(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a request in the form that the static process 1 has."""
+    """Convert a request to the form of the static process 1."""
     request = dict(message)
     if "env" in request:
         variables: Mapping[str, str] = request["env"]
@@ -206,11 +208,11 @@ def encode_request(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def ids(user: str) -> list[int]:
-    """Return the numbers of ``uid[:gid[,group…]]``; without any, those of user 0."""
-    return [int(part) for part in (user.replace(":", ",") or "0,0").split(",")]
+    """Parse ``uid[:gid[,group…]]`` to numbers; an empty text stands for user 0."""
+    return [int(id_text) for id_text in (user.replace(":", ",") or "0,0").split(",")]
 
 
 def describe_failure(failure: dict[str, Any]) -> dict[str, Any]:
-    """Return the report of a child that did not start, with the kernel's words for its error."""
+    """Return the report of a child that did not start, with the kernel's text for its error."""
     message = f"{failure['call']}: {os.strerror(failure['errno'])}"
     return {"failed": message, "errno": failure["errno"]}

@@ -20,16 +20,16 @@ from intercode.spec import (
     add_environment,
     add_environment_options,
     add_options,
-    list_part_options,
+    list_section_options,
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_environment(parser)
-    add_options(parser, list_part_options(RunSpec), "limit", "tasks", "seed")
+    add_options(parser, list_section_options(RunSpec), "limit", "tasks", "seed")
     environment_group = parser.add_argument_group("environment")
-    add_options(environment_group, list_part_options(EnvSpec), excluded_names="secret")
+    add_options(environment_group, list_section_options(EnvSpec), excluded_names="secret")
     add_environment_options(environment_group)
     parser.add_argument(
         "--json", action="store_true", help="print the episodes as a JSON list at the end"

@@ -27,11 +27,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hide-gold", action="store_true", help="omit everything that may quote gold from the page"
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object")
-    form.add_argument("--markdown", action="store_true", help="print tables in Markdown")
-    form.add_argument("--csv", action="store_true", help="print a line for each group of episodes")
-    form.add_argument("--plot", action="store_true", help="print a chart of success against turns")
+    format_group = parser.add_mutually_exclusive_group()
+    format_group.add_argument("--json", action="store_true", help="print one JSON object")
+    format_group.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    format_group.add_argument(
+        "--csv", action="store_true", help="print a line for each group of episodes"
+    )
+    format_group.add_argument(
+        "--plot", action="store_true", help="print a chart of success against turns"
+    )
     parser.add_argument(
         "--paper",
         type=Path,

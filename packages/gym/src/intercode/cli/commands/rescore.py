@@ -31,10 +31,10 @@ from pathlib import Path
 from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, add_recorded_options
 from intercode.spec import (
     EnvSpec,
-    How,
     ModelSpec,
+    RunOptions,
     add_options,
-    list_part_options,
+    list_section_options,
 )
 
 
@@ -48,14 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bird-soft-f1, bird-r-ves or spider-test-suite; or default, the environment's own "
         "(default: the run's)",
     )
-    add_options(parser, list_part_options(EnvSpec), *JUDGE_OPTIONS)
-    add_options(parser, list_part_options(ModelSpec), "prices", "max_cost", "max_tokens")
+    add_options(parser, list_section_options(EnvSpec), *JUDGE_OPTIONS)
+    add_options(parser, list_section_options(ModelSpec), "prices", "max_cost", "max_tokens")
     parser.add_argument(
         "--out", metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
     )
     add_options(
         parser,
-        list_part_options(How),
+        list_section_options(RunOptions),
         "workers",
         "retries",
         "quiet",

@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 
 from intercode.cli.commands.run import add_tasks
-from intercode.spec import AgentSpec, ModelSpec, add_options, list_part_options
+from intercode.spec import AgentSpec, ModelSpec, add_options, list_section_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="agents, as for 'intercode run'",
     )
     add_options(
-        agent_group, list_part_options(AgentSpec), excluded_names="agent recording preset skill"
+        agent_group, list_section_options(AgentSpec), excluded_names="agent recording preset skill"
     )
     agent_group.add_argument(
         "--skill",
@@ -61,5 +61,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_group.add_argument(
         "--model", nargs="+", default=[], metavar="NAME", dest="models", help="PROVIDER/NAME"
     )
-    add_options(model_group, list_part_options(ModelSpec), excluded_names="model")
+    add_options(model_group, list_section_options(ModelSpec), excluded_names="model")
     add_tasks(parser, excluded_names="data split reviewed locked accept")

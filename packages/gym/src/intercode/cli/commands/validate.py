@@ -20,7 +20,7 @@ from intercode.spec import (
     RunSpec,
     add_environment_options,
     add_options,
-    list_part_options,
+    list_section_options,
     positive,
 )
 
@@ -56,11 +56,13 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
         help="the tasks, if the first argument is their environment, as for 'intercode run'",
     )
     parser.add_argument(
-        "--env", metavar="ENV", help="environment of the tasks (default: derived from their fields)"
+        "--env",
+        metavar="ENV",
+        help=("environment of the tasks (default: derived from their fields)"),
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_options(parser, list_part_options(RunSpec), "limit", "tasks")
+    add_options(parser, list_section_options(RunSpec), "limit", "tasks")
     environment_group = parser.add_argument_group("environment")
-    add_options(environment_group, list_part_options(EnvSpec), excluded_names="data secret")
+    add_options(environment_group, list_section_options(EnvSpec), excluded_names="data secret")
     add_environment_options(environment_group)

@@ -1,15 +1,15 @@
-"""Databases from one form into another: dumps, scripts, files; schemas between engines."""
+"""Conversion of databases: dumps, scripts and files, and schemas between engines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 Progress = Callable[[str], None]
-"""Called with a line about work that takes long, or about a part that is left out."""
+"""Called with a line of text about slow work, or about an omitted part."""
 
 
 def join_quoted(names: Iterable[str]) -> str:
-    """Return names for SQLite, quoted, with commas between."""
-    return ", ".join(map(quoted, names))
+    """Return quoted names for SQLite, separated by commas."""
+    return ", ".join(map(quote_identifier, names))

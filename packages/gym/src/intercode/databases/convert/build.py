@@ -1,4 +1,4 @@
-"""Files with the content of a source, for SQLite and for DuckDB: built once, and kept.
+"""Files with the content of a source, for SQLite and for DuckDB: built once, and cached.
 
 ::
 
@@ -6,7 +6,7 @@
     ROOT/databases/.DIGEST-vN.sqlite.new     being built; torn, if no process holds the lock
     ROOT/databases/DIGEST-vN.sqlite.lock     held by the process that builds it
 
-where ROOT is InterCode's cache, DIGEST the source's, and N `VERSION`.
+ROOT is InterCode's cache, DIGEST the source's digest, and N `VERSION`.
 """
 
 from __future__ import annotations
@@ -28,45 +28,51 @@ from intercode.errors import TaskError
 from intercode_sandbox.files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
 
 VERSION = 2
-"""Of the files that are built from a source. Increase it with every change of their content."""
+"""Version of the files that are built from a source. Increase it with every change of their
+content."""
 DUCKDB_VERSION = 1
-"""Likewise, of DuckDB's files."""
+"""Version of DuckDB's files. Increase it likewise."""
 
 SCRIPT_SECONDS = 600.0
-"""How long a script may run."""
+"""Time limit of a script."""
 
 _MAGIC = b"SQLite format 3\0"
 _FOREIGN_DUMP = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
 _SIZES = ("max_page_count", "page_size")
-_STEPS = 1_000_000  # of SQLite's machine, between two looks at the clock
-_WAL = 2  # the file format's versions for reading and writing, if it has a write-ahead log
+_STEPS = 1_000_000  # SQLite's own steps between two checks of the clock
+_WAL = 2  # read and write version in the header of a file with a write-ahead log
 
 
 def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
-    """Return an SQLite file, not to be written to, with the content of a source.
+    """Return an SQLite file with the content of a source, which callers must not write to.
 
-    It has no write-ahead log, so that it can be read without anything beside it. Safe among
-    threads and processes: the second one waits for the first.
+    The file has no write-ahead log, so it can be read without files beside it. Safe among threads
+    and processes: the second waits for the first.
 
     Args:
-        source: The content. A plain SQLite file is returned as it is.
+        source: The content. A plain SQLite file is returned unchanged.
         progress: Called with lines of text.
 
     Raises:
-        TaskError: The source cannot be read or understood.
+        TaskError: The source cannot be read or parsed.
     """
     if source.kind == "sqlite" and not _has_log(source.path):
         return source.path
     return get_cached_file(
-        _key(source), lambda path: _build(source, path, progress or (lambda line: None))
+        _cache_key(source),
+        lambda path: _build_database(source, path, progress or (lambda line: None)),
     )
 
 
 def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
-    """Return a DuckDB file, not to be written to, with the content of a source.
+    """Return a DuckDB file with the content of a source, which callers must not write to.
+
+    Args:
+        source: The content. A DuckDB file is returned unchanged.
+        progress: Called with lines of text.
 
     Raises:
-        TaskError: The source cannot be read, or DuckDB cannot hold it.
+        TaskError: The source cannot be read, or DuckDB cannot hold its content.
     """
     if source.kind == "duckdb":
         log = source.path.with_name(f"{source.path.name}.wal")
@@ -75,24 +81,24 @@ def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
         return source.path
     from intercode.databases.convert import duckdb
 
-    tell = progress or (lambda line: None)
+    report_line = progress or (lambda line: None)
     path = as_sqlite(source, progress)
     content = source.digest if path == source.path else path.stem
     key = f"{content}-duckdb{importlib.metadata.version('duckdb')}-v{DUCKDB_VERSION}"
 
     def make(new_path: Path) -> None:
-        tell(f"building the DuckDB database {source.name}")
-        duckdb.from_sqlite(path, new_path, f"{source.path}: database {source.name!r}", tell)
+        report_line(f"building the DuckDB database {source.name}")
+        duckdb.from_sqlite(path, new_path, f"{source.path}: database {source.name!r}", report_line)
 
     return get_cached_file(key, make)
 
 
-def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
-    """Return the file of a key in the cache of databases; make it if it is not there.
+def get_cached_file(key: str, write_file: Callable[[Path], None]) -> Path:
+    """Return the file of a key in the cache of databases; build a missing file.
 
     Args:
-        key: Names its content: two files of one key have the same content.
-        make: Writes it to a path, at which there is no file.
+        key: Key of the content: two files of one key have the same content.
+        write_file: Writes the content to a path at which no file exists.
 
     Raises:
         TaskError: The cache cannot be written to.
@@ -105,7 +111,7 @@ def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
             return path
         with file_lock(folder / f"{path.name}.lock"):
             if not path.exists():
-                _make(path, make)
+                _make_file(path, write_file)
     except OSError as error:
         raise TaskError(
             f"cannot store databases in {folder}: {error}; set INTERCODE_CACHE to a folder that "
@@ -114,35 +120,37 @@ def get_cached_file(key: str, make: Callable[[Path], None]) -> Path:
     return path
 
 
-def _make(path: Path, make: Callable[[Path], None]) -> None:
+def _make_file(path: Path, write_file: Callable[[Path], None]) -> None:
     with atomic_file(path, sync=True) as temporary:
-        _remove(temporary)  # a killed process may have left it: we hold the lock
+        _remove_database_files(
+            temporary
+        )  # a killed process may have left it: this process has the lock
         try:
-            make(temporary)
+            write_file(temporary)
             temporary.chmod(0o444)
         except BaseException:
-            _remove(temporary)
+            _remove_database_files(temporary)
             raise
 
 
-def _remove(path: Path) -> None:
-    """Remove a file and those that an engine puts beside it."""
+def _remove_database_files(path: Path) -> None:
+    """Remove a file and the files that an engine puts beside it."""
     for leftover_path in path.parent.glob(f"{path.name}*"):
         leftover_path.unlink()
 
 
-def _key(source: Source) -> str:
+def _cache_key(source: Source) -> str:
     digest = source.digest
-    log = _log(source.path)
+    log = _log_path(source.path)
     if source.kind == "sqlite" and log.is_file():
-        # A part of the content that is not in the source's digest.
+        # The log is a part of the content that the source's digest lacks.
         with log.open("rb") as file:
             log_digest = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
         digest = hashlib.blake2b(f"{digest}\0{log_digest}".encode(), digest_size=16).hexdigest()
     return f"{digest}-v{VERSION}"
 
 
-def _log(path: Path) -> Path:
+def _log_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
@@ -153,18 +161,18 @@ def _has_log(path: Path) -> bool:
         raise TaskError(f"{path}: is not an SQLite database")
     if _WAL in header[18:20]:
         return True
-    log = _log(path)
+    log = _log_path(path)
     return log.is_file() and log.stat().st_size > 0
 
 
-def _build(source: Source, path: Path, progress: Progress) -> None:
+def _build_database(source: Source, path: Path, progress: Progress) -> None:
     progress(f"building the database {source.name} from {source.path.name}")
     budget = DiskBudget(path.parent)
     try:
         if source.kind == "sqlite":
             _copy_without_log(source.path, path, budget)
             return
-        # It need not survive a crash: a torn file is thrown away.
+        # The file need not survive a crash: a torn file is discarded.
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
             size = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -179,16 +187,16 @@ def _build(source: Source, path: Path, progress: Progress) -> None:
 
 
 def _copy_without_log(origin: Path, path: Path, budget: DiskBudget) -> None:
-    budget.take(sum(part.stat().st_size for part in (origin, _log(origin)) if part.is_file()))
+    budget.take(sum(file.stat().st_size for file in (origin, _log_path(origin)) if file.is_file()))
     shutil.copyfile(origin, path)
-    if _log(origin).is_file():
-        shutil.copyfile(_log(origin), _log(path))
+    if _log_path(origin).is_file():
+        shutil.copyfile(_log_path(origin), _log_path(path))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def _authorize(action: int, name: str | None, value: str | None, *_: str | None) -> int:
-    """Deny all files but the one that is being built, and ignore what would lift its limit.
+    """Deny all files but the one that is built, and ignore pragmas that would lift its limit.
 
     Sizes may be read: modules of virtual tables read them.
     """
@@ -200,19 +208,21 @@ def _authorize(action: int, name: str | None, value: str | None, *_: str | None)
 
 def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
     end = time.monotonic() + SCRIPT_SECONDS
-    spill = DiskBudget(Path(tempfile.gettempdir()))  # where SQLite sorts
-    connection.set_progress_handler(lambda: time.monotonic() > end or spill.is_spent(), _STEPS)
-    data = source.path.read_bytes()
+    sort_budget = DiskBudget(Path(tempfile.gettempdir()))  # SQLite sorts in this folder
+    connection.set_progress_handler(
+        lambda: time.monotonic() > end or sort_budget.is_spent(), _STEPS
+    )
+    script = source.path.read_bytes()
     try:
-        connection.executescript(data.decode("utf-8-sig"))
+        connection.executescript(script.decode("utf-8-sig"))
     except (UnicodeDecodeError, sqlite3.OperationalError) as error:
         if time.monotonic() > end:
             raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
-        if spill.is_spent() or "is full" in str(error):
+        if sort_budget.is_spent() or "is full" in str(error):
             raise TaskError(
                 f"{source.path}: needs more than half of the free disk space"
             ) from error
-        if _FOREIGN_DUMP.search(data):
+        if _FOREIGN_DUMP.search(script):
             raise TaskError(
                 f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or "
                 "MariaDB must name its databases: write the dump with --databases"

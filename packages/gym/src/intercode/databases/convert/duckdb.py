@@ -1,7 +1,7 @@
-"""DuckDB's files made of SQLite's, and the other way round.
+"""Conversion of SQLite files to DuckDB files, and the reverse.
 
-In SQLite dates and times become text in ISO format, booleans 0 and 1, decimals and whole numbers
-beyond 64 bits floating-point numbers, lists and structures JSON.
+In SQLite, dates and times become text in ISO format, and booleans 0 and 1. Decimals and whole
+numbers beyond 64 bits become floating-point numbers, lists and structures JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.databases.convert import Progress, join_quoted, schema, schema_ddl
 from intercode.errors import TaskError, UsageError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,40 +24,43 @@ if TYPE_CHECKING:
 _BATCH = 10_000
 _INT64_LIMIT = 2**63
 _RESTRICTIONS: dict[str, Any] = {"enable_external_access": False, "threads": 1}
-"""A file is data, and may make DuckDB read no other one; a view may name a file."""
+"""Restrictions for a file: it is data, and must not make DuckDB read another file, which a view may
+name."""
 
 
 def from_sqlite(path: Path, new_path: Path, database_label: str, progress: Progress) -> None:
-    """Make a DuckDB file with the content of an SQLite file.
+    """Create a DuckDB file with the content of an SQLite file.
 
     Args:
         path: The SQLite file.
         new_path: The path of the new file.
-        database_label: Names the database, for errors.
+        database_label: Name of the database in errors.
         progress: Called with a line for each part that is left out.
 
     Raises:
-        TaskError: DuckDB cannot hold it.
+        TaskError: DuckDB cannot hold the content.
     """
     import duckdb
 
     shape = schema.read_schema(path)
-    # A column's type is inferred from all of its values.
+    # DuckDB infers a column's type from all of its values.
     config = {**_RESTRICTIONS, "pandas_analyze_sample": _BATCH}
     try:
         with duckdb.connect(new_path, config=config) as connection:
             for statement in schema_ddl.create_statements(shape, "duckdb", progress):
                 connection.execute(statement)
             for table in shape.tables:
-                _fill(connection, path, table)
+                _insert_rows(connection, path, table)
             for statement in schema_ddl.finish_statements(shape, "duckdb", progress):
-                _finish(connection, statement, progress)
+                _run_optional_statement(connection, statement, progress)
     except duckdb.Error as error:
         raise TaskError(f"{database_label}: {error}") from error
 
 
-def _fill(connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema) -> None:
-    """Insert a table's rows, a batch at a time as columns: DuckDB is slow with single rows."""
+def _insert_rows(
+    connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema
+) -> None:
+    """Insert a table's rows in batches of columns: DuckDB is slow with single rows."""
     import numpy as np
 
     names = schema_ddl.identifiers(tuple(column.name for column in table.columns), "duckdb")
@@ -65,15 +68,17 @@ def _fill(connection: duckdb.DuckDBPyConnection, path: Path, table: schema.Table
     rows = schema.rows(path, table)
     while batch := list(itertools.islice(rows, _BATCH)):
         columns = {}
-        for number, values in enumerate(zip(*batch, strict=True)):
-            columns[f"c{number}"] = array = np.empty(len(batch), dtype=object)
+        for column_index, values in enumerate(zip(*batch, strict=True)):
+            columns[f"c{column_index}"] = array = np.empty(len(batch), dtype=object)
             array[:] = values
         connection.register("batch", columns)
         connection.execute(f"INSERT INTO {target} SELECT * FROM batch")
         connection.unregister("batch")
 
 
-def _finish(connection: duckdb.DuckDBPyConnection, statement: str, progress: Progress) -> None:
+def _run_optional_statement(
+    connection: duckdb.DuckDBPyConnection, statement: str, progress: Progress
+) -> None:
     import duckdb
 
     try:
@@ -83,11 +88,11 @@ def _finish(connection: duckdb.DuckDBPyConnection, statement: str, progress: Pro
 
 
 def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) -> None:
-    """Make the content of a DuckDB file in an empty SQLite database.
+    """Copy the content of a DuckDB file into an empty SQLite database.
 
     Args:
-        path: The file.
-        connection: To the empty database.
+        path: The DuckDB file.
+        connection: Connection to the empty database.
         progress: Called with a line for each part that is left out.
 
     Raises:
@@ -100,16 +105,18 @@ def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) ->
         raise UsageError("DuckDB is needed: pip install 'intercode-gym[duckdb]'") from None
     try:
         with duckdb.connect(str(path), read_only=True, config=_RESTRICTIONS) as origin:
-            for (table,) in _fetch(origin, "table_name FROM duckdb_tables()", "table_oid"):
+            for (table,) in _fetch_rows(origin, "table_name FROM duckdb_tables()", "table_oid"):
                 _copy_table(origin, connection, table)
-            for name, sql in _fetch(origin, "view_name, sql FROM duckdb_views()", "view_oid"):
+            for name, sql in _fetch_rows(origin, "view_name, sql FROM duckdb_views()", "view_oid"):
                 if problem := _make_view(connection, sql):
                     progress(f"view {name} is left out: {problem}")
     except duckdb.Error as error:
         raise TaskError(f"{path}: {error}") from error
 
 
-def _fetch(origin: duckdb.DuckDBPyConnection, columns: str, order: str) -> list[tuple[Any, ...]]:
+def _fetch_rows(
+    origin: duckdb.DuckDBPyConnection, columns: str, order: str
+) -> list[tuple[Any, ...]]:
     condition = "NOT internal AND schema_name = 'main' AND database_name = current_database()"
     return origin.execute(f"SELECT {columns} WHERE {condition} ORDER BY {order}").fetchall()
 
@@ -123,19 +130,21 @@ def _copy_table(
         [table],
     ).fetchall()
     lines = [
-        f"{quoted(name)} {_sqlite_type(kind)}{'' if nullable else ' NOT NULL'}"
+        f"{quote_identifier(name)} {_sqlite_type(kind)}{'' if nullable else ' NOT NULL'}"
         for name, kind, nullable in columns
     ]
-    lines += _constraints(origin, table)
-    connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(lines)})")
+    lines += _constraint_clauses(origin, table)
+    connection.execute(f"CREATE TABLE {quote_identifier(table)} ({', '.join(lines)})")
     marks = ", ".join("?" * len(columns))
-    rows = origin.execute(f"SELECT * FROM {quoted(table)}")
+    rows = origin.execute(f"SELECT * FROM {quote_identifier(table)}")
     while batch := rows.fetchmany(_BATCH):
         converted_rows = (tuple(map(_sqlite_value, row)) for row in batch)
-        connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", converted_rows)
+        connection.executemany(
+            f"INSERT INTO {quote_identifier(table)} VALUES ({marks})", converted_rows
+        )
 
 
-def _constraints(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+def _constraint_clauses(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
     constraint_rows = origin.execute(
         "SELECT constraint_type, constraint_column_names, referenced_table, "
         "referenced_column_names FROM duckdb_constraints() WHERE table_name = ? "
@@ -147,13 +156,13 @@ def _constraints(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
         if kind in ("PRIMARY KEY", "UNIQUE"):
             lines.append(f"{kind} ({join_quoted(names)})")
         elif kind == "FOREIGN KEY":
-            target = f"{quoted(target_table)} ({join_quoted(target_columns)})"
+            target = f"{quote_identifier(target_table)} ({join_quoted(target_columns)})"
             lines.append(f"FOREIGN KEY ({join_quoted(names)}) REFERENCES {target}")
     return lines
 
 
 def _make_view(connection: sqlite3.Connection, statement: str) -> str | None:
-    """Make a view; return the error if it cannot be made."""
+    """Create a view; return the error if this fails."""
     import sqlglot
 
     try:
@@ -173,7 +182,7 @@ def _sqlite_type(kind: str) -> str:
 
 
 def _sqlite_value(value: Any) -> Any:
-    """Return a value as SQLite takes it."""
+    """Return a value in a form that SQLite accepts."""
     if value is None or isinstance(value, (str, bytes, float)):
         return value
     if isinstance(value, int):

@@ -1,9 +1,9 @@
-"""A MySQL dump, taken apart: its statements, those of one of its databases, and their rows.
+"""Parser of MySQL dumps: statements, the statements of one database, and their rows.
 
-The text is split as the server and its client read it: quotes with backslash escapes and doubled
-quotes, three kinds of comments, versioned comments (``/*!40101 … */``), which are not comments, and
-the client's ``DELIMITER``. sqlglot's parser would need 8 times as long for the definition of a
-table and 10 times as long for rows.
+The text is split as the server and its client read it. The syntax has quotes with backslash escapes
+and doubled quotes, three kinds of comments, and the client's ``DELIMITER``. Versioned comments
+(``/*!40101 … */``) are not comments. sqlglot's parser would need 8 times as long for the definition
+of a table and 10 times as long for rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GLOBAL_SETTING = re.compile(
 )
 
 _MAX_CACHED_LENGTH = 1 << 24
-"""Characters of a dump whose statements are not kept in memory."""
+"""Length of a dump, in characters, from which its statements are not kept in memory."""
 
 _INSERT = re.compile(
     r"""(?:INSERT|REPLACE)\s+(?:LOW_PRIORITY\s+|DELAYED\s+|HIGH_PRIORITY\s+|IGNORE\s+)*
@@ -77,36 +77,36 @@ def read(path: Path) -> str:
     """Read the text of a dump; bytes that are not UTF-8 become surrogates (``surrogateescape``).
 
     Raises:
-        TaskError: It cannot be read.
+        TaskError: The file cannot be read.
     """
     try:
-        data = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from None
-    return data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    return content.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
 
 
 def statements(text: str) -> Iterator[str]:
-    """Split a script into its statements, without their delimiters but with comments.
+    """Split a script into its statements, without delimiters but with comments.
 
     Raises:
         TaskError: A quote or a comment is never closed.
     """
-    pattern, start, position = _splitter(";"), 0, 0
-    versioned = False
+    pattern, start, position = _delimiter_pattern(";"), 0, 0
+    is_version_comment = False
     while token := pattern.search(text, position):
         position = token.end()
         if token["torn"]:
             line = text.count("\n", 0, token.start()) + 1
             raise TaskError(f"the dump is torn: {token['torn']} in line {line} is never closed")
         if token["open"]:
-            versioned = True
+            is_version_comment = True
         elif token["close"]:
-            versioned = False
+            is_version_comment = False
         elif token["command"]:
-            pattern = _splitter(token["word"])
+            pattern = _delimiter_pattern(token["word"])
             start = position
-        elif token["delimiter"] and not versioned:
+        elif token["delimiter"] and not is_version_comment:
             if statement := text[start : token.start()].strip():
                 yield statement
             start = position
@@ -115,27 +115,27 @@ def statements(text: str) -> Iterator[str]:
 
 
 def strip_comments(statement: str) -> str:
-    """Return a statement without its comments, and with the content of versioned ones."""
-    if not any(mark in statement for mark in ("--", "#", "/*")):
+    """Return a statement without comments; the content of versioned comments stays."""
+    if not any(marker in statement for marker in ("--", "#", "/*")):
         return statement.strip()
     return _TOKEN.sub(lambda token: token["quoted"] or " ", statement).strip()
 
 
 def section(text: str, name: str) -> list[str]:
-    """Return the statements that make one database, as they are.
+    """Return the unchanged statements that create one database.
 
-    They follow the database's ``CREATE DATABASE`` or ``USE``; the settings of the session before
-    the first database are among them. They only make tables, views and their content: no accounts
-    and rights, no global settings, no triggers, routines and events (which would run with the
-    rights of the loader), and no change of the database.
+    The statements follow the database's ``CREATE DATABASE`` or ``USE``. The session settings before
+    the first database are included. The statements only create tables, views and their content.
+    Excluded are accounts and privileges, global settings, and a change of the database. Also
+    excluded are triggers, routines and events, which would run with the privileges of the loader.
 
     Raises:
-        TaskError: The dump is torn, or has no such database.
+        TaskError: The dump is torn, or lacks the database.
     """
     section_statements: list[str] = []
     has_database = False
     for database, statement, plain_text in (
-        _split(text) if len(text) < _MAX_CACHED_LENGTH else _iterate_statements(text)
+        _list_statements(text) if len(text) < _MAX_CACHED_LENGTH else _iterate_statements(text)
     ):
         has_database = has_database or database == name
         is_definition = database == name and _DEFINITION.match(plain_text)
@@ -152,7 +152,7 @@ def section(text: str, name: str) -> list[str]:
 
 
 def _iterate_statements(text: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yield each statement's database, its text, and its meaning without comments."""
+    """Yield each statement's database, its text, and its text without comments."""
     database: str | None = None
     for statement in statements(text):
         plain_text = strip_comments(statement)
@@ -161,13 +161,13 @@ def _iterate_statements(text: str) -> Iterator[tuple[str | None, str, str]]:
         yield database, statement, plain_text
 
 
-@lru_cache(maxsize=1)  # the other databases of a dump are usually asked for, too
-def _split(text: str) -> list[tuple[str | None, str, str]]:
+@lru_cache(maxsize=1)  # the dump's other databases are usually requested, too
+def _list_statements(text: str) -> list[tuple[str | None, str, str]]:
     return list(_iterate_statements(text))
 
 
 @lru_cache(maxsize=16)
-def _splitter(delimiter: str) -> re.Pattern[str]:
+def _delimiter_pattern(delimiter: str) -> re.Pattern[str]:
     end = rf"(?P<delimiter> {re.escape(delimiter)} )"
     return re.compile(
         rf"{_COMMAND} | {_TOKENS.rstrip()} | {end}", re.DOTALL | re.VERBOSE | re.IGNORECASE
@@ -180,18 +180,18 @@ class Insert:
 
     table: str
     columns: tuple[str, ...]
-    """Empty: all of the table's, in order."""
+    """Column names; empty for all columns of the table, in order."""
     rows: list[tuple[Value, ...]]
 
 
 def parse(statement: str) -> Insert:
-    """Read the rows of ``INSERT INTO table VALUES (…), (…)``.
+    """Parse the rows of ``INSERT INTO table VALUES (…), (…)``.
 
     Args:
-        statement: Without comments (`strip_comments`).
+        statement: The statement without comments (`strip_comments`).
 
     Raises:
-        TaskError: It has expressions that are not constants.
+        TaskError: The statement is malformed, or an expression is no constant.
     """
     head = _INSERT.match(statement)
     if head is None:
@@ -212,15 +212,15 @@ def _rows(statement: str, position: int) -> list[tuple[Value, ...]]:
         if token is None:
             raise TaskError(f"not a constant: {statement[position : position + 80].strip()}")
         position = token.end()
-        mark = token["mark"]
-        if mark is None and row is not None and not comma:
+        marker = token["mark"]
+        if marker is None and row is not None and not comma:
             row.append(_value(token))
             comma = True
-        elif mark == "," and comma:
+        elif marker == "," and comma:
             comma = False
-        elif mark == "(" and row is None and not comma:
+        elif marker == "(" and row is None and not comma:
             row = []
-        elif mark == ")" and row is not None and (comma or not row):
+        elif marker == ")" and row is not None and (comma or not row):
             rows.append(tuple(row))
             row, comma = None, True
         else:
@@ -254,9 +254,9 @@ def unquote(text: str) -> str:
     r"""Return the text between quotes, with ``\n`` and the like, ``\'`` and ``''`` resolved."""
     quote, content = text[0], text[1:-1]
     if quote in content:
-        # A backslash takes the next character with it, so that \'' is one quote, and one more.
-        parts = re.split(rf"(\\.|{quote}{quote})", content, flags=re.DOTALL)
-        content = "".join(quote if part == quote * 2 else part for part in parts)
+        # A backslash includes the next character: \'' is an escaped quote, then a quote by itself.
+        pieces = re.split(rf"(\\.|{quote}{quote})", content, flags=re.DOTALL)
+        content = "".join(quote if piece == quote * 2 else piece for piece in pieces)
     if "\\" not in content:
         return content
     return _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), content)

@@ -1,21 +1,21 @@
-"""A database of a MySQL dump, made in SQLite.
+"""Conversion of a database of a MySQL dump to SQLite.
 
-The same are: tables, columns in order with their declared types, primary and foreign keys,
-unique and other indexes, defaults, all rows, views that translate.
+Equal are: tables, columns in order with their declared types, primary and foreign keys, unique and
+other indexes, defaults, all rows, and views that can be translated.
 
-Different, as SQLite has no equivalent, are:
+Different, because SQLite has no equivalent, are:
 
 - Text columns are ``COLLATE NOCASE`` unless their MySQL collation is a binary or case-sensitive
-  one. MySQL's ``utf8mb4_general_ci`` also ignores accents, the case of other letters than A to Z,
-  and spaces at the end; SQLite does not.
-- Dates and times are text in ISO format; decimals, and whole numbers beyond 64 bits with a sign,
-  are binary floating-point numbers.
-- A key over the first so many characters of a column is over all of it. Full-text and spatial
-  indexes, ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, the formulas of generated columns (their
-  values stay), triggers and routines are left out.
+  one. MySQL's ``utf8mb4_general_ci`` also ignores accents, the case of letters other than A to Z,
+  and trailing spaces; SQLite does not.
+- Dates and times are text in ISO format; decimals, and whole numbers beyond signed 64 bits, are
+  binary floating-point numbers.
+- A key over the beginning of a column covers the whole column. Full-text and spatial indexes,
+  ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, the formulas of generated columns (their values stay),
+  triggers and routines are left out.
 
 ``SHOW CREATE TABLE`` writes a small and regular language, the same in all versions of MySQL and
-MariaDB. It is read here directly, as sqlglot is slower and stumbles over some types.
+MariaDB. This module parses it directly, because sqlglot is slower and fails on some types.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from decimal import Decimal
 
 from intercode.databases.convert import Progress, dump, join_quoted
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 _VIEW = re.compile(
     r"CREATE\b.*?\bVIEW\s+(?:`((?:[^`]|``)+)`|(\w+))\s*(\([^)]*\)\s*)?AS\s+(.*)",
@@ -92,17 +92,17 @@ _TEXTS = {"text", "tinytext", "mediumtext", "longtext", "enum", "set", "json"}
 
 
 def convert(text: str, name: str, connection: sqlite3.Connection, progress: Progress) -> None:
-    """Make one database of a dump in an empty SQLite database.
+    """Create one database of a dump in an empty SQLite database.
 
     Args:
         text: The dump.
-        name: The database.
-        connection: To the empty one.
+        name: Name of the database.
+        connection: Connection to the empty database.
         progress: Called with a line for each part that is left out.
 
     Raises:
-        TaskError: The dump is torn, or cannot be understood.
-        sqlite3.Error: SQLite does not take it.
+        TaskError: The dump is torn, or cannot be parsed.
+        sqlite3.Error: SQLite rejects a statement.
     """
     views: dict[str, str] = {}
     for statement in dump.section(text, name):
@@ -114,7 +114,7 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
             for create_statement in convert_table(plain_text):
                 connection.execute(create_statement)
         elif view := _VIEW.match(plain_text):
-            # A dump makes each view twice: first as a stand-in, so that others can refer to it.
+            # A dump creates each view twice: first a stand-in, to which other views can refer.
             key = view[2] or view[1].replace("``", "`")
             views.pop(key, None)
             views[key] = view[4]
@@ -125,28 +125,30 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
 
 
 def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
-    table = quoted(insert.table)
+    table = quote_identifier(insert.table)
     kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
-    fits = [_CONVERTERS.get(kinds.get(name, ""), _sqlite_value) for name in insert.columns or kinds]
+    converters = [
+        _CONVERTERS.get(kinds.get(name, ""), _sqlite_value) for name in insert.columns or kinds
+    ]
     columns = f" ({join_quoted(insert.columns)})" if insert.columns else ""
     for row in insert.rows:
-        pairs = list(zip(fits, row, strict=True))
+        pairs = list(zip(converters, row, strict=True))
         # The usual statement is the same for all rows, and compiled once.
         marks = ", ".join(
-            "CAST(? AS TEXT)" if fit is _sqlite_value and _is_torn(value) else "?"
-            for fit, value in pairs
+            "CAST(? AS TEXT)" if converter is _sqlite_value and _is_torn(value) else "?"
+            for converter, value in pairs
         )
         statement = f"INSERT INTO {table}{columns} VALUES ({marks})"
-        connection.execute(statement, [fit(value) for fit, value in pairs])
+        connection.execute(statement, [converter(value) for converter, value in pairs])
 
 
 def _is_torn(value: dump.Value) -> bool:
-    """Return whether it is text that is not UTF-8, which SQLite takes only as bytes."""
+    """Return whether a value is text that is not UTF-8, which SQLite accepts only as bytes."""
     return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
 
 
 def _sqlite_value(value: dump.Value) -> object:
-    """Return a value as SQLite takes it."""
+    """Return a value in a form that SQLite accepts."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
@@ -165,12 +167,12 @@ def _as_bits(value: dump.Value) -> object:
     return int.from_bytes(bits, "big") if isinstance(bits, bytes) else bits
 
 
-# Some versions write bytes and bits as if they were text.
+# Some versions write bytes and bits like text.
 _CONVERTERS: dict[str, Callable[[dump.Value], object]] = {"blob": _as_bytes, "bit": _as_bits}
 
 
 def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Mapping[str, str]:
-    """Make all views, in an order that works; return the errors of the others."""
+    """Create all views, in an order that works; return the errors of those that fail."""
     pending_views = dict(views)
     while True:
         view_results = {
@@ -183,15 +185,15 @@ def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Map
 
 
 def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | None:
-    """Make a view; return the error if it cannot be made."""
+    """Create a view; return the error if this fails."""
     import sqlglot
 
     try:
         translated_query = sqlglot.transpile(query, read="mysql", write="sqlite")[0]
-        connection.execute(f"CREATE VIEW {quoted(name)} AS {translated_query}")
-        connection.execute(f"SELECT * FROM {quoted(name)} LIMIT 0")
+        connection.execute(f"CREATE VIEW {quote_identifier(name)} AS {translated_query}")
+        connection.execute(f"SELECT * FROM {quote_identifier(name)} LIMIT 0")
     except (sqlglot.errors.SqlglotError, sqlite3.Error) as error:
-        connection.execute(f"DROP VIEW IF EXISTS {quoted(name)}")
+        connection.execute(f"DROP VIEW IF EXISTS {quote_identifier(name)}")
         return " ".join(str(error).split())[:200]
     return None
 
@@ -200,41 +202,41 @@ def convert_table(statement: str) -> list[str]:
     """Translate MySQL's ``CREATE TABLE`` into SQLite's statements: the table, then its indexes.
 
     Args:
-        statement: Without comments (`dump.plain`).
+        statement: The statement without comments (`dump.strip_comments`).
 
     Raises:
-        TaskError: It cannot be understood.
+        TaskError: The statement cannot be parsed.
     """
     head = _HEAD.match(statement)
     if head is None:
         raise TaskError(f"not a table's definition: {statement[:80]}")
-    parts, options = _parts(statement, head.end())
-    return _Table(_unquote_name(head[1]), parts, options).statements()
+    definitions, options = _split_definitions(statement, head.end())
+    return _Table(_unquote_name(head[1]), definitions, options).statements()
 
 
 class _Table:
-    """A table's definition, gathered part by part."""
+    """A table's definition, collected part by part."""
 
-    def __init__(self, name: str, parts: Sequence[str], options: str) -> None:
+    def __init__(self, name: str, definitions: Sequence[str], options: str) -> None:
         self._name = name
         match = _COLLATION.search(options)
         self._collation = match[1] if match else ""
         self._key: tuple[str, ...] = ()
         self._constraints: list[str] = []
         self._indexes: list[str] = []
-        columns = [part for part in parts if not self._add_key(part)]
-        self._columns = [self._column(part) for part in columns]
+        columns = [definition for definition in definitions if not self._add_key(definition)]
+        self._columns = [self._column(definition) for definition in columns]
 
     def statements(self) -> list[str]:
         lines = [*self._columns, *self._constraints]
         if self._key:
             lines.append(f"PRIMARY KEY ({join_quoted(self._key)})")
         definition = ",\n  ".join(lines)
-        return [f"CREATE TABLE {quoted(self._name)} (\n  {definition}\n)", *self._indexes]
+        return [f"CREATE TABLE {quote_identifier(self._name)} (\n  {definition}\n)", *self._indexes]
 
-    def _add_key(self, part: str) -> bool:
-        """Note a part that is a key or another constraint; return whether it is."""
-        match = _KEY.match(part)
+    def _add_key(self, definition: str) -> bool:
+        """Record a part that is a key or another constraint; return whether it is."""
+        match = _KEY.match(definition)
         if match is None:
             return False
         kind = match["kind"].upper().split()[0]
@@ -248,24 +250,24 @@ class _Table:
         elif kind in ("KEY", "INDEX") and names:
             name = f"{self._name}_{_unquote_name(match['name'] or '_'.join(names))}"
             self._indexes.append(
-                f"CREATE INDEX {quoted(name)} ON {quoted(self._name)} ({join_quoted(names)})"
+                f"CREATE INDEX {quote_identifier(name)} ON {quote_identifier(self._name)} ({join_quoted(names)})"
             )
         return True
 
-    def _column(self, part: str) -> str:
-        match = _COLUMN.match(part)
+    def _column(self, definition: str) -> str:
+        match = _COLUMN.match(definition)
         if match is None:
-            raise TaskError(f"table {self._name}: not a column's definition: {part[:80]}")
+            raise TaskError(f"table {self._name}: not a column's definition: {definition[:80]}")
         name, kind, size = _unquote_name(match[1]), match[2].lower(), match[3] or ""
         attributes = _COMMENT.sub(" ", match[4])
         flags = re.sub(_QUOTED, " ", attributes, flags=re.DOTALL).upper()
         if "PRIMARY KEY" in flags:
             self._key = (name,)
         if self._key == (name,) and kind in _INTEGERS | {"bigint"}:
-            # The row's own number, which SQLite counts by itself.
+            # SQLite numbers the rows itself.
             self._key = ()
-            return f"{quoted(name)} INTEGER PRIMARY KEY"
-        words = [quoted(name), _sqlite_type(kind, size)]
+            return f"{quote_identifier(name)} INTEGER PRIMARY KEY"
+        words = [quote_identifier(name), _sqlite_type(kind, size)]
         if "NOT NULL" in flags:
             words.append("NOT NULL")
         if re.search(r"\bUNIQUE\b", flags):
@@ -282,21 +284,21 @@ class _Table:
         return collation == "binary" or collation.endswith(("_bin", "_cs"))
 
 
-def _parts(statement: str, start: int) -> tuple[list[str], str]:
-    """Return the parts between the commas of the outer brackets, and the rest after these."""
-    parts, depth = [], 1
+def _split_definitions(statement: str, start: int) -> tuple[list[str], str]:
+    """Return the parts between the commas of the outer brackets, and the text after these."""
+    definitions, depth = [], 1
     for token in _TOKEN.finditer(statement, start):
         depth += {"(": 1, ")": -1}.get(token[0], 0)
         if depth == 0 or (token[0] == "," and depth == 1):
-            parts.append(statement[start : token.start()].strip())
+            definitions.append(statement[start : token.start()].strip())
             start = token.end()
         if depth == 0:
-            return parts, _COMMENT.sub(" ", statement[start:])
+            return definitions, _COMMENT.sub(" ", statement[start:])
     raise TaskError(f"a table's definition is cut off: {statement[:80]}")
 
 
 def _key_columns(key_text: str) -> tuple[str, ...]:
-    """Return the columns of a key, without lengths; none for one over expressions."""
+    """Return the columns of a key, without lengths; none for a key over expressions."""
     names: list[str] = []
     depth = 1
     for token in re.finditer(rf"{_QUOTED}|[(),]|[\w$]+", key_text, re.DOTALL):
@@ -316,7 +318,7 @@ def _foreign_key(names: Sequence[str], key_text: str) -> str:
         raise TaskError(f"a foreign key refers to nothing: {key_text[:80]}")
     target = [m[2] or m[1].replace("``", "`") for m in _NAMES.finditer(match["columns"])]
     actions = "".join(f" {action.upper()}" for action in _ACTION.findall(match["rest"]))
-    table = quoted(_unquote_name(match["table"]))
+    table = quote_identifier(_unquote_name(match["table"]))
     return f"FOREIGN KEY ({join_quoted(names)}) REFERENCES {table} ({join_quoted(target)}){actions}"
 
 
@@ -344,7 +346,7 @@ def _default(attributes: str) -> str | None:
     if match["bits"] is not None:
         return str(int(match["bits"] or "0", 2))
     if match["text"]:
-        return quoted(dump.unquote(match["text"]), "'")
+        return quote_identifier(dump.unquote(match["text"]), "'")
     return match["number"]
 
 

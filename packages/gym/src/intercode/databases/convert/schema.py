@@ -1,9 +1,10 @@
-"""The schema of an SQLite file, such that another engine can have the same.
+"""Schema of an SQLite file, in a form that another engine can reproduce.
 
-To fill a server's empty database: run `schema_ddl.create_statements`, insert `rows` table by table,
-run `schema_ddl.finish_statements`. Keys that the data itself breaks, as SQLite lets it, are left
-out and listed in `Schema.left_out`; so are partial indexes, those over expressions, ``CHECK`` and
-virtual tables. A generated column becomes one with its values.
+To fill a server's empty database, run `schema_ddl.create_statements`, insert `rows` table by table,
+and run `schema_ddl.finish_statements`. Keys that the data itself violates, which SQLite permits,
+are left out and listed in `Schema.omissions`. Also left out are partial indexes, indexes over
+expressions, ``CHECK`` and virtual tables. A generated column becomes an ordinary column with its
+values.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from urllib.parse import quote
 from intercode.databases.convert import join_quoted
 from intercode.databases.convert.schema_types import Type, choose_type, decode, fit, is_whole_text
 from intercode.errors import TaskError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 MAX_KEY_LENGTH = 768
-"""Characters of text in a key: InnoDB's 3072 bytes; PostgreSQL's limit is near it."""
+"""Maximum characters of text in a key: InnoDB's limit is 3072 bytes; PostgreSQL's is near it."""
 _HIDDEN_COLUMN = 1  # a virtual table's column that a SELECT * does not show
 
 
@@ -33,18 +34,18 @@ class Column:
 
     name: str
     declared_type: str
-    """The column's type in SQLite, as it was written."""
+    """The column's declared type in SQLite, unchanged."""
     type: Type
-    """The type of its actual content."""
+    """The type that fits its actual content."""
     not_null: bool = False
     default: str | None = None
-    """An expression of SQLite."""
+    """An expression in SQLite's dialect."""
     next_number: int | None = None
-    """The number of the next row, if the column numbers the rows."""
+    """Number of the next row, if the column numbers the rows."""
     ignores_case: bool = False
     """Whether its texts compare without the case of A to Z (``COLLATE NOCASE``)."""
     max_length: int = 0
-    """How many characters its longest text has."""
+    """Characters of its longest text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class TableSchema:
     indexes: tuple[Index, ...] = ()
 
     def column(self, name: str) -> Column:
-        """Return the column of a name."""
+        """Return the column with that name."""
         return next(column for column in self.columns if column.name == name)
 
 
@@ -88,7 +89,7 @@ class View:
 
     name: str
     sql: str
-    """The view's whole ``CREATE VIEW``, in SQLite's dialect."""
+    """The whole ``CREATE VIEW``, in SQLite's dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +97,20 @@ class Schema:
     """One database."""
 
     tables: tuple[TableSchema, ...]
-    """A table comes after those that it refers to, unless they refer to each other."""
+    """The tables: each after those to which it refers, except in a cycle."""
     views: tuple[View, ...] = ()
-    """A view comes after those that it reads."""
+    """The views: each after those that it reads."""
     omissions: tuple[str, ...] = ()
     """Descriptions of the parts that other engines would refuse."""
 
 
 def read_schema(path: str | Path) -> Schema:
-    """Read the schema of an SQLite file, with types chosen by the columns' content.
+    """Read the schema of an SQLite file, with types that fit the columns' content.
 
     Reads every row once for each column.
 
     Raises:
-        TaskError: It is not an SQLite database, or a damaged one.
+        TaskError: The file is not SQLite database, or is damaged.
     """
     try:
         with closing(_open(path)) as connection:
@@ -121,7 +122,7 @@ def read_schema(path: str | Path) -> Schema:
 def rows(path: str | Path, table: TableSchema) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table, each value fitted to its column's type.
 
-    Text that is not UTF-8 is read as Latin-1. U+0000 is left out of texts.
+    Text that is not UTF-8 is read as Latin-1. U+0000 is removed from texts.
 
     Raises:
         TaskError: The file cannot be read.
@@ -130,14 +131,14 @@ def rows(path: str | Path, table: TableSchema) -> Iterator[tuple[Any, ...]]:
     types = [column.type for column in table.columns]
     try:
         with closing(_open(path)) as connection:
-            for row in connection.execute(f"SELECT {names} FROM {quoted(table.name)}"):
+            for row in connection.execute(f"SELECT {names} FROM {quote_identifier(table.name)}"):
                 yield tuple(map(fit, row, types))
     except sqlite3.Error as error:
         raise TaskError(f"{path}: table {table.name}: {error}") from error
 
 
 def _open(path: str | Path) -> sqlite3.Connection:
-    # The file does not change, so it needs no lock, and no right to write beside it.
+    # The file does not change, so it needs no lock, and no permission to write beside it.
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.text_factory = decode
@@ -162,7 +163,7 @@ def _read(connection: sqlite3.Connection) -> Schema:
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
-    column_rows = connection.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
+    column_rows = connection.execute(f"PRAGMA table_xinfo({quote_identifier(name)})").fetchall()
     column_rows = [row for row in column_rows if row[6] != _HIDDEN_COLUMN]
     key = tuple(row[1] for row in sorted(column_rows, key=lambda row: row[5]) if row[5])
     collations = _collations(name, sql, [row[1] for row in column_rows])
@@ -187,14 +188,14 @@ def _table(connection: sqlite3.Connection, name: str, sql: str) -> TableSchema:
 
 
 def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> TableSchema:
-    """Add the number of the next row, where SQLite gives one: in an INTEGER PRIMARY KEY."""
+    """Add the number of the next row, if SQLite assigns it: in an INTEGER PRIMARY KEY."""
     if len(table.primary_key) != 1:
         return table
     key = table.column(table.primary_key[0])
     if key.declared_type.upper() != "INTEGER" or not key.type.is_whole:
         return table
     max_number = connection.execute(
-        f"SELECT MAX({quoted(key.name)}) FROM {quoted(table.name)}"
+        f"SELECT MAX({quote_identifier(key.name)}) FROM {quote_identifier(table.name)}"
     ).fetchone()[0]
     numbered_key = replace(
         key, next_number=max(0, max_number or 0) + 1, not_null=True, default=None
@@ -204,23 +205,27 @@ def _add_next_number(connection: sqlite3.Connection, table: TableSchema) -> Tabl
 
 
 def _collations(name: str, sql: str, columns: list[str]) -> list[str]:
-    """Return each column's collation. SQLite reports those of indexes: so some are made."""
-    with closing(sqlite3.connect(":memory:")) as scratch:
+    """Return each column's collation. SQLite reports only collations of indexes: create some."""
+    with closing(sqlite3.connect(":memory:")) as scratch_connection:
         try:
-            scratch.execute(sql)
-            for number, column in enumerate(columns):
-                scratch.execute(f"CREATE INDEX i{number} ON {quoted(name)} ({quoted(column)})")
-            infos = [scratch.execute(f"PRAGMA index_xinfo(i{n})") for n in range(len(columns))]
+            scratch_connection.execute(sql)
+            for index_number, column in enumerate(columns):
+                scratch_connection.execute(
+                    f"CREATE INDEX i{index_number} ON {quote_identifier(name)} ({quote_identifier(column)})"
+                )
+            infos = [
+                scratch_connection.execute(f"PRAGMA index_xinfo(i{n})") for n in range(len(columns))
+            ]
             return [str(info.fetchone()[4]) for info in infos]
         except sqlite3.Error:
-            # For instance, it has a function of the application's own.
+            # For instance, the definition uses a function of an application.
             return ["BINARY"] * len(columns)
 
 
 def _add_keys(
     connection: sqlite3.Connection, tables: Sequence[TableSchema]
 ) -> tuple[tuple[TableSchema, ...], list[str]]:
-    """Return the tables with keys and indexes, in the order of dependency, and what is left out."""
+    """Return the tables with keys and indexes, in the order of dependency, and the omissions."""
     omissions: list[str] = []
     tables_by_name = {
         table.name.lower(): _add_indexes(connection, table, omissions) for table in tables
@@ -252,9 +257,11 @@ def _add_indexes(
     if key and (reason := _refusal_reason(connection, table, key, primary=True)):
         omissions.append(f"the primary key of {table.name}: {reason}")
         key = ()
-    index_rows = connection.execute(f"PRAGMA index_list({quoted(table.name)})").fetchall()
+    index_rows = connection.execute(f"PRAGMA index_list({quote_identifier(table.name)})").fetchall()
     for _, name, is_unique, origin, is_partial in reversed(index_rows):
-        columns = tuple(row[2] for row in connection.execute(f"PRAGMA index_info({quoted(name)})"))
+        columns = tuple(
+            row[2] for row in connection.execute(f"PRAGMA index_info({quote_identifier(name)})")
+        )
         if origin == "pk" or columns == key:
             continue
         if is_partial or None in columns:
@@ -278,21 +285,22 @@ def _refusal_reason(
     columns: tuple[str, ...],
     primary: bool = False,
 ) -> str | None:
-    """Return why other engines would refuse a key; SQLite allows NULL in most primary keys."""
+    """Return why other engines would refuse a key; SQLite permits NULL in most primary keys."""
     if not _is_short(table, columns):
         return "its text is too long"
-    name = quoted(table.name)
+    name = quote_identifier(table.name)
     if primary:
-        nulls = " OR ".join(f"{quoted(column)} IS NULL" for column in columns)
+        nulls = " OR ".join(f"{quote_identifier(column)} IS NULL" for column in columns)
         if connection.execute(f"SELECT 1 FROM {name} WHERE {nulls} LIMIT 1").fetchone():
             return "it holds NULL"
     texts = [column for column in columns if table.column(column).type.is_text]
     if texts:
-        # MySQL ignores spaces at the end.
+        # MySQL ignores trailing spaces.
         group = ", ".join(
-            f"rtrim({quoted(column)})" if column in texts else quoted(column) for column in columns
+            f"rtrim({quote_identifier(column)})" if column in texts else quote_identifier(column)
+            for column in columns
         )
-        clause = " AND ".join(f"{quoted(column)} IS NOT NULL" for column in columns)
+        clause = " AND ".join(f"{quote_identifier(column)} IS NOT NULL" for column in columns)
         query = f"SELECT 1 FROM {name} WHERE {clause} GROUP BY {group} HAVING COUNT(*) > 1 LIMIT 1"
         if connection.execute(query).fetchone():
             return "values of it differ only in spaces at their end"
@@ -310,18 +318,22 @@ def _foreign_keys(
     connection: sqlite3.Connection, table: TableSchema, tables_by_name: dict[str, TableSchema]
 ) -> list[ForeignKey]:
     """Return the declared foreign keys, whether or not their targets exist."""
-    key_rows = connection.execute(f"PRAGMA foreign_key_list({quoted(table.name)})").fetchall()
+    key_rows = connection.execute(
+        f"PRAGMA foreign_key_list({quote_identifier(table.name)})"
+    ).fetchall()
     keys = []
     for _, group in groupby(sorted(key_rows, key=lambda row: (row[0], row[1])), lambda row: row[0]):
-        parts = list(group)
-        target_table = tables_by_name.get(parts[0][2].lower())
-        # SQLite takes names in any case; here they are the columns' own.
-        columns = tuple(_exact_name(table, part[3]) for part in parts)
-        targets = tuple(_exact_name(target_table, part[4]) for part in parts if part[4])
+        column_rows = list(group)
+        target_table = tables_by_name.get(column_rows[0][2].lower())
+        # SQLite accepts names in any case; the schema has the columns' exact names.
+        columns = tuple(_exact_name(table, column_row[3]) for column_row in column_rows)
+        targets = tuple(
+            _exact_name(target_table, column_row[4]) for column_row in column_rows if column_row[4]
+        )
         if not targets and target_table is not None:
             targets = target_table.primary_key
-        name = parts[0][2] if target_table is None else target_table.name
-        keys.append(ForeignKey(columns, name, targets, parts[0][6], parts[0][5]))
+        name = column_rows[0][2] if target_table is None else target_table.name
+        keys.append(ForeignKey(columns, name, targets, column_rows[0][6], column_rows[0][5]))
     return sorted(set(keys), key=keys.index)
 
 
@@ -331,7 +343,7 @@ def _exact_name(table: TableSchema | None, name: str) -> str:
 
 
 def _sort_by_dependency(requirements: dict[str, list[str]]) -> list[str]:
-    """Order names after those that they need, else as they come; circles are broken somewhere."""
+    """Order names after those that they need, otherwise as they come; break cycles anywhere."""
     ordered_names: dict[str, None] = {}
     active_names: set[str] = set()
 
@@ -354,7 +366,7 @@ def _add_foreign_key(
     name: str,
     key: ForeignKey,
 ) -> str | None:
-    """Give a table a foreign key; return why not, if others would refuse it."""
+    """Add a foreign key to a table; return the reason if other engines would refuse it."""
     table, target_table = tables_by_name[name], tables_by_name.get(key.table.lower())
     if target_table is None:
         return f"there is no table {key.table}"
@@ -367,12 +379,15 @@ def _add_foreign_key(
         return "its text is too long"
     pairs = list(zip(key.columns, key.targets, strict=True))
     join_condition = " AND ".join(
-        f"p.{quoted(target)} = c.{quoted(source_column)}" for source_column, target in pairs
+        f"p.{quote_identifier(target)} = c.{quote_identifier(source_column)}"
+        for source_column, target in pairs
     )
-    clause = " AND ".join(f"c.{quoted(source_column)} IS NOT NULL" for source_column, _ in pairs)
+    clause = " AND ".join(
+        f"c.{quote_identifier(source_column)} IS NOT NULL" for source_column, _ in pairs
+    )
     orphan = connection.execute(
-        f"SELECT 1 FROM {quoted(table.name)} AS c WHERE {clause} AND NOT EXISTS "
-        f"(SELECT 1 FROM {quoted(target_table.name)} AS p WHERE {join_condition}) LIMIT 1"
+        f"SELECT 1 FROM {quote_identifier(table.name)} AS c WHERE {clause} AND NOT EXISTS "
+        f"(SELECT 1 FROM {quote_identifier(target_table.name)} AS p WHERE {join_condition}) LIMIT 1"
     ).fetchone()
     if orphan:
         return f"values of it are not in {target_table.name}"
@@ -393,7 +408,7 @@ def _align_type(
     column: str,
     target: Type,
 ) -> str | None:
-    """Make a column's type that of its target; return why not, if it cannot."""
+    """Change a column's type to that of its target; return the reason if this is impossible."""
     table = tables_by_name[name]
     source_column = table.column(column)
     if source_column.type == target or (source_column.type.is_text and target.is_text):

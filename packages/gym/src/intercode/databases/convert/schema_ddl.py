@@ -1,12 +1,12 @@
-"""A schema as statements of MySQL, PostgreSQL or DuckDB.
+"""Statements that create a schema in MySQL, PostgreSQL or DuckDB.
 
-- **MySQL** and MariaDB: names as they are. Text compares as SQLite's does by default, by code
-  point (``utf8mb4_bin``), or, where it is ``COLLATE NOCASE``, by ``utf8mb4_general_ci``. Text in
-  keys is ``VARCHAR``.
-- **PostgreSQL**: names in lower case, so that ``SELECT Name FROM Singer`` works unquoted. Text
-  always compares with case: it has no simple way to ignore it.
-- **DuckDB**: names as they are. Foreign keys are left out: it checks them too eagerly (an update of
-  a row that is referred to fails), and SQLite itself does not check them.
+- **MySQL** and MariaDB: names are unchanged. Text compares by code point (``utf8mb4_bin``), which
+  is SQLite's default, or, with ``COLLATE NOCASE``, by ``utf8mb4_general_ci``. Text in keys is
+  ``VARCHAR``.
+- **PostgreSQL**: names are in lower case, so ``SELECT Name FROM Singer`` works unquoted. Text
+  always compares with case: PostgreSQL has no simple way to ignore it.
+- **DuckDB**: names are unchanged. Foreign keys are left out: DuckDB checks them too eagerly (an
+  update of a referenced row fails), and SQLite itself does not check them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 from intercode.databases.convert import Progress
 from intercode.databases.convert.schema import Column, Schema, TableSchema
 from intercode.databases.convert.schema_types import Type, fit
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 Dialect = Literal["mysql", "postgres", "duckdb"]
 
@@ -26,7 +26,7 @@ _TYPES: dict[Dialect, dict[str, str]] = {
     "postgres": {"double": "DOUBLE PRECISION", "blob": "BYTEA", "datetime": "TIMESTAMP"},
     "duckdb": {"varchar": "VARCHAR", "text": "VARCHAR", "datetime": "TIMESTAMP"},
 }
-_ROW_CHARACTERS = 12_000  # of VARCHARs in a row of MySQL, which takes 65,535 bytes
+_ROW_CHARACTERS = 12_000  # characters of VARCHARs in a row of MySQL, which holds 65,535 bytes
 _KEY_CHARACTERS = 768
 _STRING = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
@@ -42,33 +42,34 @@ _NOW = {
 def create_statements(
     schema: Schema, dialect: Dialect, progress: Progress | None = None
 ) -> list[str]:
-    """Return the statements that make the empty tables; to be run in order, on one connection.
+    """Return the statements that create the empty tables; run them in order, on one connection.
 
     Args:
         schema: See `intercode.databases.convert.schema.read_schema`.
-        dialect: The engine's language.
+        dialect: The engine's dialect.
         progress: Called with a line for each part that is left out.
     """
-    tell = progress or (lambda line: None)
+    report_line = progress or (lambda line: None)
     for line in schema.omissions:
-        tell(f"left out: {line}")
+        report_line(f"left out: {line}")
     statements = []
     if dialect == "mysql":
-        # Strict, so that no text is cut; and 0 is a number like others where rows are numbered.
+        # Strict mode cuts no text. In a column that numbers rows, 0 is an ordinary number.
         modes = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO"
         statements.append(f"SET @intercode_sql_mode = @@sql_mode, sql_mode = '{modes}'")
         statements.append("SET foreign_key_checks = 0, unique_checks = 0")
     for table in schema.tables:
-        statements += _TableWriter(schema, table, dialect, tell).statements()
+        statements += _TableWriter(schema, table, dialect, report_line).statements()
     return statements
 
 
 def finish_statements(
     schema: Schema, dialect: Dialect, progress: Progress | None = None
 ) -> list[str]:
-    """Return the statements to be run after the rows: foreign keys, indexes, counters, views.
+    """Return the statements to run after the rows: foreign keys, indexes, counters, views.
 
-    All are useful and none is needed: one that a server refuses may be left out.
+    All statements are useful and none is necessary: a statement that a server refuses may be left
+    out.
     """
     statements = []
     for table in schema.tables:
@@ -93,26 +94,26 @@ def finish_statements(
 
 
 def identifier(name: str, dialect: Dialect) -> str:
-    """Return a name as a dialect writes it, quoted."""
+    """Return a quoted name in a dialect."""
     if dialect == "mysql":
-        return quoted(name.rstrip(), "`")
-    return quoted(name.lower() if dialect == "postgres" else name)
+        return quote_identifier(name.rstrip(), "`")
+    return quote_identifier(name.lower() if dialect == "postgres" else name)
 
 
 def identifiers(names: tuple[str, ...], dialect: Dialect) -> str:
-    """Return quoted names with commas between."""
+    """Return quoted names, separated by commas."""
     return ", ".join(identifier(name, dialect) for name in names)
 
 
 class _TableWriter:
-    """Writes one table's definition."""
+    """The writer of one table's definition."""
 
     def __init__(
-        self, schema: Schema, table: TableSchema, dialect: Dialect, tell: Progress
+        self, schema: Schema, table: TableSchema, dialect: Dialect, report_line: Progress
     ) -> None:
         self._table = table
         self._dialect: Dialect = dialect
-        self._tell = tell
+        self._report_line = report_line
         self._keys = list(_keys(schema, table))
         varchars = sum(c.type.size for c in table.columns if c.type.kind == "varchar")
         self._is_wide = varchars > _ROW_CHARACTERS
@@ -161,7 +162,7 @@ class _TableWriter:
                 words.append(f"DEFAULT {default}")
             else:
                 default_label = f"{self._table.name}.{column.name}: {column.default}"
-                self._tell(f"left out: the default of {default_label}")
+                self._report_line(f"left out: the default of {default_label}")
         return " ".join(words)
 
     def _type(self, column: Column) -> str:
@@ -178,11 +179,15 @@ class _TableWriter:
         return word
 
     def _mysql_text(self, column: Column) -> str:
-        """Return a type of text: in a key, of a length that the key has room for."""
+        """Return a text type; in a key, with a length for which the key has room."""
         key_width = max((len(key) for key in self._keys if column.name in key), default=0)
         if key_width:
-            room = _KEY_CHARACTERS // key_width
-            size = column.type.size if 0 < column.type.size <= room else min(255, room)
+            max_characters = _KEY_CHARACTERS // key_width
+            size = (
+                column.type.size
+                if 0 < column.type.size <= max_characters
+                else min(255, max_characters)
+            )
             return f"VARCHAR({max(size, column.max_length)})"
         if column.type.kind == "varchar" and not self._is_wide:
             return f"VARCHAR({column.type.size})"
@@ -190,7 +195,7 @@ class _TableWriter:
 
 
 def _keys(schema: Schema, table: TableSchema) -> list[tuple[str, ...]]:
-    """Return every group of a table's columns that is in an index of MySQL."""
+    """Return every group of a table's columns that an index of MySQL covers."""
     return [
         table.primary_key,
         *table.uniques,
@@ -222,7 +227,7 @@ def _foreign_keys(table: TableSchema, dialect: Dialect) -> list[str]:
 
 
 def _counters(table: TableSchema) -> list[str]:
-    """Return statements that set PostgreSQL's identities after the existing rows."""
+    """Return statements that make PostgreSQL's identities continue after the existing rows."""
     return [
         f"ALTER TABLE {identifier(table.name, 'postgres')} ALTER COLUMN "
         f"{identifier(column.name, 'postgres')} RESTART WITH {column.next_number}"
@@ -247,7 +252,7 @@ def _view(sql: str, dialect: Dialect) -> str | None:
 
 
 def _default_value(column: Column, dialect: Dialect) -> str | None:
-    """Return a column's default in a dialect; None for an expression that cannot be translated."""
+    """Return a column's default in a dialect; None for an expression without a translation."""
     text = (column.default or "").strip()
     while text.startswith("(") and text.endswith(")"):
         text = text[1:-1].strip()
@@ -276,7 +281,7 @@ def _default_value(column: Column, dialect: Dialect) -> str | None:
 
 
 def _now_expression(moment_kind: str, kind: Type, dialect: Dialect) -> str | None:
-    """Return the time of the insert, as a date, a moment or a text."""
+    """Return the expression for the time of the insert, as a date, a moment or a text."""
     word = {"datetime": "CURRENT_TIMESTAMP", "date": "CURRENT_DATE", "time": "CURRENT_TIME"}[
         moment_kind
     ]

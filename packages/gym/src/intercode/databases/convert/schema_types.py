@@ -1,8 +1,8 @@
-"""The type that a column of SQLite gets where columns have types.
+"""Choice of a type for a column of SQLite, for engines whose columns have types.
 
-SQLite is untyped: a declaration is a wish. So the choice is made from both the declared type
-and the column's actual content: an ``INTEGER`` column with a word in it becomes text, a ``DATE``
-column a real date only if every value of it is one.
+SQLite is untyped: a declared type is a wish. So the choice depends on the declared type and on the
+column's actual content. An ``INTEGER`` column with a word in it becomes text. A ``DATE`` column
+becomes a real date only if each of its values is a date.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
 
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 Kind = Literal[
     "integer", "bigint", "double", "decimal", "varchar", "text", "blob", "date", "datetime", "time"
@@ -24,32 +24,32 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type that all servers have."""
+    """A column type that all servers have."""
 
     kind: Kind
     size: int = 0
-    """Of ``varchar``: characters. Of ``decimal``: digits. Of ``datetime``: digits of seconds'
-    fractions."""
+    """Of ``varchar``: characters. Of ``decimal``: digits. Of ``datetime``: digits of the fraction
+    of a second."""
     scale: int = 0
     """Of ``decimal``: digits after the point."""
 
     @property
     def is_text(self) -> bool:
-        """Whether it holds characters."""
+        """Whether the type holds characters."""
         return self.kind in ("varchar", "text")
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds whole numbers."""
+        """Whether the type holds whole numbers."""
         return self.kind in ("integer", "bigint")
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The content of a column, apart from NULL."""
+    """The content of a column, without NULL."""
 
     storage: frozenset[str]
-    """SQLite's storage classes of its values."""
+    """SQLite's storage classes of the values."""
     min_value: Any
     max_value: Any
     max_length: int
@@ -60,7 +60,7 @@ _INT32 = 2**31
 _MAX_DIGITS = 38  # DuckDB's limit, the lowest
 _MAX_CHARACTERS = 10_000
 
-# The form of a value of each kind, and a check that it is one: SQLite makes March of 30 February.
+# The form of each kind of value, and a check of its validity: SQLite turns 30 February into March.
 _DIGIT = "[0-9]"
 _DAY = f"{_DIGIT}{_DIGIT}{_DIGIT}{_DIGIT}-{_DIGIT}{_DIGIT}-{_DIGIT}{_DIGIT}"
 _CLOCK = f"{_DIGIT}{_DIGIT}:{_DIGIT}{_DIGIT}"
@@ -80,8 +80,8 @@ _MOMENTS = ("DATE", "DATETIME", "TIMESTAMP", "SMALLDATETIME", "DATETIME2", "TIME
 def choose_type(
     connection: sqlite3.Connection, table: str, column: str, declared_type: str
 ) -> tuple[Type, int]:
-    """Return the type for a column, and the length of its longest text."""
-    values = f"(SELECT {quoted(column)} AS c FROM {quoted(table)}) WHERE c IS NOT NULL"
+    """Return the type for a column, and the length of its longest text in characters."""
+    values = f"(SELECT {quote_identifier(column)} AS c FROM {quote_identifier(table)}) WHERE c IS NOT NULL"
     content = _survey(connection, values)
     declared_type = " ".join(declared_type.upper().split())
 
@@ -96,11 +96,11 @@ def _survey(connection: sqlite3.Connection, values: str) -> _Content:
     storage_rows = connection.execute(
         f"SELECT typeof(c), MIN(c), MAX(c), MAX(LENGTH(CAST(c AS TEXT))) FROM {values} GROUP BY 1"
     ).fetchall()
-    numbers = [row for row in storage_rows if row[0] in ("integer", "real")]
+    numeric_rows = [row for row in storage_rows if row[0] in ("integer", "real")]
     return _Content(
         storage=frozenset(row[0] for row in storage_rows),
-        min_value=min((row[1] for row in numbers), default=0),
-        max_value=max((row[2] for row in numbers), default=0),
+        min_value=min((row[1] for row in numeric_rows), default=0),
+        max_value=max((row[2] for row in numeric_rows), default=0),
         max_length=max((row[3] for row in storage_rows), default=0),
     )
 
@@ -133,7 +133,7 @@ def _choose_for_content(
 def _moment_type(
     declared_type: str, base: str, is_always_true: Callable[[str], bool]
 ) -> Type | None:
-    """Return a type of dates and times, if it was declared and fits all values."""
+    """Return a date or time type that was declared and fits all values, or None."""
     if base == "TIME" and is_always_true(_IS_TIME):
         return Type("time")
     if base not in _MOMENTS and not declared_type.startswith("TIMESTAMP "):
@@ -177,10 +177,10 @@ def _is_float(base: str) -> bool:
 
 
 def is_whole_text(connection: sqlite3.Connection, table: str, column: str) -> bool:
-    """Return whether all of a column's texts are whole numbers of 32 bits, written as such."""
-    name = quoted(column)
+    """Return whether all texts of a column are whole 32-bit numbers in canonical form."""
+    name = quote_identifier(column)
     query = (
-        f"SELECT 1 FROM {quoted(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
+        f"SELECT 1 FROM {quote_identifier(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
         f"INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
     )
     return connection.execute(query).fetchone() is None
@@ -190,7 +190,7 @@ def fit(value: Any, kind: Type) -> Any:
     """Convert a value of SQLite to a type.
 
     Raises:
-        ValueError: It does not fit.
+        ValueError: The value does not fit.
     """
     return None if value is None else _CONVERTERS[kind.kind](value, kind)
 
@@ -198,15 +198,15 @@ def fit(value: Any, kind: Type) -> Any:
 def _as_text(value: Any, _: Type) -> str:
     if isinstance(value, bytes):
         value = decode(value)
-    return str(value).replace("\0", "")  # which PostgreSQL's text cannot hold
+    return str(value).replace("\0", "")  # PostgreSQL's text cannot hold it
 
 
-def decode(data: bytes) -> str:
-    """Decode text: if it is not UTF-8 it is, in the benchmarks' databases, Latin-1."""
+def decode(content: bytes) -> str:
+    """Decode text as UTF-8, or else as Latin-1, the other encoding in the benchmarks' databases."""
     try:
-        return data.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError:
-        return data.decode("latin-1")
+        return content.decode("latin-1")
 
 
 _CONVERTERS: dict[str, Callable[[Any, Type], Any]] = {

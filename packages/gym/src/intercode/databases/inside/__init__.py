@@ -1,1 +1,1 @@
-"""Code of an embedded database's sandbox; it imports the standard library and the engine."""
+"""Code of an embedded database's sandbox; it imports the standard library and the engine only."""

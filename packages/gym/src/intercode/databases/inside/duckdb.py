@@ -1,6 +1,6 @@
-"""DuckDB in a worker: sessions that begin on the pristine file and copy it when they write.
+"""DuckDB in a worker: sessions that start on the pristine file and copy it when they write.
 
-The module has the name of the library that it imports: imports are absolute.
+The module has the name of the library that it imports, which works because imports are absolute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from intercode.databases.inside import worker
 from intercode.databases.inside.worker import Collector, Message
 
 _AGAIN_SECONDS = 0.05
-"""From one interrupt to the next."""
+"""Seconds between two interrupts."""
 _BATCH = 256
 _READ_ONLY = "read-only mode"
 _LINE = re.compile(r"\n\nLINE (\d+): ([^\n]*)\n( *)\^.*", re.DOTALL)
@@ -71,9 +71,9 @@ UNION ALL SELECT 'attached database', database_name FROM system.main.duckdb_data
 WHERE NOT internal AND database_name <> $1
 UNION ALL SELECT 'schema in use', current_schema() WHERE current_schema() <> 'main'
 """
-"""Lists all that a session has of its own."""
+"""The query for all objects that belong to the session, not to the database file."""
 _FAILURES = (duckdb.Error, ArithmeticError, MemoryError, ValueError)
-"""Failures of a statement: DuckDB's own, and those of converting a value, such as a date B.C."""
+"""Failures of a statement: DuckDB's errors, and those of converting a value, such as a date B.C."""
 _SETTINGS: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -83,11 +83,11 @@ _SETTINGS: dict[str, Any] = {
     "threads": 1,
 }
 _NO_IO_THREADS = {"async_threads": 0}
-"""The setting of versions that start eight threads for I/O. Other versions do not know it."""
+"""The setting of versions that start eight threads for I/O. Other versions reject it."""
 
 
 class _UtcZone(tzinfo):
-    """Stands in for a zone of pytz, whatever its name: in a sandbox it is always UTC."""
+    """A stand-in for any time zone of pytz, because a sandbox's zone is always UTC."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta:
         return timedelta(0)
@@ -103,7 +103,7 @@ class _UtcZone(tzinfo):
 
 
 def _stand_in_for_pytz() -> None:
-    """Stand in for pytz, by which DuckDB makes times with a zone: it may be missing."""
+    """Install a stand-in for pytz, which DuckDB uses for times with a zone; pytz may be missing."""
     pytz = types.ModuleType("pytz")
     vars(pytz).update(timezone=lambda name: _UtcZone(), utc=_UtcZone())
     sys.modules["pytz"] = pytz
@@ -126,12 +126,12 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
-        """Open the copy, or the pristine file by the copy's name: the name is the catalogue's."""
+        """Open the copy, or the pristine file under the copy's name, which names the catalogue."""
         if not writable:
             self.seeded = False
             descriptor_path = Path(f"/proc/self/fd/{self.pristine_descriptor}")
-            # DuckDB opens what a link leads to (from 2.0.1 on), and of this one the kernel names a
-            # path outside of the sandbox, or none: let that path lead to the file, too.
+            # DuckDB (from 2.0.1 on) opens the target of a link. For this link the kernel reports a
+            # path outside the sandbox, or none: that path must lead to the file, too.
             for link in (self.path, descriptor_path.readlink()):
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.unlink(missing_ok=True)
@@ -152,21 +152,26 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- actions ---------------------------------------------------------------------------------
 
     def execute(self, sql: str, collector: Collector) -> Message:
-        """Run an action's statements, up to the first that fails."""
+        """Run an action's statements, up to the first failure."""
         results: list[Message] = []
-        failure, late = None, False
+        failure, has_timed_out = None, False
         self.seeded |= "setseed" in sql.lower()
         try:
             for statement in self.connection.extract_statements(sql):
                 results.append(self.run(statement, collector))
-                if late := collector.is_late():
+                if has_timed_out := collector.is_late():
                     break
         except _FAILURES as error:
-            failure, late = _failure(error, sql), collector.is_late()
-        return [results, collector.timeout_failure() if late else failure, late, self.writable]
+            failure, has_timed_out = _failure(error, sql), collector.is_late()
+        return [
+            results,
+            collector.timeout_failure() if has_timed_out else failure,
+            has_timed_out,
+            self.writable,
+        ]
 
     def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
-        """Run one statement; on a copy, if it is not a query or turns out to write."""
+        """Run one statement; on a copy, if it is not a query or if it writes."""
         if not self.writable:
             if statement.type == duckdb.StatementType.SELECT:
                 try:
@@ -178,7 +183,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
         return self.result(statement, collector)
 
     def result(self, statement: duckdb.Statement, collector: Collector) -> Message:
-        """Run one statement here and now."""
+        """Run one statement on the current connection."""
         result_types = statement.expected_result_type
         with self.watchdog.guard(self.connection, collector):
             self.connection.execute(statement)
@@ -193,25 +198,25 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- saving ----------------------------------------------------------------------------------
 
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return whether there is a copy, no statement, and what the session has of its own."""
+        """Return whether there is a copy, no statements, and the session's own objects."""
         if len({self.connection.execute(_TRANSACTION).fetchone() for _ in range(2)}) == 1:
             raise OSError("a transaction is open")
         session_objects = self.connection.execute(_SESSION_OBJECTS, [self.path.stem]).fetchall()
         if self.writable:
-            self.connection.execute("CHECKPOINT")  # the file is complete without a log
+            self.connection.execute("CHECKPOINT")  # makes the file complete without a log
         seed = ["the seed of random()"] if self.seeded else []
         return self.writable, [], [f"{kind} {name}" for kind, name in session_objects] + seed
 
     # -- state -----------------------------------------------------------------------------------
 
     def state(self, collector: Collector) -> Message:
-        """Return all tables and views; those outside of ``main`` with their schema's name."""
-        with suppress(duckdb.Error):  # there is no transaction
+        """Return all tables and views; outside ``main`` their names include the schema."""
+        with suppress(duckdb.Error):  # no transaction is open
             self.connection.commit()
-        with suppress(duckdb.Error):  # it could not be committed
+        with suppress(duckdb.Error):  # the commit failed
             self.connection.rollback()
         try:
-            # A connection of its own: without what belongs to the session, such as `USE`.
+            # A separate connection lacks the session's state, such as ``USE``.
             with (
                 self.connection.cursor() as state_connection,
                 self.watchdog.guard(state_connection, collector),
@@ -234,7 +239,8 @@ class DuckDBDatabase(worker.WorkerDatabase):
     ) -> Message:
         """Return one table or view of a schema."""
         qualified_name = ".".join(
-            '"' + part.replace('"', '""') + '"' for part in (self.path.stem, schema, name)
+            '"' + identifier.replace('"', '""') + '"'
+            for identifier in (self.path.stem, schema, name)
         )
 
         def read() -> tuple[Message, Iterator[Any]]:
@@ -251,7 +257,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
         )
         (definition,) = state_connection.execute(_DEFINITION[kind], catalog_key).fetchone() or ("",)
         constraints = [[rule.lower(), list(names or ()), text or ""] for rule, names, text in rules]
-        for rule in constraints:  # an index over columns is one as a constraint makes it
+        for rule in constraints:  # an index over plain columns equals a constraint
             if rule[0] == "unique" and (columns := _PLAIN_INDEX.fullmatch(rule[2])):
                 rule[1:] = [columns[1].split(", "), ""]
         return [*self.table(display_name, kind, collector, read), constraints, definition, []]
@@ -260,20 +266,21 @@ class DuckDBDatabase(worker.WorkerDatabase):
 class _Watchdog:
     """The thread that interrupts statements at their time limits.
 
-    One thread serves all statements, for no statement may have to start a thread: where the one
-    before has used up the memory, `threading.Thread.start` never returns (python/cpython#140746).
+    A single thread serves all statements, because no statement may have to start a thread. After a
+    statement that has used up the memory, `threading.Thread.start` never returns
+    (python/cpython#140746).
     """
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
         self.guarded_connection: tuple[duckdb.DuckDBPyConnection, Collector] | None = None
         self.alarm = math.inf
-        """The time of the thread's next look; only an earlier limit has to wake the thread."""
+        """Time of the thread's next check; only an earlier limit has to wake the thread."""
         threading.Thread(target=self.strike, daemon=True).start()
 
     @contextmanager
     def guard(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> Iterator[None]:
-        """Interrupt a connection at the time limit while the block runs, and not after it."""
+        """Interrupt a connection at the time limit during the block, and not after it."""
         with self.condition:
             self.guarded_connection = connection, collector
             if collector.deadline < self.alarm:
@@ -285,7 +292,7 @@ class _Watchdog:
                 self.guarded_connection = None
 
     def strike(self) -> None:
-        """Interrupt repeatedly: DuckDB forgets an interrupt before a statement begins."""
+        """Interrupt repeatedly: DuckDB forgets an interrupt that precedes a statement."""
         with self.condition:
             while True:
                 self.alarm = math.inf
@@ -313,11 +320,11 @@ def _failure(error: Exception, sql: str) -> Message:
         return [message, type(error).__name__, None]
     line_start, line = sum(map(len, lines[: int(match[1]) - 1])), lines[int(match[1]) - 1]
     column = len(match[3]) - len(f"LINE {match[1]}: ")
-    is_certain = line.rstrip("\r\n") == match[2] and 0 <= column <= len(line)  # else it was cut
+    is_certain = line.rstrip("\r\n") == match[2] and 0 <= column <= len(line)  # not for a cut line
     return [message, type(error).__name__, line_start + column if is_certain else None]
 
 
 def main(channel: socket.socket) -> None:
-    """Serve; see `sandbox.base.SandboxBackend.worker`."""
+    """Serve requests; see `sandbox.base.SandboxBackend.worker`."""
     _stand_in_for_pytz()
     worker.serve(channel, DuckDBDatabase())

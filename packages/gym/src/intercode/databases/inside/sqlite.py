@@ -1,7 +1,8 @@
-"""SQLite in a worker: sessions that begin on the pristine file and copy it when they write.
+"""SQLite in a worker: sessions that start on the pristine file and copy it when they write.
 
-Four parts: the database, a guard that SQLite's compiler asks about each statement, the splitting
-of an action into statements, and the opening of a descriptor by a path.
+The module has four parts: the database, a guard for SQLite's compiler, the split of an action into
+statements, and the opening of a descriptor by a path. The compiler consults the guard for each
+statement.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from intercode.databases.inside import worker
 from intercode.databases.inside.worker import Collector, Message
 
 _STEPS = 10_000
-"""How many of SQLite's own steps are taken between two looks at the clock: well under 1 ms."""
+"""SQLite's own steps between two checks of the clock: well under 1 ms."""
 _MAX_VALUE_BYTES = 1 << 28
 _LIMIT_LENGTH = 0  # sqlite3.SQLITE_LIMIT_LENGTH, since Python 3.11
 _HIDDEN_COLUMN = 1
@@ -42,7 +43,7 @@ _SHADOWS = {
     "fts5": ("data", "idx", "content", "docsize", "config"),
     **dict.fromkeys(("rtree", "rtree_i32", "geopoly"), _RTREE),
 }
-"""Module of virtual tables → the ends of the names of the tables in which it keeps their rows."""
+"""Module of virtual tables → name suffixes of the tables in which it keeps their rows."""
 _INDEX = "SELECT sql FROM main.sqlite_master WHERE type = 'index' AND name = ?"
 _READ_ACTIONS = {
     sqlite3.SQLITE_SELECT,
@@ -72,9 +73,9 @@ _CLOSED_PRAGMAS = {
     "temp_store_directory",
     "writable_schema",
 }
-"""Pragmas that reach beyond the session, or make a broken file."""
+"""Pragmas that reach beyond the session, or that produce a broken file."""
 _VACUUM = "vacuum_db"
-"""The name by which VACUUM attaches the file that it writes."""
+"""Name under which VACUUM attaches the file that it writes."""
 _SETTINGS = (
     *("temp_store", "analysis_limit", "automatic_index", "busy_timeout", "cache_size"),
     *("cache_spill", "cell_size_check", "checkpoint_fullfsync", "count_changes"),
@@ -84,12 +85,13 @@ _SETTINGS = (
     *("recursive_triggers", "reverse_unordered_selects", "secure_delete", "short_column_names"),
     *("synchronous", "threads", "trusted_schema", "wal_autocheckpoint", "query_only"),
 )
-"""Pragmas that are a connection's; the first one empties the temporary schema, the last one lets
-nothing be written any more."""
+"""Pragmas of a connection. The first one empties the temporary schema; the last one forbids all
+further writes."""
 _TEMPORARY = "SELECT type, name FROM temp.sqlite_master WHERE type IN ('table', 'view', 'trigger')"
 _WITH_TEMPORARY = ("CREATE TEMP TABLE fork_counts (x)", "DROP TABLE temp.fork_counts")
 _WITHOUT_TEMPORARY = ("PRAGMA temp_store = 2", "PRAGMA temp_store = 0")
-"""How a session gets an empty temporary schema, which `PRAGMA database_list` shows, or none."""
+"""Statements that give a session an empty temporary schema, which ``PRAGMA database_list`` shows,
+or none."""
 _MAX_COUNTED_ROWS = 100_000
 _CLOSED_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
 _TOKEN = re.compile(
@@ -125,7 +127,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
-        """Open the copy, or the pristine file as if it were at the copy's path."""
+        """Open the copy, or the pristine file as if at the copy's path."""
         self.redirection.descriptors.clear()
         if not writable and self.redirection.is_installed:
             self.redirection.descriptors[os.fsencode(self.path)] = self.pristine_descriptor
@@ -144,29 +146,29 @@ class SQLiteDatabase(worker.WorkerDatabase):
         connection.set_authorizer(self.authorizer)
 
     def is_late(self) -> bool:
-        """Return whether the running statement is to be interrupted."""
+        """Return whether the running statement should be interrupted."""
         return self.collector.is_late()
 
     # -- actions ---------------------------------------------------------------------------------
 
     def execute(self, sql: str, collector: Collector) -> Message:
-        """Run an action's statements, up to the first that fails."""
+        """Run an action's statements, up to the first failure."""
         self.collector = collector
         results: list[Message] = []
-        failure, late = None, False
+        failure, has_timed_out = None, False
         for start, statement in split(sql):
             try:
                 results.append(self.run(statement))
             except (sqlite3.Error, sqlite3.Warning, MemoryError, ValueError) as error:
-                failure, late = _failure(error, statement, start), collector.is_late()
+                failure, has_timed_out = _failure(error, statement, start), collector.is_late()
             if failure is None and collector.is_late():
-                late = True  # for instance by very many statements
-            if failure is not None or late:
+                has_timed_out = True  # for instance because of very many statements
+            if failure is not None or has_timed_out:
                 break
         return [
             results,
-            collector.timeout_failure() if late else failure,
-            late,
+            collector.timeout_failure() if has_timed_out else failure,
+            has_timed_out,
             self.authorizer.writable,
         ]
 
@@ -181,7 +183,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
         return self.result(statement)
 
     def result(self, statement: str) -> Message:
-        """Run one statement here and now."""
+        """Run one statement on the current connection."""
         self.authorizer.is_write_refused = self.authorizer.has_changes = False
         with closing(self.connection.execute(statement)) as cursor:
             columns = [column[0] for column in cursor.description or ()]
@@ -195,8 +197,9 @@ class SQLiteDatabase(worker.WorkerDatabase):
     def state(self, collector: Collector) -> Message:
         """Return all tables and views of the main schema.
 
-        The tables in which a virtual table's module keeps its rows are left out: their bytes
-        depend on the way on which the same rows came about.
+        The tables in which a virtual table's module keeps its rows are left out. Even for equal
+        rows,
+        their bytes depend on the order of changes.
         """
         self.collector = collector
         try:
@@ -206,9 +209,11 @@ class SQLiteDatabase(worker.WorkerDatabase):
                 name: match for name, _, sql in catalog_rows if (match := _VIRTUAL_TABLE.match(sql))
             }
             if virtual_tables and not self.authorizer.writable:
-                self.make_writable()  # modules prepare to write when a table of theirs is read
-            shadows = {
-                shadow for name, kind in virtual_tables.items() for shadow in _shadows(name, kind)
+                self.make_writable()  # a module prepares to write when its table is read
+            shadow_names = {
+                shadow_name
+                for name, kind in virtual_tables.items()
+                for shadow_name in _shadows(name, kind)
             }
             return [
                 [
@@ -218,13 +223,13 @@ class SQLiteDatabase(worker.WorkerDatabase):
                     [[*trigger] for trigger in self.connection.execute(_TRIGGERS, [name])],
                 ]
                 for name, kind, sql in catalog_rows
-                if name.lower() not in shadows
+                if name.lower() not in shadow_names
             ]
         except (sqlite3.Error, MemoryError) as error:
             raise OSError(str(error) or "out of memory") from error
 
     def rows(self, name: str, kind: str, is_virtual: bool, collector: Collector) -> Message:
-        """Return a table or view with its rows; of a virtual table that has none to read, none."""
+        """Return a table or view with its rows; a virtual table without readable rows has none."""
         read_kind = "view" if is_virtual else kind
         name, _, columns, rows = self.table(name, read_kind, collector, partial(self.read, name))
         return [name, kind, columns, rows]
@@ -232,7 +237,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
     # -- saving ----------------------------------------------------------------------------------
 
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return whether there is a copy, the session's settings as statements, what is lost."""
+        """Return whether there is a copy, the session's settings as statements, and lost parts."""
         if not self.authorizer.writable:
             return False, [], []
         if self.connection.in_transaction:
@@ -241,7 +246,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
         pragmas = self.pragmas()
         counts = ask("SELECT total_changes(), changes(), last_insert_rowid()").fetchone()
         has_temporary = any(row[1] == "temp" for row in ask("PRAGMA database_list").fetchall())
-        objects = ask(_TEMPORARY).fetchall() if has_temporary else []  # to ask would make one
+        objects = ask(_TEMPORARY).fetchall() if has_temporary else []  # a query would create one
         ask("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()  # the file is complete without a log
         omissions = [f"temporary {kind} {name}" for kind, name in objects]
         if (statements := count_statements(*counts)) is None:
@@ -253,7 +258,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
         return True, statements + pragmas, omissions
 
     def pragmas(self) -> list[str]:
-        """Return the statements for what the session has set, in contrast to a new one."""
+        """Return the statements for all settings that differ from those of a new session."""
         fresh_connection = sqlite3.connect(self.path.with_name("fresh.tmp"))
         with closing(fresh_connection):
             ask_session, ask_fresh = self.connection.execute, fresh_connection.execute
@@ -274,7 +279,7 @@ class SQLiteDatabase(worker.WorkerDatabase):
         return [f"PRAGMA {setting}" for setting in sensitivity_settings + changed_settings]
 
     def end_transaction(self) -> None:
-        """Commit; roll back if that is refused, for instance by a deferred foreign key."""
+        """Commit; roll back after a refusal, for instance because of a deferred foreign key."""
         if self.connection.in_transaction:
             try:
                 self.connection.execute("COMMIT")
@@ -284,12 +289,16 @@ class SQLiteDatabase(worker.WorkerDatabase):
     def read(self, name: str) -> tuple[Message, Iterable[Any]]:
         """Return the columns and the rows of a table or view of the main schema."""
         rows = self.connection.execute(f"SELECT * FROM main.{_quote_name(name)}")
-        return [[c[1], c[2]] for c in self.ask("table_xinfo", name) if c[6] != _HIDDEN_COLUMN], rows
+        return [
+            [column[1], column[2]]
+            for column in self.ask("table_xinfo", name)
+            if column[6] != _HIDDEN_COLUMN
+        ], rows
 
     def constraints(self, name: str, virtual_match: re.Match[str] | None = None) -> list[Message]:
-        """Return the constraints of a table, but for checks: its definition has these.
+        """Return the constraints of a table except checks, which its definition contains.
 
-        A virtual table's are its module and the module's arguments.
+        A virtual table's constraints are its module and the module's arguments.
         """
         if virtual_match is not None:
             return [["virtual", [], virtual_match["kind"]]]
@@ -303,16 +312,16 @@ class SQLiteDatabase(worker.WorkerDatabase):
             if is_unique and origin != "pk":
                 names = [row[2] for row in self.ask("index_info", index)]
                 sql = self.connection.execute(_INDEX, [index]).fetchone()[0]
-                # Of an index over expressions or some rows, all that follows ON.
+                # Of an index over expressions or some rows, the whole text after ON.
                 has_condition = is_partial or None in names
                 text = re.split(r"\bON\b", sql, maxsplit=1, flags=re.I)[1] if has_condition else ""
                 rules.append(["unique", [n for n in names if n is not None], text])
         keys: dict[int, list[Any]] = {}
-        for number, _, table, column, target, update_rule, delete_rule, *_ in self.ask(
+        for key_number, _, table, column, target, update_rule, delete_rule, *_ in self.ask(
             "foreign_key_list", name
         ):
             key = keys.setdefault(
-                number, [table, [], [], f"update {update_rule}, delete {delete_rule}"]
+                key_number, [table, [], [], f"update {update_rule}, delete {delete_rule}"]
             )
             key[1].append(column)
             key[2] += [] if target is None else [target]
@@ -324,7 +333,11 @@ class SQLiteDatabase(worker.WorkerDatabase):
     def key(self, name: str) -> list[str]:
         """Return the columns of a table's primary key."""
         columns = self.ask("table_xinfo", name)
-        return [c[1] for c in sorted(columns, key=lambda column: column[5]) if c[5]]
+        return [
+            column_row[1]
+            for column_row in sorted(columns, key=lambda column: column[5])
+            if column_row[5]
+        ]
 
     def ask(self, pragma: str, name: str) -> list[Any]:
         """Return the rows of a pragma of the main schema about a table or index."""
@@ -340,22 +353,22 @@ def _shadows(name: str, virtual_match: re.Match[str]) -> Iterator[str]:
         yield f"{name}_{end}".lower()
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "surrogateescape")
 
 
 def _failure(error: Exception, statement: str, start: int) -> Message:
     message = str(error) or "out of memory"
     code = getattr(error, "sqlite_errorname", "")
-    if code == "SQLITE_SCHEMA":  # of the statement for which the schema was first read
+    if code == "SQLITE_SCHEMA":  # depends on which statement reads the schema first
         code = "SQLITE_ERROR"
     return [message, code, position(message, statement, start)]
 
 
 class Authorizer:
-    """An authorizer: SQLite's compiler asks it about each thing that a statement would do.
+    """The authorizer that SQLite's compiler consults for each operation of a statement.
 
-    While `writable` is False, it allows only reads.
+    While `writable` is False, it permits only reads.
     """
 
     def __init__(self) -> None:
@@ -373,7 +386,7 @@ class Authorizer:
         database: str | None,
         origin: object,
     ) -> int:
-        """Return SQLite's code for allowed or denied."""
+        """Return SQLite's code for permission or denial."""
         if (
             action == sqlite3.SQLITE_FUNCTION
             and (second_argument or "").lower() in _CLOSED_FUNCTIONS
@@ -402,7 +415,7 @@ class Authorizer:
 def _is_forbidden(action: int, first_argument: str | None, second_argument: str | None) -> bool:
     if action == sqlite3.SQLITE_PRAGMA:
         return (first_argument or "").lower() in _CLOSED_PRAGMAS
-    # VACUUM attaches a nameless file, VACUUM INTO one with a name.
+    # VACUUM attaches a nameless file, VACUUM INTO a file with a name.
     return action == sqlite3.SQLITE_ATTACH and first_argument != ""
 
 
@@ -410,7 +423,7 @@ def split(sql: str) -> Iterator[tuple[int, str]]:
     """Split an action by SQLite's own lexical rules.
 
     Returns:
-        The position and the text of each statement. Comments alone are not a statement.
+        The position and the text of each statement. Comments alone are no statement.
     """
     start, empty = 0, True
     for token in _TOKEN.finditer(sql):
@@ -428,15 +441,15 @@ def split(sql: str) -> Iterator[tuple[int, str]]:
 
 
 def count_statements(total_count: int, last_count: int, rowid: int) -> list[str] | None:
-    """Return statements after which a new session's counts are those of another one.
+    """Return statements that give a new session the change counts of another session.
 
     Args:
-        total_count: Its `total_changes()`.
-        last_count: Its `changes()`.
-        rowid: Its `last_insert_rowid()`.
+        total_count: The other session's ``total_changes()``.
+        last_count: Its ``changes()``.
+        rowid: Its ``last_insert_rowid()``.
 
     Returns:
-        None if there are too many rows to be inserted for it, or there is no such way.
+        None if more than 100,000 rows would have to be inserted, or if no statements can do this.
     """
     if (total_count, last_count, rowid) == (0, 0, 0):
         return []
@@ -447,13 +460,13 @@ def count_statements(total_count: int, last_count: int, rowid: int) -> list[str]
         or rowid - total_count < -(1 << 63)
     ):
         return None
-    parts = [earlier_count, last_count] if last_count else [earlier_count]
+    group_counts = [earlier_count, last_count] if last_count else [earlier_count]
     statements = []
-    for count in filter(None, parts):
-        numbers = f"SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}"
+    for count in filter(None, group_counts):
+        numbers_query = f"SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}"
         statements += [
             "CREATE TEMP TABLE fork_counts (x)",
-            f"INSERT INTO temp.fork_counts (rowid) WITH RECURSIVE numbers (n) AS ({numbers}) "
+            f"INSERT INTO temp.fork_counts (rowid) WITH RECURSIVE numbers (n) AS ({numbers_query}) "
             f"SELECT {rowid} - {count} + n FROM numbers",
             "DROP TABLE temp.fork_counts",
         ]
@@ -464,7 +477,7 @@ def count_statements(total_count: int, last_count: int, rowid: int) -> list[str]
 
 
 def position(message: str, statement: str, start: int) -> int | None:
-    """Return where a failure is, if its message says so without doubt."""
+    """Return the position of a failure if its message determines it, or None."""
     match = _SYNTAX_ERROR.fullmatch(message)
     if match is None or not match[1] or statement.count(match[1]) != 1:
         return None
@@ -480,18 +493,18 @@ class _Vfs(ctypes.Structure):
 
 
 class Redirection:
-    """Let SQLite open a descriptor by a path of our choice, so that nothing is copied.
+    """A redirection by which SQLite opens a descriptor under a chosen path, without a copy.
 
-    SQLite follows no symlinks and so cannot open ``/proc/self/fd/N``. But its file layer lets a
-    system call be replaced, for just such cases (``xSetSystemCall``, made for sandboxes). One
+    SQLite follows no symlinks and so cannot open ``/proc/self/fd/N``. But its file layer permits
+    the replacement of a system call for such cases (``xSetSystemCall``, made for sandboxes). The
     redirection lasts as long as the process.
     """
 
     def __init__(self) -> None:
         self.descriptors: dict[bytes, int] = {}
-        self._open = _Open(self._open_redirected)  # SQLite keeps its address
+        self._open = _Open(self._open_redirected)  # a reference, because SQLite keeps its address
         self.is_installed = self._install()
-        """Whether SQLite accepted it: a build may hide its symbols."""
+        """Whether SQLite accepted the redirection: a build may hide its symbols."""
 
     def _install(self) -> bool:
         try:
@@ -520,5 +533,5 @@ class Redirection:
 
 
 def main(channel: socket.socket) -> None:
-    """Serve; see `sandbox.base.SandboxBackend.worker`."""
+    """Serve requests; see `sandbox.base.SandboxBackend.worker`."""
     worker.serve(channel, SQLiteDatabase())

@@ -1,7 +1,7 @@
 """Messages between an engine and its workers: a length, then JSON in which values keep their type.
 
-JSON and not pickle: an agent may have made what a worker sends. A message is built of lists; an
-object in it is a tag with a value that JSON has no type for.
+The format is JSON and not pickle, because an agent may have forged a worker's message. A message
+consists of lists; an object in it is a tag with a value for which JSON has no type.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _LENGTH = struct.Struct("=I")
 _CHUNK = 1 << 16
 _MAX_DEPTH = 64
 _PER_CHARACTER = 6
-"""The most bytes of an escaped character."""
+"""Maximum bytes of an escaped character."""
 
 
 def frame_limit(size: int) -> int:
-    """Return the length of the longest frame for values that together weigh `size`."""
+    """Return the maximum length in bytes of a frame for values that together weigh `size`."""
     return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
 
 
 def nest(value: Any, levels: int = _MAX_DEPTH) -> Any:
-    """Make a value that may hold others ready for `encode`; too deep a one becomes text."""
+    """Prepare a nested value for `encode`; beyond `levels` a value becomes text."""
     if not isinstance(value, Mapping | list | tuple | set | frozenset):
         return value
     if levels == 0:
@@ -44,14 +44,14 @@ def encode(message: Any) -> bytes:
     return _ENCODER.encode(message).encode("utf-8", "surrogatepass")
 
 
-def decode(data: bytes | bytearray) -> Any:
-    """Return what `encode` was given, with lists for tuples.
+def decode(message_bytes: bytes | bytearray) -> Any:
+    """Return the argument of `encode`, with lists for tuples.
 
     Raises:
-        ValueError: `encode` cannot have made it.
+        ValueError: The data is not a result of `encode`.
     """
     try:
-        return _DECODER.decode(data.decode("utf-8", "surrogatepass"))
+        return _DECODER.decode(message_bytes.decode("utf-8", "surrogatepass"))
     except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
         raise ValueError(f"a malformed message: {error!r}") from error
 
@@ -105,32 +105,32 @@ def receive(
     """Wait for one encoded message; return it with the descriptors that came with it.
 
     Args:
-        sock: The socket; only one message is ever on its way.
-        limit: Bytes that the message may have.
-        wait: Is called before each further wait, for instance to set the socket's time-out.
+        sock: The socket, which carries only one message at a time.
+        limit: Maximum bytes of the message.
+        wait: Called before each further wait, for instance to set the socket's time-out.
 
     Raises:
         EOFError: The other end is gone.
-        ValueError: The message is longer, or something follows it.
+        ValueError: The message is longer, or data follows it.
         OSError: For instance a time-out.
     """
     chunk, fds, _, _ = socket.recv_fds(sock, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
-    data = bytearray(chunk)
+    message_bytes = bytearray(chunk)
     length: int | None = None
     while True:
-        if length is None and len(data) >= _LENGTH.size:
-            length = _LENGTH.unpack_from(data)[0]
+        if length is None and len(message_bytes) >= _LENGTH.size:
+            length = _LENGTH.unpack_from(message_bytes)[0]
             if length > limit:
                 raise ValueError(f"a message of {length} bytes, above {limit}")
-        if length is not None and len(data) >= length + _LENGTH.size:
+        if length is not None and len(message_bytes) >= length + _LENGTH.size:
             break
         if not chunk:
             raise EOFError("the other end closed")
         if wait is not None:
             wait()
         chunk = sock.recv(_CHUNK if length is None else 1 << 20)
-        data += chunk
-    if len(data) > length + _LENGTH.size:
+        message_bytes += chunk
+    if len(message_bytes) > length + _LENGTH.size:
         raise ValueError("more than one message at once")
-    del data[: _LENGTH.size]
-    return data, fds
+    del message_bytes[: _LENGTH.size]
+    return message_bytes, fds

@@ -1,4 +1,4 @@
-"""A worker's side of an embedded engine: its loop, its limits on results, and its files."""
+"""Worker's side of an embedded engine: its loop, its limits on results, and its files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from typing import Any, ClassVar
 from intercode.databases.inside import wire
 
 FOLDER = Path("/database")
-"""In the sandbox; only the worker's files are in it."""
+"""Folder in the sandbox that contains only the worker's files."""
 SAVE_SECONDS = 60.0
-"""Long, for an action does not cause this work: the machine may be busy."""
+"""Time limit of a save. The limit is long, because no action causes this work and the machine may
+be busy."""
 _REQUEST_BYTES = 1 << 30
 _SPARE_BYTES = 4 << 20
-"""Memory that a process needs to go on: Python takes its own by the MiB."""
+"""Memory that a process needs to continue: Python allocates by the MiB."""
 _CHUNK = 1 << 26
 _MAX_COUNTED_ROWS = 1_000_000
 _PER_VALUE = 16
-"""The weight of a value beside its characters or bytes."""
+"""Weight of a value in addition to its characters or bytes."""
 _SCALAR_TYPES = {
     type(None),
     bool,
@@ -42,19 +43,19 @@ _SCALAR_TYPES = {
 _SIZED_TYPES = {str, bytes}
 
 Message = list[Any]
-"""A part of an answer: a result is ``[columns, rows, total, changed]``, a failure
-``[message, code, position]``, an outcome ``[results, failure, timed out, written]``, to which
-whether the process is `is_exhausted` is added."""
+"""A part of a response: a result is ``[columns, rows, total, changed]``, a failure ``[message,
+code, position]``, an outcome ``[results, failure, timed out, written]``. The response to an action
+has the result of `is_exhausted` in addition."""
 
 
 class WorkerDatabase(ABC):
-    """A database in a worker: the parts that SQLite and DuckDB have in common."""
+    """A database in a worker, with the parts that SQLite and DuckDB share."""
 
     suffix: ClassVar[str]
     error: ClassVar[type[Exception]]
-    """The library's own class of errors."""
+    """The library's class of errors."""
     no_space_error: ClassVar[tuple[type[Exception], str]]
-    """The library's error where there is no room for a copy of the database."""
+    """The library's error if a copy of the database does not fit."""
 
     def __init__(self) -> None:
         self.connection: Any = None
@@ -64,19 +65,19 @@ class WorkerDatabase(ABC):
         self.memory = 0
 
     def open(self, pristine_descriptor: int, name: str, resume: bool, memory: int) -> bool:
-        """Begin a session, on the pristine file or on the session's own copy.
+        """Start a session, on the pristine file or on the session's own copy.
 
         Args:
-            pristine_descriptor: A descriptor of the pristine file, to be kept.
-            name: What the database is called.
-            resume: Whether to continue with the session's own copy, if there is one.
+            pristine_descriptor: A descriptor of the pristine file, which the database keeps.
+            name: Name of the database.
+            resume: Whether to continue with the session's own copy, if one exists.
             memory: Bytes that the engine may use.
 
         Returns:
-            Whether it continues with a copy.
+            Whether the session continues with a copy.
 
         Raises:
-            OSError: The engine cannot; the message is its own.
+            OSError: The engine failed; the message is the engine's.
         """
         self.pristine_descriptor, self.memory = pristine_descriptor, memory
         self.path = FOLDER / f"{name}.{self.suffix}"
@@ -97,7 +98,7 @@ class WorkerDatabase(ABC):
             path.unlink()
 
     def make_writable(self) -> None:
-        """Continue with a copy: as there were only reads before, nothing is lost."""
+        """Continue with a copy; nothing is lost, because the session has only read before."""
         self.connection.close()
         try:
             self.connect(writable=True)
@@ -107,17 +108,18 @@ class WorkerDatabase(ABC):
             raise kind(message) from error
 
     def save(self, target: int) -> Message:
-        """Write the session's own copy into a file; it stays as it is.
+        """Write the session's own copy into a file; the session stays unchanged.
 
         Args:
             target: A descriptor of the file, which is empty.
 
         Returns:
-            Whether there is a copy; statements that bring another session over it to the state of
-            this one; and what no statement can bring back, in words.
+            Whether there is a copy; statements that bring another session over the copy to this
+            state;
+            and, in words, the state that no statement can restore.
 
         Raises:
-            OSError: It cannot be saved; the message says why.
+            OSError: The session cannot be saved; the message has the reason.
         """
         self.collector = Collector(SAVE_SECONDS, 0, 0)
         try:
@@ -134,7 +136,7 @@ class WorkerDatabase(ABC):
 
     @abstractmethod
     def prepare_save(self) -> tuple[bool, list[str], list[str]]:
-        """Return what `save` does; the copy's file is complete then.
+        """Return the result of `save`, and complete the copy's file.
 
         Raises:
             OSError: A transaction is open.
@@ -142,11 +144,11 @@ class WorkerDatabase(ABC):
 
     @abstractmethod
     def connect(self, writable: bool) -> None:
-        """Open the copy, or the pristine file as if it were at the copy's path."""
+        """Open the copy, or the pristine file as if at the copy's path."""
 
     @abstractmethod
     def execute(self, sql: str, collector: Collector) -> Message:
-        """Run an action's statements, up to the first that fails; return its outcome."""
+        """Run an action's statements, up to the first failure; return the outcome."""
 
     @abstractmethod
     def state(self, collector: Collector) -> Message:
@@ -155,7 +157,7 @@ class WorkerDatabase(ABC):
         A schema is ``[[kind, columns, text], …], definition, [[trigger, definition], …]``.
 
         Raises:
-            OSError: The engine cannot, or the limits do not allow it; the message is its own.
+            OSError: The engine failed, or the state exceeds the limits; the message has the reason.
         """
 
     def table(
@@ -172,6 +174,9 @@ class WorkerDatabase(ABC):
             kind: ``table`` or ``view``.
             collector: The limits.
             read: Returns its columns and its rows.
+
+        Raises:
+            OSError: The table has more rows than the limits allow.
         """
         try:
             columns, all_rows = read()
@@ -186,10 +191,10 @@ class WorkerDatabase(ABC):
 
 
 def serve(channel: socket.socket, database: WorkerDatabase) -> None:
-    """Answer one request after another, until the other end closes."""
+    """Answer requests until the other end closes."""
     os.umask(0o077)
     FOLDER.mkdir(exist_ok=True)
-    os.chdir(FOLDER)  # the engine's own temporary files go there, too
+    os.chdir(FOLDER)  # the engine puts temporary files there, too
     while True:
         try:
             request, fds = wire.receive(channel, _REQUEST_BYTES)
@@ -205,7 +210,7 @@ def serve(channel: socket.socket, database: WorkerDatabase) -> None:
 def _answer(
     database: WorkerDatabase, operation: str, arguments: list[Any], fds: list[int]
 ) -> Message:
-    """Return ``[True, value]``, or ``[False, why not]``."""
+    """Return ``[True, value]``, or ``[False, reason]``."""
     try:
         if operation == "open":
             return [True, database.open(fds[0], *arguments)]
@@ -222,15 +227,15 @@ def _answer(
     except OSError as error:
         return [False, str(error)]
     finally:
-        if operation != "open":  # which keeps it
+        if operation != "open":  # an open database keeps it
             for fd in fds:
                 os.close(fd)
 
 
 def is_exhausted() -> bool:
-    """Whether the process has no memory left: a library may keep what a statement took."""
+    """Return whether the process has no memory left: a library may keep a statement's memory."""
     try:
-        mmap.mmap(-1, _SPARE_BYTES, mmap.MAP_PRIVATE).close()  # a shared one counts as none
+        mmap.mmap(-1, _SPARE_BYTES, mmap.MAP_PRIVATE).close()  # a shared mapping would not count
     except OSError:
         return True
     return False
@@ -238,18 +243,18 @@ def is_exhausted() -> bool:
 
 def _too_large(operation: str, limit: int) -> Message:
     reason = f"the result is larger than {limit:,} bytes"
-    if operation == "execute":  # the agent's doing, as an endless column name is
+    if operation == "execute":  # caused by the agent, for instance by an endless column name
         return [True, [[], [reason, "", None], False, True, False]]
     return [False, reason]
 
 
 class Collector:
-    """The rows of one action's statements: kept within the limits, beyond them only counted.
+    """Collector of the rows of one action's statements: rows beyond the limits are only counted.
 
     Args:
-        seconds: For all of them.
-        max_rows: Rows kept of each.
-        max_bytes: The weight that all kept rows together may have.
+        seconds: Time limit of all statements together.
+        max_rows: Rows kept of each result.
+        max_bytes: Maximum weight of all kept rows together.
     """
 
     def __init__(self, seconds: float, max_rows: int, max_bytes: int) -> None:
@@ -286,7 +291,7 @@ class Collector:
         return [names, retained_rows, total, affected_rows]
 
     def _keep(self, rows: Iterator[Any], retained_rows: list[Any]) -> Iterator[Any] | None:
-        """Keep the rows that fit; return those after the first that does not, if there is one."""
+        """Keep the rows that fit; return those after the first that does not fit, or None."""
         for row in rows:
             if len(retained_rows) >= self.max_rows:
                 return rows
@@ -308,17 +313,17 @@ class Collector:
                 if count >= _MAX_COUNTED_ROWS:
                     return None
         except Exception:
-            if self.is_late():  # rows that are not kept need not be counted to their end
+            if self.is_late():  # rows that are not kept need no complete count
                 return None
             raise
         return count
 
 
 def copy_pristine(pristine_descriptor: int, path: Path) -> None:
-    """Copy the pristine file; at `path` the copy is whole or absent.
+    """Copy the pristine file; the file at `path` is complete or absent.
 
     Raises:
-        OSError: There is no room.
+        OSError: The copy does not fit.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     copy_descriptor = os.open(

@@ -14,7 +14,7 @@ def driver(product: str) -> Any:
     """Import the driver of ``MySQL`` or ``PostgreSQL``: the module `pymysql` or `psycopg`.
 
     Raises:
-        UsageError: It is not installed.
+        UsageError: The driver is not installed.
     """
     try:
         return importlib.import_module(_DRIVERS[product])

@@ -1,6 +1,7 @@
-"""An engine on a database server: the parts that MySQL and PostgreSQL have in common.
+"""Common base of the engines on a database server, MySQL and PostgreSQL.
 
-It keeps the server, one template database for each source, and a pool of clones of them.
+An engine holds the server, one template database for each source, and a pool of clones of the
+templates.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from intercode.databases.base import EngineOptions, Role, Row
 from intercode.databases.convert import build, schema, schema_ddl
 from intercode.databases.convert.schema import TableSchema
-from intercode.databases.pool import Pool
+from intercode.databases.pool import ResourcePool
 from intercode.databases.servers.names import is_leftover
 from intercode.databases.servers.private import PrivateServer
 from intercode.databases.servers.session import (
@@ -35,11 +36,11 @@ from intercode_sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0
 _MAX_IDLE_CLONES = 128
-"""How many clones are kept ready at most."""
+"""Maximum number of idle clones."""
 
 
 class Template(Protocol):
-    """A database that clones are made from."""
+    """A database from which clones are made."""
 
     @property
     def name(self) -> str:
@@ -50,14 +51,14 @@ TemplateT = TypeVar("TemplateT", bound=Template)
 
 
 class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
-    """Databases on a server at a URL, or on a private one that is restarted if it dies.
+    """Databases on a server at a URL, or on a private server that is restarted if it dies.
 
     Args:
-        options: The URL, if it has one.
+        options: The engine's options; without a URL the server is private.
         start: Starts a private server.
 
     Raises:
-        UsageError: The URL is malformed, or nothing is installed.
+        UsageError: The URL is malformed, or no server is installed.
         DatabaseError: The server cannot be started or reached.
     """
 
@@ -65,9 +66,10 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     dialect: schema_ddl.Dialect
     session: ClassVar[type[AnySession]]
     leftover_queries: ClassVar[Sequence[tuple[str, str]]]
-    """Queries for our databases and accounts, each with the statement that drops one of them."""
+    """Queries that list InterCode's databases and accounts, each with the statement that drops one
+    entry."""
     database_query: ClassVar[str]
-    """The query for a database of a name."""
+    """The query for a database by its name."""
 
     def __init__(self, options: EngineOptions, start: Callable[[], PrivateServer]) -> None:
         self._progress: Callable[[str], None] | None = options.progress
@@ -83,8 +85,8 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._template_locks: dict[str, threading.Lock] = {}
         self._sessions: set[AnySession] = set()
         self.watchdog = Watchdog()
-        # By content and role: a grader never gets a clone that an agent has had.
-        self._pool: Pool[tuple[str, Role], Clone[ConnectionT]] = Pool(
+        # By content and role: a grader never gets a clone that an agent has used.
+        self._pool: ResourcePool[tuple[str, Role], Clone[ConnectionT]] = ResourcePool(
             self.discard, _MAX_IDLE_CLONES
         )
         try:
@@ -101,16 +103,16 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     def open(
         self, source: Source, limits: Limits | None = None, role: Role = "agent"
     ) -> AnySession:
-        """Open a session; see `intercode.databases.base.Engine.open`."""
+        """Open a session; see `intercode.databases.base.DatabaseEngine.open`."""
         limits = limits or Limits()
-        key, make = (source.digest, role), partial(self._make_clone, source)
+        key, make_clone = (source.digest, role), partial(self._make_clone, source)
         self._ensure_server()
         for _ in range(_MAX_IDLE_CLONES + 1):  # every idle clone may be stale
-            clone = self._pool.take(key, make)
+            clone = self._pool.take(key, make_clone)
             try:
                 session = self.session(self, clone, source, role, limits)
-            except ConnectionLoss:  # it was idle for too long, or on a server that has died
-                self._pool.replace(key, clone, make)
+            except ConnectionLoss:  # idle for too long, or its server has died
+                self._pool.replace(key, clone, make_clone)
                 self._ensure_server()
                 continue
             with self._lock:
@@ -119,11 +121,11 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         raise DatabaseError(f"{self.name}: connections are lost immediately after they open")
 
     def facts(self) -> Mapping[str, Any]:
-        """Return product and version; see `intercode.databases.base.Engine.facts`."""
+        """Return product and version; see `intercode.databases.base.DatabaseEngine.facts`."""
         return dict(self._facts)
 
     def close(self) -> None:
-        """End all sessions; see `intercode.databases.base.Engine.close`."""
+        """End all sessions; see `intercode.databases.base.DatabaseEngine.close`."""
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
@@ -133,30 +135,33 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 return
             self._closed = True
         if self._server is not None:
-            self._server.close()  # first, so that nothing waits for its answers
+            self._server.close()  # first, so no caller waits for its responses
         self._pool.close()
         self.watchdog.close()
         if not self._is_ours:
-            with suppress(DatabaseError), self.admin(patient=False) as admin:  # else swept later
+            with (
+                suppress(DatabaseError),
+                self.admin(should_wait=False) as admin,
+            ):  # else swept later
                 for template in self._templates.values():
                     self._drop_named(admin, template.name)
         for admin in self._admins:
             admin.close()
 
-    # --- for sessions; see `session.Home` ----------------------------------------------------
+    # --- for sessions; see `session.SessionEngine` -------------------------------------------
 
     @property
     def generation(self) -> int:
-        """The number of the server's present start."""
+        """Number of the server's current start."""
         return self._generation
 
     @abstractmethod
     def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
-        """Connect to a clone with its own account."""
+        """Connect to a clone with the clone's account."""
 
     @abstractmethod
     def check_same_server(self, clone: Clone[ConnectionT]) -> None:
-        """Check that the server is the one that a clone was made on, and was not restarted."""
+        """Check that the clone's server is the same, and was not restarted."""
 
     def give_back(self, session: AnySession, clone: Clone[ConnectionT], pristine: bool) -> None:
         """Take back the clone of a session that has ended."""
@@ -169,16 +174,17 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             self._pool.replace(key, clone, partial(self._make_clone, session.source))
 
     @contextmanager
-    def admin(self, patient: bool = True) -> Iterator[ConnectionT]:
-        """Hold a connection of the administrator's, for this thread alone.
+    def admin(self, should_wait: bool = True) -> Iterator[ConnectionT]:
+        """Yield an administrator's connection, for this thread alone.
 
         Args:
-            patient: Whether to wait for a server that does not answer, and to restart ours.
+            should_wait: Whether to wait for a server that does not respond, and to restart a private
+                one.
 
         Raises:
-            DatabaseError: No connection can be made, or it was lost.
+            DatabaseError: No connection is possible, or it was lost.
         """
-        admin = self._borrow(patient)
+        admin = self._borrow(should_wait)
         try:
             yield admin
         except ConnectionLoss as loss:
@@ -194,9 +200,9 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         admin.close()
 
     def discard(self, clone: Clone[ConnectionT]) -> None:
-        """Throw a clone away. Never fails: the next start sweeps what is left."""
+        """Discard a clone. Never fails: the next start drops leftovers."""
         if clone.generation == self._generation and not (self._is_ours and self._closed):
-            with suppress(DatabaseError), self.admin(patient=False) as admin:
+            with suppress(DatabaseError), self.admin(should_wait=False) as admin:
                 self._drop(admin, clone)
                 return
         clone.connection.close()
@@ -209,7 +215,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _connect(self, connect_args: Mapping[str, Any]) -> ConnectionT:
-        """Connect as administrator. Raises `Unreachable`."""
+        """Connect as administrator. Raises `UnreachableServer`."""
 
     @abstractmethod
     def _inspect_server(self, admin: ConnectionT) -> dict[str, Any]:
@@ -217,11 +223,11 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _make_empty(self, admin: ConnectionT) -> Clone[ConnectionT]:
-        """Make an empty database with an account of its own."""
+        """Create an empty database with its own account."""
 
     @abstractmethod
     def _load(self, admin: ConnectionT, clone: Clone[ConnectionT], source: Source) -> TemplateT:
-        """Make a template of an empty database, with its own account's rights.
+        """Fill an empty database as a template, with the privileges of its own account.
 
         Raises `TaskError`, `DatabaseError`.
         """
@@ -232,7 +238,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _copy(self, admin: ConnectionT, template: TemplateT) -> Clone[ConnectionT]:
-        """Make a clone. Raises `DatabaseError`."""
+        """Copy a template to a new clone. Raises `DatabaseError`."""
 
     @abstractmethod
     def _drop_named(self, admin: ConnectionT, name: str) -> None:
@@ -244,7 +250,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         self._drop_named(admin, clone.name)
 
     def _sweep(self, admin: ConnectionT) -> None:
-        """Drop what killed runs have left."""
+        """Drop the leftovers of killed runs."""
         for list_query, drop_statement in self.leftover_queries:
             for row in admin.query(list_query):
                 if is_leftover(str(row[0])):
@@ -253,14 +259,14 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     # --- the server --------------------------------------------------------------------------
 
     def _ensure_server(self) -> None:
-        """Start a server, if it is ours: at first, and when it has died."""
+        """Start the private server, if there is one: at first, and after its death."""
         with self._lock:
             if self._closed:
                 raise DatabaseError(f"the engine {self.name} is closed")
             if not self._is_ours or (self._server is not None and self._server.alive):
                 return
             if self._server is not None:
-                self._say(f"the {self.name} server has died and is restarted")
+                self._report_line(f"the {self.name} server has died and is restarted")
                 self._reset_state()
                 self._server.close()
             self._server = self._start()
@@ -275,12 +281,12 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         for clone in self._pool.clear():
             clone.connection.close()
 
-    def _borrow(self, patient: bool) -> ConnectionT:
+    def _borrow(self, should_wait: bool) -> ConnectionT:
         while True:
             with self._lock:
                 admin = self._admins.pop() if self._admins else None
             if admin is None:
-                return self._connect_patiently(_PATIENCE_SECONDS if patient else 0.0)
+                return self._connect_patiently(_PATIENCE_SECONDS if should_wait else 0.0)
             try:
                 admin.ping()
             except ConnectionLoss:
@@ -341,7 +347,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             return template
 
     def _fill_template(self, source: Source) -> TemplateT:
-        self._say(f"loading {source.name} into {self.name}")
+        self._report_line(f"loading {source.name} into {self.name}")
         with self.admin() as admin:
             clone = self._make_empty(admin)
             try:
@@ -356,7 +362,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
                 clone.connection.close()
 
     def _convert(self, connection: ConnectionT, source: Source) -> None:
-        """Fill an empty database with the content of any source."""
+        """Fill an empty database with the content of a source of any kind."""
         path = build.as_sqlite(source, self._progress)
         shape = schema.read_schema(path)
         for statement in schema_ddl.create_statements(shape, self.dialect, self._progress):
@@ -365,9 +371,9 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             self._insert(connection, table, schema.rows(path, table))
         for statement in schema_ddl.finish_statements(shape, self.dialect, self._progress):
             if failure := connection.run(statement).failure:
-                self._say(f"left out: {statement}: {failure.message}")
+                self._report_line(f"left out: {statement}: {failure.message}")
 
-    def _say(self, line: str) -> None:
+    def _report_line(self, line: str) -> None:
         if self._progress is not None:
             self._progress(line)
 
@@ -375,32 +381,32 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 def parse_url(
     url: str, product: str, port: int, user: str, secret: str, options: Sequence[str]
 ) -> tuple[dict[str, Any], SplitResult]:
-    """Return the driver's arguments for a server's URL, and its parts.
+    """Return the driver's arguments for a server's URL, and the URL's parts.
 
     Args:
         url: The URL.
         product: The server's product, for errors.
-        port: The usual port.
-        user: The usual user.
-        secret: The variable that has the password if the URL has none.
-        options: The options that it may have.
+        port: The default port.
+        user: The default user.
+        secret: The environment variable with the password, if the URL has none.
+        options: The options that the URL may have.
 
     Raises:
-        UsageError: It is malformed.
+        UsageError: The URL is malformed.
     """
-    parts = urlsplit(url)
-    password = parts.password
+    url_parts = urlsplit(url)
+    password = url_parts.password
     try:
         connect_args: dict[str, Any] = {
-            "host": parts.hostname or "localhost",
-            "port": parts.port or port,
-            "user": unquote(parts.username or user),
+            "host": url_parts.hostname or "localhost",
+            "port": url_parts.port or port,
+            "user": unquote(url_parts.username or user),
             "password": variables().get(secret, "") if password is None else unquote(password),
         }
     except ValueError:
         raise UsageError(f"the URL of a {product} server has no valid port") from None
-    for key, value in parse_qsl(parts.query):
+    for key, value in parse_qsl(url_parts.query):
         if key not in options:
             raise UsageError(f"the URL of a {product} server has no option {key!r}")
         connect_args[key] = value
-    return connect_args, parts
+    return connect_args, url_parts

@@ -1,7 +1,7 @@
-"""MySQL and MariaDB: a server at a URL, or a private one.
+"""MySQL and MariaDB engines, on a server at a URL or a private one.
 
-Each session has a clone of the source's template, and an account of its own with rights on that
-clone alone: none on other databases, on files, on the server or on other accounts.
+Each session has a clone of the source's template, and its own account with privileges on this clone
+alone. The account has none on other databases, files, the server or other accounts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.databases.base import EngineOptions, Failure, Outcome, Row
+from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
 from intercode.databases.convert import dump
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
@@ -25,7 +25,7 @@ from intercode.databases.servers.schemas import RelationSchema, mysql_schema, wi
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_sandbox.base import Limits
 
 _PRIVILEGES = (
@@ -76,7 +76,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
     def _strike(self, connection: MySQLConnection, should_disconnect: bool) -> None:
         try:
             self._home.interrupt(connection, should_disconnect)
-        except DatabaseError:  # a server that is gone runs nothing
+        except DatabaseError:  # a lost server runs nothing
             if not should_disconnect:
                 raise
         if should_disconnect:
@@ -87,7 +87,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
         self._connection.run("UNLOCK TABLES")
 
     def _reset_if_unwritten(self) -> bool:
-        # By the server's own count of the connection's statements.
+        # Determined by the server's own count of the connection's statements.
         statement_counts = {
             str(name): int(str(count)) for name, count in self._connection.query(_STATEMENT_COUNTS)
         }
@@ -109,16 +109,16 @@ class MySQLSession(ServerSession[MySQLConnection]):
 
     def _read(
         self, connection: MySQLConnection, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
+    ) -> tuple[Sequence[Row], ActionOutcome]:
         try:
             columns = connection.query(_COLUMNS, self.name, relation.name)
         except DatabaseError as error:
             if relation.kind == "table":
                 raise
-            return (), Outcome(failure=Failure(str(error)))  # there is too much in the view
-        # Each by its name, for ``*`` leaves out those that are invisible.
-        column_list = ", ".join(quoted(str(column), "`") for column, _ in columns)
-        text = f"SELECT {column_list} FROM {quoted(self.name, '`')}.{quoted(relation.name, '`')}"
+            return (), ActionOutcome(failure=Failure(str(error)))  # the view contains too much
+        # Columns by their names, because ``*`` omits invisible columns.
+        column_list = ", ".join(quote_identifier(str(column), "`") for column, _ in columns)
+        text = f"SELECT {column_list} FROM {quote_identifier(self.name, '`')}.{quote_identifier(relation.name, '`')}"
         return columns, connection.run(text, limits=limits)
 
     def _schema(self, connection: MySQLConnection, relation: Relation) -> RelationSchema:
@@ -127,11 +127,11 @@ class MySQLSession(ServerSession[MySQLConnection]):
 
 @dataclass(frozen=True, slots=True)
 class MySQLTemplate:
-    """A database that clones are made from.
+    """A database from which clones are made.
 
     A clone is made by the server's own ``SHOW CREATE TABLE`` texts and ``INSERT … SELECT`` from the
-    template, in one round trip: unlike ``CREATE TABLE … LIKE`` that keeps the foreign keys, which
-    agents read. Measured on MariaDB 10.11, 2 cores, medians in ms:
+    template, in one round trip. Unlike ``CREATE TABLE … LIKE``, this method keeps the foreign keys,
+    which agents read. Measured on MariaDB 10.11, 2 cores, medians in ms:
 
     =====================  ========  ==========  ======  ======  =======
     database               tables    its dump     this   LIKE    dropped
@@ -143,9 +143,9 @@ class MySQLTemplate:
 
     Attributes:
         name: Its name on the server.
-        tables: Statements that make and fill the tables of a clone, in the clone, with the
-            administrator's rights.
-        views: Statements that make its views, with the clone's own rights.
+        tables: Statements that create and fill the tables of a clone, in the clone, with the
+            administrator's privileges.
+        views: Statements that create its views, with the clone's own privileges.
     """
 
     name: str
@@ -157,10 +157,10 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     """Databases on MySQL or MariaDB.
 
     Args:
-        options: The URL, if it has one.
+        options: The engine's options; without a URL the server is private.
 
     Raises:
-        UsageError: The URL is malformed, or nothing is installed.
+        UsageError: The URL is malformed, or no server is installed.
         DatabaseError: The server cannot be started or reached.
     """
 
@@ -184,7 +184,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     # --- for sessions ------------------------------------------------------------------------
 
     def settings(self, read_only: bool, seconds: float) -> str:
-        """Return the statement with which a session begins or continues."""
+        """Return the statement that configures a session, at its start or later."""
         flag = "tx_read_only" if self._is_mariadb else "transaction_read_only"
         limit = f"max_statement_time = {seconds}"
         if not self._is_mariadb:
@@ -192,11 +192,11 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         return f"SET NAMES utf8mb4, SESSION {flag} = {int(read_only)}, SESSION {limit}"
 
     def connect_to(self, clone: MySQLClone, for_state: bool = False) -> MySQLConnection:
-        """Connect to a clone; see `session.Home.connect_to`."""
+        """Connect to a clone; see `session.SessionEngine.connect_to`."""
         try:
             return self._connect_as(clone.name, clone.password)
         except DatabaseError:  # the agent can drop its database and change its password
-            with self.admin(patient=False) as admin:
+            with self.admin(should_wait=False) as admin:
                 account = f"'{clone.name}'@'{self._host}'"
                 admin.query(f"ALTER USER {account} IDENTIFIED BY '{clone.password}'")
                 admin.query(f"CREATE DATABASE IF NOT EXISTS `{clone.name}`")
@@ -204,18 +204,17 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
     def interrupt(self, connection: MySQLConnection, should_disconnect: bool) -> None:
         """Kill the statement of a connection, or the whole connection."""
-        with self.admin(patient=False) as admin:
+        with self.admin(should_wait=False) as admin:
             _kill(admin, connection, "CONNECTION" if should_disconnect else "QUERY")
 
     def check_same_server(self, clone: MySQLClone) -> None:
-        """Check for a restart; see `session.Home.check_still_there`."""
-        age = (
-            time.monotonic() - clone.connection.connect_time
-        )  # first: this thread may be stopped here
+        """Check for a restart; see `session.SessionEngine.check_same_server`."""
+        # First, because the thread may be suspended between two lines.
+        age = time.monotonic() - clone.connection.connect_time
         with closing(self._connect(self._connect_args)) as new_connection:
             uptime = int(str(new_connection.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
         lost_connection = clone.connection
-        # A server counts its connections from when it was started, and whole seconds since then.
+        # A server numbers its connections from its start, and counts whole seconds from then.
         restarted = new_connection.thread <= lost_connection.thread or uptime + 1 < age
         if clone.generation != self.generation or restarted:
             raise DatabaseError("the MySQL server was restarted")
@@ -223,11 +222,13 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     # --- the server --------------------------------------------------------------------------
 
     def _parse(self, url: str) -> dict[str, Any]:
-        connect_args, parts = parse_url(url, "MySQL", 3306, "root", "MYSQL_PWD", _FLAGS + _FILES)
-        if parts.path.strip("/"):
+        connect_args, url_parts = parse_url(
+            url, "MySQL", 3306, "root", "MYSQL_PWD", _FLAGS + _FILES
+        )
+        if url_parts.path.strip("/"):
             raise UsageError(
-                f"leave {parts.path!r} from the URL: every episode has a separate database on the "
-                "MySQL server, so the URL ends with host and port, such as …@host:3306"
+                f"leave {url_parts.path!r} from the URL: every episode has a separate database on "
+                "the MySQL server, so the URL ends with host and port, such as …@host:3306"
             )
         for flag in connect_args.keys() & _FLAGS:
             connect_args[flag] = connect_args[flag].lower() in ("1", "true", "yes")
@@ -244,7 +245,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
     def _inspect_server(self, admin: MySQLConnection) -> dict[str, Any]:
         self._is_mariadb = admin.is_mariadb
-        # Over the network we do not know from which address the server sees us come.
+        # Over the network, the client's address as seen by the server is unknown.
         self._host = "localhost" if "unix_socket" in self._connect_args else "%"
         version = str(admin.query("SELECT VERSION()")[0][0])
         product = "MariaDB" if admin.is_mariadb else "MySQL"
@@ -273,7 +274,9 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     def _insert(self, connection: MySQLConnection, table: TableSchema, rows: Iterator[Row]) -> None:
         marks = ", ".join(["%s"] * len(table.columns))
         while batch := list(itertools.islice(rows, _BATCH)):
-            connection.insert(f"INSERT INTO {quoted(table.name, '`')} VALUES ({marks})", batch)
+            connection.insert(
+                f"INSERT INTO {quote_identifier(table.name, '`')} VALUES ({marks})", batch
+            )
 
     def _copy(self, admin: MySQLConnection, template: MySQLTemplate) -> MySQLClone:
         clone = self._make_empty(admin)
@@ -287,8 +290,8 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         return clone
 
     def _drop(self, admin: MySQLConnection, clone: MySQLClone) -> None:
-        # First the connection: a lock that it holds would keep the database from being dropped, and
-        # what it has prepared can be rolled back only when the server has seen its end.
+        # The connection first: its locks would prevent the drop of the database. Its prepared
+        # transactions can be rolled back only after the server has seen its end.
         deadline, pause = time.monotonic() + _END_SECONDS, 0.001
         while _kill(admin, clone.connection, "CONNECTION") and time.monotonic() < deadline:
             time.sleep(pause)
@@ -307,10 +310,10 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
 
 
 def _kill(admin: MySQLConnection, connection: MySQLConnection, kill_target: str) -> bool:
-    """Kill a connection or its query, but not another account's that has its number now.
+    """Kill a connection or its query, unless another account's connection has its number now.
 
     Returns:
-        Whether the connection was there.
+        Whether the connection existed.
     """
     process_query = "SELECT 1 FROM information_schema.processlist WHERE id = %s AND user = %s"
     if not admin.query(process_query, connection.thread, connection.user):
@@ -320,29 +323,29 @@ def _kill(admin: MySQLConnection, connection: MySQLConnection, kill_target: str)
 
 
 def _roll_back_prepared(admin: MySQLConnection) -> None:
-    """End transactions that agents have prepared (XA): they outlive their connection.
+    """Roll back the transactions that agents have prepared (XA): they outlive their connection.
 
     Those of an open session stay: the server refuses to touch them.
     """
-    for _, length, _, data in admin.query("XA RECOVER"):
-        name = data if isinstance(data, bytes) else str(data).encode()
+    for _, length, _, identifier in admin.query("XA RECOVER"):
+        name = identifier if isinstance(identifier, bytes) else str(identifier).encode()
         end = int(str(length))
         admin.run(f"XA ROLLBACK X'{name[:end].hex()}', X'{name[end:].hex()}'")
 
 
 def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplate:
-    """Return a filled database as a template, by the server's own description."""
+    """Return a filled database as a template, from the server's own description."""
     tables: list[str] = []
     views: list[str] = []
     for table, kind in connection.query(f"SHOW FULL TABLES FROM `{name}`"):
-        quoted_table = quoted(table, "`")
+        quoted_table = quote_identifier(table, "`")
         _, text, *_ = connection.query(f"SHOW CREATE TABLE `{name}`.{quoted_table}")[0]
         if kind == "VIEW":
             views.append(without_definer(text))
             continue
         column_rows = connection.query(f"SHOW COLUMNS FROM `{name}`.{quoted_table}")
         stored_columns = [row[0] for row in column_rows if "GENERATED" not in row[5].upper()]
-        columns = ", ".join(quoted(column, "`") for column in stored_columns)
+        columns = ", ".join(quote_identifier(column, "`") for column in stored_columns)
         tables += [
             text,
             f"INSERT INTO {quoted_table} ({columns}) SELECT {columns} FROM `{name}`.{quoted_table}",
@@ -351,7 +354,7 @@ def _describe_template(connection: MySQLConnection, name: str) -> MySQLTemplate:
 
 
 def _make_views(connection: MySQLConnection, template: MySQLTemplate, name: str) -> None:
-    """Make the views of a clone; one may need another that comes later."""
+    """Create the views of a clone, of which one may need a later one."""
     pending_views = [view.replace(f"`{template.name}`", f"`{name}`") for view in template.views]
     while pending_views:
         failed_views = [view for view in pending_views if connection.run(view).failure is not None]

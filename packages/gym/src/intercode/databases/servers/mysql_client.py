@@ -1,13 +1,13 @@
-"""One connection to MySQL or MariaDB, over PyMySQL.
+"""Connection to MySQL or MariaDB, over PyMySQL.
 
-The engines' own drivers are used, not SQLAlchemy: one thin interpreter needs errors, types and
+InterCode uses the engines' own drivers, not SQLAlchemy: a thin interpreter needs errors, types and
 cancellation exactly as the engine gives them.
 
-PyMySQL makes the connection and sends the query; `Reply` reads the answer as it comes, so that a
-result without end never fills this process. PyMySQL's own reader, also its `SSCursor`, needs 1.1 to
-2.5 times the processor time, decodes every row that is only to be counted, and gives up on text
-that is not UTF-8. The text protocol is stable since MySQL 4.1: packets of a length, a number and a
-body; a result is the count of its columns, their definitions, and its rows.
+PyMySQL makes the connection and sends the query. `QueryReply` reads the response as it arrives, so a
+result without end never fills this process. PyMySQL's own reader, including its `SSCursor`, needs
+1.1 to 2.5 times the processor time. PyMySQL's reader also decodes every row that is only counted,
+and fails on text that is not UTF-8. The text protocol is stable since MySQL 4.1. A packet has a
+length, a number and a body; a result is the count of its columns, their definitions, and its rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.base import ActionOutcome, Failure, Row, StatementResult
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import (
     Connection,
@@ -37,13 +37,13 @@ CLIENT = pymysql.constants.CLIENT
 _CONNECT_SECONDS = 10.0
 _QUERY, _RESET_CONNECTION = 0x03, 0x1F
 _LOSS_CODES = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
-"""The server shuts down, or has ended this connection; or packets are missing."""
+"""Codes of a lost connection: the server shuts down or has ended it, or packets are missing."""
 _UNREACHABLE_CODES = {1040, 1053, 2002, 2003, 2006, 2013}
 _TIMEOUT_CODES = {1969, 3024}
-_EMPTY_RESULT = Result(affected_rows=0)
+_EMPTY_RESULT = StatementResult(affected_rows=0)
 _EMPTY_QUERY_CODE = 1065
 _GAP = re.compile(r"(?:;|\A)\s*;\s*[^\s;]")
-"""An empty statement with something after it, which the server does not reach."""
+"""An empty statement before another one, which the server does not reach."""
 _COMMENT = r"(?:--(?=\s)[^\n]*|\#[^\n]*|/\*(?!M?!)(?:(?!\*/).)*\*/)"
 _ENDS_IN_COMMENT = re.compile(rf"(?:;|\A)\s*(?:{_COMMENT}\s*)+\Z", re.DOTALL)
 READ_ONLY = "1792"
@@ -73,16 +73,17 @@ class MySQLConnection(Connection):
     """A connection; see `session.Connection`.
 
     Attributes:
-        thread: Its number on the server, until that is restarted.
-        user: Its account.
-        connect_time: When it was made, by `time.monotonic`.
+        thread: Number of the connection on the server, until the server is restarted.
+        user: The account.
+        connect_time: Time of the connection, by `time.monotonic`.
 
     Args:
         connect_args: The arguments of `pymysql.connect`.
 
     Raises:
-        Unreachable: The server does not answer.
-        DatabaseError: It refuses.
+        UnreachableServer: The server does not respond.
+        DatabaseError: The server refuses the connection.
+        UsageError: The driver cannot connect, for instance without the package ``cryptography``.
     """
 
     product = "MySQL"
@@ -99,7 +100,7 @@ class MySQLConnection(Connection):
                 **connect_args,
             )
         except pymysql.err.OperationalError as error:
-            code, message = _parts(error)
+            code, message = _code_and_message(error)
             if code in _UNREACHABLE_CODES:
                 raise UnreachableServer(message) from None
             raise DatabaseError(f"the MySQL server refuses: {message}") from None
@@ -110,10 +111,10 @@ class MySQLConnection(Connection):
         self.connect_time = time.monotonic()
         self.is_mariadb = "MariaDB" in self._driver_connection.get_server_info()
 
-    # --- for ourselves -----------------------------------------------------------------------
+    # --- for InterCode's statements ----------------------------------------------------------
 
     def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
-        """Return statements with arguments for each ``%s``, quoted."""
+        """Return statements with a quoted argument for each ``%s``."""
         return str(self._driver_connection.cursor().mogrify(sql, arguments))
 
     def insert(self, sql: str, rows: list[Row]) -> None:
@@ -122,20 +123,20 @@ class MySQLConnection(Connection):
             with self._driver_connection.cursor() as cursor:
                 cursor.executemany(sql, rows)
         except pymysql.err.Error as error:
-            code, message = _parts(error)
+            code, message = _code_and_message(error)
             if code in _LOSS_CODES or code == 0:
                 raise ConnectionLoss(message) from None
             raise self.refusal(message) from None
 
     def ping(self) -> None:
-        """Raise `ConnectionLost` if the connection is gone."""
+        """Raise `ConnectionLoss` if the connection is gone."""
         self.query("DO 0")
 
     def reset(self, database: str) -> None:
-        """Begin a new session on the same connection: variables, locks and temporary tables go.
+        """Start a new session on the connection, without variables, locks and temporary tables.
 
         Raises:
-            ConnectionLost: The connection is gone.
+            ConnectionLoss: The connection is gone.
         """
         try:
             self._driver_connection._execute_command(_RESET_CONNECTION, b"")
@@ -145,50 +146,52 @@ class MySQLConnection(Connection):
             raise ConnectionLoss(str(error)) from None
 
     def cut(self) -> None:
-        """End the connection from another thread, so that its reader wakes up."""
-        with suppress(OSError, AttributeError):  # it is closed
+        """End the connection from another thread, which wakes its reader."""
+        with suppress(OSError, AttributeError):  # already closed
             self._driver_connection._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the connection. Idempotent."""
         self._driver_connection._force_close()
 
-    # --- for an agent ------------------------------------------------------------------------
+    # --- for an agent's actions --------------------------------------------------------------
 
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
-        """Run an action; keep all rows if no number of rows is given.
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
+        """Run an action; keep all rows if `max_rows` is None.
 
         Raises:
-            ConnectionLost: The connection is gone.
+            ConnectionLoss: The connection is gone.
         """
-        results: list[Result] = []
+        results: list[StatementResult] = []
         failure: Failure | None = None
         timed_out = False
         try:
             self._driver_connection._execute_command(_QUERY, text)
-            reply = Reply(self._driver_connection._rfile)
+            reply = QueryReply(self._driver_connection._rfile)
             while reply.has_more:
                 results.append(reply.result(RowBuffer(max_rows, limits)))
         except ServerError as error:
             if error.code in _LOSS_CODES:
                 raise ConnectionLoss(error.message) from None
-            # The rest may be a comment: that is not an error.
+            # The rest of the text may be a comment, which is not an error.
             if error.code != _EMPTY_QUERY_CODE or _GAP.search(text):
                 failure = Failure(error.message, f"{error.code} ({error.state})")
                 timed_out = error.code in _TIMEOUT_CODES
         except pymysql.err.Error as error:
-            raise ConnectionLoss(_parts(error)[1]) from None
-        except (OSError, ValueError, AttributeError) as error:  # it was closed meanwhile
+            raise ConnectionLoss(_code_and_message(error)[1]) from None
+        except (OSError, ValueError, AttributeError) as error:  # closed meanwhile
             raise ConnectionLoss(str(error)) from None
         except ArithmeticError:  # the agent has chosen a character set without ASCII
             raise ConnectionLoss("a number cannot be read") from None
         if results and results[-1] == _EMPTY_RESULT and _ENDS_IN_COMMENT.search(text):
             results.pop()  # to MariaDB a comment is a statement
-        return Outcome(tuple(results), failure, timed_out)
+        return ActionOutcome(tuple(results), failure, timed_out)
 
 
 def _check_socket(path: str | None) -> None:
-    """Check that a socket accepts connections: the driver leaks one that does not."""
+    """Check that a socket accepts connections: the driver leaks a socket that does not."""
     if path is None:
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -198,8 +201,8 @@ def _check_socket(path: str | None) -> None:
             raise UnreachableServer(f"{path}: {error.strerror}") from None
 
 
-def _parts(error: Exception) -> tuple[int, str]:
-    """Return number and message; 0 for an error that is not the server's."""
+def _code_and_message(error: Exception) -> tuple[int, str]:
+    """Return code and message; the code is 0 for an error that is not the server's."""
     match error.args:
         case (int(code), str(message)):
             return code, message or "the connection is closed"
@@ -210,9 +213,9 @@ class ServerError(Exception):
     """An error that the server reports for a statement.
 
     Attributes:
-        code: Its number.
-        state: Its SQLSTATE.
-        message: The server's own.
+        code: The server's error number.
+        state: The SQLSTATE.
+        message: The server's message.
     """
 
     def __init__(self, packet: bytes) -> None:
@@ -223,8 +226,8 @@ class ServerError(Exception):
         super().__init__(self.message)
 
 
-class Reply:
-    """The server's answer to one query: a result for each of its statements.
+class QueryReply:
+    """The server's response to one query: a result for each of its statements.
 
     Args:
         file: The connection's incoming bytes.
@@ -237,22 +240,22 @@ class Reply:
         self.has_more = True
         self._read = file.read
 
-    def result(self, row_buffer: RowBuffer) -> Result:
+    def result(self, row_buffer: RowBuffer) -> StatementResult:
         """Read the next result.
 
         Raises:
-            ServerError: The statement failed; then there are no more.
-            ConnectionLost: The connection is gone.
+            ServerError: The statement failed; no result follows.
+            ConnectionLoss: The connection is gone.
         """
         packet = self._packet()
         if packet[0] == _OK:
-            affected_rows, position = _number(packet, 1)
-            _, position = _number(packet, position)  # the last number that was given to a row
+            affected_rows, position = _read_length(packet, 1)
+            _, position = _read_length(packet, position)  # the number of the last inserted row
             self._end(packet, position)
-            return Result(affected_rows=affected_rows)
+            return StatementResult(affected_rows=affected_rows)
         if packet[0] == _NULL:
             raise ConnectionLoss("the server asks for a file")
-        columns = [_column(self._packet()) for _ in range(_number(packet, 0)[0])]
+        columns = [_column(self._packet()) for _ in range(_read_length(packet, 0)[0])]
         self._packet()  # the end of the columns
         decoders = [decode for _, decode in columns]
         packet = self._packet()
@@ -263,7 +266,9 @@ class Reply:
                 row_buffer.extend([_row(packet, decoders)])
             packet = self._packet()
         self._end(packet, 3)
-        return Result(tuple(name for name, _ in columns), row_buffer.rows, row_buffer.total)
+        return StatementResult(
+            tuple(name for name, _ in columns), row_buffer.rows, row_buffer.total
+        )
 
     def _end(self, packet: bytes, position: int) -> None:
         self.has_more = bool(
@@ -271,12 +276,12 @@ class Reply:
         )
 
     def _packet(self) -> bytes:
-        packet = self._part()
+        packet = self._read_packet_part()
         if len(packet) == _MAX_PACKET_BYTES:
-            parts = [packet]
-            while len(parts[-1]) == _MAX_PACKET_BYTES:
-                parts.append(self._part())
-            packet = b"".join(parts)
+            packet_parts = [packet]
+            while len(packet_parts[-1]) == _MAX_PACKET_BYTES:
+                packet_parts.append(self._read_packet_part())
+            packet = b"".join(packet_parts)
         if not packet:
             raise ConnectionLoss("the server sent nothing")
         if packet[0] == _ERROR:
@@ -284,17 +289,17 @@ class Reply:
             raise ServerError(packet)
         return packet
 
-    def _part(self) -> bytes:
+    def _read_packet_part(self) -> bytes:
         header = self._read(4)
         size = int.from_bytes(header[:3], "little")
-        part = self._read(size)
-        if len(header) < 4 or len(part) < size:
+        payload = self._read(size)
+        if len(header) < 4 or len(payload) < size:
             raise ConnectionLoss("Lost connection to MySQL server during query")
-        return part
+        return payload
 
 
-def _number(packet: bytes, position: int) -> tuple[int, int]:
-    """Read a number of variable length; return it and where it ends."""
+def _read_length(packet: bytes, position: int) -> tuple[int, int]:
+    """Read a number of variable length; return it and the position after it."""
     first_byte = packet[position]
     if first_byte < _NULL:
         return first_byte, position + 1
@@ -305,11 +310,11 @@ def _number(packet: bytes, position: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _column(packet: bytes) -> tuple[str, Decode | None]:
-    """Return name and decoder of a column, from its definition; None: the bytes as they are."""
+    """Return name and decoder of a column, from its definition; None: the bytes stay bytes."""
     position = 0
     fields = []
     for _ in range(6):  # catalogue, database, alias, table, name, name in the table
-        size, start = _number(packet, position)
+        size, start = _read_length(packet, position)
         position = start + size
         fields.append(packet[start:position])
     charset = int.from_bytes(packet[position + 1 : position + 3], "little")
@@ -345,7 +350,7 @@ def _row(packet: bytes, decoders: list[Decode | None]) -> Row:
         if size < _NULL:
             start = position + 1
         else:
-            size, start = _number(packet, position)
+            size, start = _read_length(packet, position)
         position = start + size
         value = packet[start:position]
         row.append(value if decode is None else decode(value))

@@ -1,21 +1,21 @@
-"""Names on a server: those that we give to databases and accounts, and those that an agent uses.
+"""Names on a server: those of databases and accounts, and those that an agent uses.
 
-A clone's name tells whose it is: which machine and container made it, which process there, and
-when that process started. So the next start can drop what a killed run has left, and nothing else.
+A clone's name identifies its origin: the machine and container, the process, and the process's
+start time. So the next start can drop the leftovers of a killed run, and nothing else.
 
-An agent is told that its database is ``concert_singer``; on the server its clone has a unique
-name. So the name is replaced in an action where it stands for the database, and only there, for a
-table or a column may have the same name:
+An agent knows its database as ``concert_singer``; on the server its clone has a unique name. So the
+name is replaced in an action where it denotes the database, and only there, because a table or a
+column may have the same name:
 
 - ``USE x``; ``CREATE``, ``DROP``, ``ALTER DATABASE x``; ``SHOW TABLES FROM x`` and similar;
 - ``x.t`` where a table is named (after ``FROM``, ``JOIN``, ``INTO``, ``UPDATE``, ``TABLE`` …), and
   ``x.t.c`` anywhere. Elsewhere ``x.c`` is a column of a table ``x``;
-- ``'x'`` as a whole literal, where the action asks for the names of things: ``SHOW …``, or it
-  mentions a schema, a catalog or a database.
+- ``'x'`` as a whole literal, where the action asks for names: ``SHOW …``, or a text that mentions a
+  schema, a catalog or a database.
 
-It is not replaced in text that the server composes (``CONCAT('con', 'cert_singer')``), nor in
-patterns (``LIKE 'concert%'``). sqlglot's tokenizer splits the text, which is otherwise left as it
-is. In results the clone's name is replaced back.
+The name is not replaced in text that the server composes (``CONCAT('con', 'cert_singer')``), nor in
+patterns (``LIKE 'concert%'``). sqlglot's tokenizer splits the text, which otherwise stays
+unchanged. In results the clone's name is replaced back.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from intercode.databases.base import Outcome, Result, Row, Table
+from intercode.databases.base import ActionOutcome, Row, StatementResult, TableState
 from intercode_sandbox.ownership import has_ended, start_time
 
 _NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
-_numbers = itertools.count(1)
+_name_numbers = itertools.count(1)
 Edit = tuple[int, int, str]
-"""A replacement: where it begins and ends, and the new text."""
+"""A replacement: its start and end in the original text, and the new text."""
 
 _CATALOG_QUERY = re.compile(r"schema|catalog|database|\bpg_|\A\s*show\b", re.IGNORECASE)
 _COLUMN_CONTEXTS = {
@@ -65,17 +65,17 @@ _TABLE_LISTINGS = {"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"}
 def new_name() -> str:
     """Return a unique name that belongs to this process.
 
-    It has at most 32 characters (the limit for MySQL's accounts) and none that is a wildcard in a
-    ``GRANT``.
+    The name has at most 32 characters (the limit of MySQL's accounts), and no character that is a
+    wildcard in a ``GRANT``.
     """
     pid = os.getpid()
-    return f"ic{_machine_digest()}p{pid:x}t{start_time(pid) or 0:x}n{next(_numbers):x}"
+    return f"ic{_machine_digest()}p{pid:x}t{start_time(pid) or 0:x}n{next(_name_numbers):x}"
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether a name is one of ours whose process has ended.
+    """Return whether a name is InterCode's and its process has ended.
 
-    A process on another machine or in another container may still run: then False.
+    For a name of another machine or container the result is False: its process may still run.
     """
     match = _NAME.match(name)
     if match is None or match[1] != _machine_digest():
@@ -90,16 +90,16 @@ def _machine_digest() -> str:
     return hashlib.blake2b(f"{boot}{namespace}".encode(), digest_size=4).hexdigest()
 
 
-def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list[Edit]]:
+def rewrite(text: str, agent_name: str, name: str, dialect: str) -> tuple[str, list[Edit]]:
     """Return an action with the clone's name, and the replacements.
 
     Args:
         text: The action.
-        nominal: The agent's name for the database.
-        name: The server's name for it.
-        dialect: sqlglot's name: ``mysql`` or ``postgres``.
+        agent_name: The agent's name of the database.
+        name: The server's name of the database.
+        dialect: sqlglot's name of the dialect: ``mysql`` or ``postgres``.
     """
-    if not _may_name(nominal).search(text):
+    if not _may_name(agent_name).search(text):
         return text, []
     from sqlglot import tokenize
     from sqlglot.errors import SqlglotError
@@ -108,31 +108,31 @@ def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list
         tokens = tokenize(text, read=dialect)
     except SqlglotError:
         return text, []  # the server reports the error
-    edits = list(_edits(text, tokens, nominal.lower(), name))
-    parts: list[str] = []
+    edits = list(_edits(text, tokens, agent_name.lower(), name))
+    pieces: list[str] = []
     end = 0
     for start, stop, replacement in edits:
-        parts += [text[end:start], replacement]
+        pieces += [text[end:start], replacement]
         end = stop
-    return "".join((*parts, text[end:])), edits
+    return "".join((*pieces, text[end:])), edits
 
 
 def original_position(position: int, edits: Sequence[Edit]) -> int:
-    """Return the original place of a position in a rewritten text."""
-    shift = 0
+    """Return the position in the original text of a position in a rewritten text."""
+    length_change = 0
     for start, stop, replacement in edits:
-        if position < start + shift:
+        if position < start + length_change:
             break
-        if position < start + shift + len(replacement):
+        if position < start + length_change + len(replacement):
             return start
-        shift += len(replacement) - (stop - start)
-    return position - shift
+        length_change += len(replacement) - (stop - start)
+    return position - length_change
 
 
 @lru_cache(maxsize=256)
-def _may_name(nominal: str) -> re.Pattern[str]:
-    """Return a cheap test; most actions do not name the database."""
-    name = re.escape(nominal)
+def _may_name(agent_name: str) -> re.Pattern[str]:
+    """Return a cheap test, because most actions do not name the database."""
+    name = re.escape(agent_name)
     return re.compile(
         rf"(?<!\w){name}[`\"]?\s*\.|(?:use|from|in|database|schema|exists)\s+[`\"]?{name}\b"
         rf"|['\"]{name}['\"]",
@@ -140,13 +140,13 @@ def _may_name(nominal: str) -> re.Pattern[str]:
     )
 
 
-def _edits(text: str, tokens: Sequence[Any], nominal: str, name: str) -> Iterator[Edit]:
+def _edits(text: str, tokens: Sequence[Any], agent_name: str, name: str) -> Iterator[Edit]:
     is_catalog_query = _CATALOG_QUERY.search(text) is not None
     offset = 0
     for i, token in enumerate(tokens):
         if token.text == ";":
             offset = i + 1
-        if token.text.lower() != nominal:
+        if token.text.lower() != agent_name:
             continue
         start, stop = token.start, token.end + 1
         quote = text[start] if text[start] in "'\"`" else ""
@@ -175,7 +175,7 @@ def _is_database(tokens: Sequence[Any], offset: int, i: int) -> bool:
 
 
 def _is_table(preceding_words: Sequence[str]) -> bool:
-    """Return whether the name of a table follows these words, not of a column."""
+    """Return whether these words precede the name of a table, not of a column."""
     last_word = preceding_words[-1] if preceding_words else ""
     if last_word in _TABLE_CONTEXTS or (last_word in _EXPLAIN_WORDS and len(preceding_words) == 1):
         return True
@@ -199,8 +199,8 @@ class NameMapping:
     clone: str
     name: str
 
-    def outcome(self, outcome: Outcome, edits: Sequence[Edit]) -> Outcome:
-        """Return the outcome of an action with these edits as the agent sees it."""
+    def outcome(self, outcome: ActionOutcome, edits: Sequence[Edit]) -> ActionOutcome:
+        """Return the outcome of an action with these edits, in the agent's names and positions."""
         results, failure = outcome.results, outcome.failure
         if failure is not None:
             position = failure.position
@@ -211,8 +211,8 @@ class NameMapping:
             return outcome
         return replace(outcome, results=tuple(map(self._result, results)), failure=failure)
 
-    def state(self, tables: Mapping[str, Table]) -> dict[str, Table]:
-        """Return a state as the agent names it."""
+    def state(self, tables: Mapping[str, TableState]) -> dict[str, TableState]:
+        """Return a state with the agent's names."""
         return {
             self._text(name): replace(
                 table,
@@ -222,21 +222,24 @@ class NameMapping:
             for name, table in tables.items()
         }
 
-    def _is_named(self, result: Result) -> bool:
-        """Return whether the clone's name is in a result."""
+    def _is_named(self, result: StatementResult) -> bool:
+        """Return whether a result contains the clone's name."""
         clone = self.clone
         return any(clone in column for column in result.columns) or any(
             type(cell) is str and clone in cell for row in result.rows for cell in row
         )
 
-    def _result(self, result: Result) -> Result:
+    def _result(self, result: StatementResult) -> StatementResult:
         if not self._is_named(result):
             return result
         columns = tuple(map(self._text, result.columns))
         return replace(result, columns=columns, rows=self._rows(result.rows))
 
     def _rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        return [tuple(self._text(c) if type(c) is str else c for c in row) for row in rows]
+        return [
+            tuple(self._text(value) if type(value) is str else value for value in row)
+            for row in rows
+        ]
 
     def _text(self, text: str) -> str:
         return text.replace(self.clone, self.name) if self.clone in text else text

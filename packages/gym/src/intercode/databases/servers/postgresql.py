@@ -1,11 +1,11 @@
-"""PostgreSQL: a server at a URL, or a private one.
+"""PostgreSQL engine, on a server at a URL or a private one.
 
-Each session has a clone of the source's template, and a role of its own that owns that clone and
-may connect to nothing else.
+Each session has a clone of the source's template, and its own role, which owns this clone and may
+connect to no other database.
 
-A template belongs to ``pg_database_owner``, a role that the owner of any database is in: so the
-owner of a clone owns its tables, and nothing needs to be changed in the clone. A clone is a copy
-of the template's files; measured on PostgreSQL 15, 2 cores, medians: 28 ms with the strategy
+A template belongs to ``pg_database_owner``, a role of which the owner of any database is a member.
+So the owner of a clone owns its tables, without any change in the clone. A clone is a copy of the
+template's files. Measured on PostgreSQL 15, 2 cores, medians: 28 ms with the strategy
 ``file_copy``, 62 ms with ``wal_log``, and 5 ms to drop it.
 """
 
@@ -17,7 +17,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import unquote
 
-from intercode.databases.base import EngineOptions, Failure, Outcome, Row
+from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
 from intercode.databases.convert import schema_ddl
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
@@ -34,12 +34,12 @@ from intercode.databases.servers.session import (
 )
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_sandbox.base import Limits
 
 _MIN_VERSION = 140000
 _FILE_COPY_VERSION = 150000
-"""The version since which the strategy can be chosen; earlier ones copy files."""
+"""First version with a choice of the strategy; earlier versions copy files."""
 _OPTIONS = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey")
 _SETTINGS = {
     "default_transaction_read_only": "on",
@@ -60,7 +60,7 @@ ALTER ROLE {name} PASSWORD '{password}';
 ALTER DATABASE {name} RESET ALL; ALTER DATABASE {name} CONNECTION LIMIT -1;
 GRANT CONNECT ON DATABASE {name} TO {name}
 """
-"""Lets an agent in again that has locked itself out: it can change all of these settings."""
+"""Restores access for an agent that has locked itself out: it can change all of these settings."""
 _START_TIME_QUERY = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 _OTHERS_CRASH = "crash of another server process"
 _LARGE_OBJECTS = "SELECT 1 FROM pg_catalog.pg_largeobject_metadata LIMIT 1"
@@ -82,7 +82,7 @@ _OWNED_RELATIONS = (
     "WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') ORDER BY oid"
 )
 _SECRETS = ("pg_database", "pg_stat_activity", "pg_stat_database", "pg_roles", "pg_user")
-"""Views of the other databases on the server, and of the work there."""
+"""Views of the other databases on the server, and of their activity."""
 
 PostgreSQLClone = Clone[PostgreSQLConnection]
 
@@ -93,9 +93,9 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
     dialect = "postgres"
     idle_statement = "SELECT 1"
 
-    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+    def _run(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
         outcome = super()._run(text, seconds, max_rows)
-        # A function can do what SET does, and a SELECT can then write.
+        # A function can have the effect of SET, after which a SELECT can write.
         self.is_written = self.is_written or not self._connection.has_only_reads
         return outcome
 
@@ -125,7 +125,7 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
 
     def _reset_if_unwritten(self) -> bool:
         connection = self._connection
-        # Before PostgreSQL 16 a large object can be made even read-only.
+        # Before PostgreSQL 16 even a read-only session can create a large object.
         if not connection.idle or connection.query(_LARGE_OBJECTS):
             return False
         connection.query("DISCARD ALL")
@@ -142,13 +142,13 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
 
     def _read(
         self, connection: PostgreSQLConnection, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
-        oid, namespace, name, _, is_row_security_forced = relation.row
-        columns = connection.query(_COLUMNS.format(oid))
-        qualified_name = f"{quoted(str(namespace))}.{quoted(str(name))}"
+    ) -> tuple[Sequence[Row], ActionOutcome]:
+        relation_id, namespace, name, _, is_row_security_forced = relation.row
+        columns = connection.query(_COLUMNS.format(relation_id))
+        qualified_name = f"{quote_identifier(str(namespace))}.{quote_identifier(str(name))}"
         if not is_row_security_forced:
             return columns, connection.run(f"SELECT * FROM {qualified_name}", limits=limits)
-        # An owner may hide rows from itself, but must not hide them from us.
+        # An owner may hide rows from itself, but must not hide them from this reading.
         connection.query(f"BEGIN; ALTER TABLE {qualified_name} NO FORCE ROW LEVEL SECURITY")
         outcome = connection.run(f"SELECT * FROM {qualified_name}", limits=limits)
         connection.query("ROLLBACK")
@@ -162,10 +162,10 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     """Databases on PostgreSQL, 14 or newer.
 
     Args:
-        options: The URL, if it has one.
+        options: The engine's options; without a URL the server is private.
 
     Raises:
-        UsageError: The URL is malformed, or nothing is installed.
+        UsageError: The URL is malformed, no server is installed, or the server is too old.
         DatabaseError: The server cannot be started or reached.
     """
 
@@ -188,18 +188,18 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     # --- for sessions ------------------------------------------------------------------------
 
     def connect_to(self, clone: PostgreSQLClone, for_state: bool = False) -> PostgreSQLConnection:
-        """Connect to a clone; see `session.Home.connect_to`."""
+        """Connect to a clone; see `session.SessionEngine.connect_to`."""
         settings = _STATE_SETTINGS if for_state else _SETTINGS
         try:
             return self._connect_as(clone.name, clone.password, settings)
         except (UnreachableServer, DatabaseError):
-            with self.admin(patient=False) as admin:
+            with self.admin(should_wait=False) as admin:
                 admin.query(_ACCESS_REPAIR.format(name=clone.name, password=clone.password))
             return self._connect_as(clone.name, clone.password, settings)
 
     def check_same_server(self, clone: PostgreSQLClone) -> None:
-        """Check for a restart; see `session.Home.check_still_there`."""
-        with self.admin() as admin:  # patient: it recovers if the agent has crashed its process
+        """Check for a restart; see `session.SessionEngine.check_same_server`."""
+        with self.admin() as admin:  # patient: the server recovers if the agent crashed its process
             start_time = admin.query(_START_TIME_QUERY)[0][0]
         if clone.generation != self.generation or clone.start_time != start_time:
             raise DatabaseError("the PostgreSQL server was restarted")
@@ -207,8 +207,10 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     # --- the server --------------------------------------------------------------------------
 
     def _parse(self, url: str) -> dict[str, Any]:
-        connect_args, parts = parse_url(url, "PostgreSQL", 5432, "postgres", "PGPASSWORD", _OPTIONS)
-        return {**connect_args, "dbname": unquote(parts.path.strip("/")) or "postgres"}
+        connect_args, url_parts = parse_url(
+            url, "PostgreSQL", 5432, "postgres", "PGPASSWORD", _OPTIONS
+        )
+        return {**connect_args, "dbname": unquote(url_parts.path.strip("/")) or "postgres"}
 
     def _connect(self, connect_args: Mapping[str, Any]) -> PostgreSQLConnection:
         return PostgreSQLConnection(connect_args, {"timezone": "UTC"})
@@ -234,11 +236,11 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     def _make_database(
         self, admin: PostgreSQLConnection, template: str, settings: Mapping[str, object]
     ) -> PostgreSQLClone:
-        """Copy a database, with a role of its own, and connect to the copy."""
+        """Copy a database, create its own role, and connect to the copy."""
         name, password = new_name(), secrets.token_urlsafe(18)
         admin.query(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
         if not self._is_superuser:
-            admin.query(f"GRANT {name} TO CURRENT_USER")  # else it could not be made the owner
+            admin.query(f"GRANT {name} TO CURRENT_USER")  # necessary to make it the owner
         try:
             strategy = "STRATEGY file_copy" if admin.version >= _FILE_COPY_VERSION else ""
             admin.query(f"CREATE DATABASE {name} TEMPLATE {template} OWNER {name} {strategy}")
@@ -279,9 +281,9 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
 
 
 def _close_off(connection: PostgreSQLConnection) -> None:
-    """Have a database, and its clones, show nothing of the others; as the server's superuser."""
+    """Hide the other databases from a database and its clones, as the server's superuser."""
     connection.query("; ".join(f"REVOKE SELECT ON pg_catalog.{s} FROM PUBLIC" for s in _SECRETS))
-    # A function of `information_schema.columns` that looks up this database's encoding there.
+    # A function of ``information_schema.columns`` that looks up this database's encoding in these.
     connection.query(
         "ALTER FUNCTION information_schema._pg_char_octet_length(oid, int4) SECURITY DEFINER"
     )

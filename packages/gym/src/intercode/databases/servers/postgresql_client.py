@@ -1,8 +1,8 @@
-"""One connection to PostgreSQL, over psycopg.
+"""Connection to PostgreSQL, over psycopg.
 
-The engines' own drivers are used, not SQLAlchemy: one thin interpreter needs errors, types and
-cancellation exactly as the engine gives them. An action goes to the server as it is, over the
-simple query protocol, for it may hold several statements; rows come in chunks, so that a result
+InterCode uses the engines' own drivers, not SQLAlchemy: a thin interpreter needs errors, types and
+cancellation exactly as the engine gives them. An action goes to the server unchanged, over the
+simple query protocol, because it may hold several statements. Rows arrive in chunks, so a result
 without end never fills this process.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.base import ActionOutcome, Failure, Row, StatementResult
 from intercode.databases.servers import driver
 from intercode.databases.servers.session import (
     Connection,
@@ -24,7 +24,7 @@ from intercode.databases.servers.session import (
     UnreachableServer,
 )
 from intercode.errors import DatabaseError
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 from intercode_sandbox.base import Limits
 
 psycopg = driver("PostgreSQL")
@@ -34,7 +34,7 @@ Transformer = psycopg.adapt.Transformer
 READ_ONLY = "25006"
 _CONNECT_SECONDS = 10
 _CHUNK = 4
-"""Rows read at once: more would be faster, but each may be as large as the server's memory."""
+"""Rows read at once: more would be faster, but each row may be as large as the server's memory."""
 _CANCELLED = "57014"
 _TIMEOUT_MESSAGE = "canceling statement due to statement timeout"
 _LOSS_CODES = ("57P01", "57P02", "57P03", "57P05")
@@ -49,9 +49,10 @@ _TEXT_TYPES = (
     *("tsrange", "tstzrange", "int4multirange", "int8multirange", "nummultirange"),
     *("datemultirange", "tsmultirange", "tstzmultirange"),
 )
-"""Types for which psycopg has classes of its own; here they are text, as the server writes it."""
+"""Types for which psycopg has special classes; the results have the server's text instead."""
 _MAX_DEPTH = 64
-"""Levels of a JSON value. A deeper one is text, for functions on values are recursive."""
+"""Maximum levels of a JSON value. A deeper value is text, because functions on values are
+recursive."""
 
 
 class PostgreSQLConnection(Connection):
@@ -62,8 +63,8 @@ class PostgreSQLConnection(Connection):
         settings: Run-time parameters, to which ``DISCARD ALL`` returns.
 
     Raises:
-        Unreachable: The server does not answer.
-        DatabaseError: It refuses.
+        UnreachableServer: The server does not respond.
+        DatabaseError: The server refuses the connection.
     """
 
     product = "PostgreSQL"
@@ -89,17 +90,17 @@ class PostgreSQLConnection(Connection):
         self.pid: int = self._pg.backend_pid
         self.version: int = self._pg.server_version
 
-    # --- for ourselves -----------------------------------------------------------------------
+    # --- for InterCode's statements ----------------------------------------------------------
 
     def with_literals(self, sql: str, arguments: Sequence[str]) -> str:
-        """Return statements with texts for each ``{}``, quoted."""
-        return sql.format(*[quoted(text, "'") for text in arguments])
+        """Return statements with a quoted text for each ``{}``."""
+        return sql.format(*[quote_identifier(text, "'") for text in arguments])
 
     def insert(self, table: str, rows: Iterator[Row]) -> None:
         """Insert many rows.
 
         Raises:
-            DatabaseError: The server refuses them, or was lost.
+            DatabaseError: The server refuses the rows, or was lost.
         """
         try:
             with self._driver_connection.cursor().copy(f"COPY {table} FROM STDIN") as copy:
@@ -109,17 +110,17 @@ class PostgreSQLConnection(Connection):
             raise self.refusal(error) from None
 
     def ping(self) -> None:
-        """Raise `ConnectionLost` if the connection is gone."""
+        """Raise `ConnectionLoss` if the connection is gone."""
         self.run("")
 
     @property
     def read_only(self) -> bool:
-        """Whether transactions begin read-only: the server reports each change of that."""
+        """Whether transactions start read-only: the server reports each change of this setting."""
         return bool(self._pg.parameter_status(b"default_transaction_read_only") == b"on")
 
     @property
     def has_only_reads(self) -> bool:
-        """Whether the last action only read: all of it in one read-only transaction."""
+        """Whether the last action only read, completely within one read-only transaction."""
         return self._has_only_reads and self.read_only
 
     @property
@@ -128,14 +129,14 @@ class PostgreSQLConnection(Connection):
         return bool(self._pg.transaction_status == pq.TransactionStatus.IDLE)
 
     def cancel(self) -> None:
-        """Tell the server to cancel the running statement; from any thread."""
-        with suppress(psycopg.Error):  # it is gone, and so is its statement
+        """Cancel the running statement, from any thread."""
+        with suppress(psycopg.Error):  # the connection is gone, with its statement
             self._pg.get_cancel().cancel()
 
     def cut(self) -> None:
-        """End the connection from another thread, so that its reader wakes up."""
+        """End the connection from another thread, which wakes its reader."""
         with (
-            suppress(OSError, psycopg.Error),  # it is closed
+            suppress(OSError, psycopg.Error),  # already closed
             socket.socket(fileno=os.dup(self._pg.socket)) as wire,
         ):
             wire.shutdown(socket.SHUT_RDWR)
@@ -144,15 +145,17 @@ class PostgreSQLConnection(Connection):
         """End the connection. Idempotent."""
         self._driver_connection.close()
 
-    # --- for an agent ------------------------------------------------------------------------
+    # --- for an agent's actions --------------------------------------------------------------
 
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
-        """Run an action; keep all rows if no number of rows is given.
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
+        """Run an action; keep all rows if `max_rows` is None.
 
         Raises:
-            ConnectionLost: The connection is gone.
+            ConnectionLoss: The connection is gone.
         """
-        results: list[Result] = []
+        results: list[StatementResult] = []
         failure: Failure | None = None
         pending_rows: Any = None
         self._has_only_reads = True
@@ -174,13 +177,13 @@ class PostgreSQLConnection(Connection):
                         results.append(pending_rows.result())
                         pending_rows = None
                 elif status == pq.ExecStatus.COMMAND_OK:
-                    results.append(Result(affected_rows=_affected_rows(result)))
+                    results.append(StatementResult(affected_rows=_affected_rows(result)))
         except psycopg.Error as error:
             raise ConnectionLoss(_first_line(error)) from None
         if self._pg.status != pq.ConnStatus.OK or (failure and failure.code in _LOSS_CODES):
             raise ConnectionLoss(failure.message if failure else "the connection is closed")
         timed_out = failure is not None and failure.message == _TIMEOUT_MESSAGE
-        return Outcome(tuple(results), failure, timed_out=timed_out)
+        return ActionOutcome(tuple(results), failure, timed_out=timed_out)
 
     def _send(self, text: str) -> None:
         self._pg.send_query(text.encode())
@@ -192,14 +195,14 @@ class PostgreSQLConnection(Connection):
             pass
 
     def _note(self, tag: bytes) -> None:
-        # A COMMIT among the statements ends the read-only transaction; a statement after it can
-        # write, and restore all settings before we look. Of the chunks of a result, only the last
-        # has a tag.
+        # A COMMIT among the statements ends the read-only transaction. A later statement can then
+        # write, and restore all settings before they are checked. Of a result's chunks, only the
+        # last has a tag.
         if tag and not tag.startswith(_READ_TAGS):
             self._has_only_reads = False
 
     def _copy(self, status: int) -> None:
-        """Fail a ``COPY`` from us, for there is no input; read and drop one to us."""
+        """Fail a ``COPY`` from the client, which has no input; read and drop one to the client."""
         if status == pq.ExecStatus.COPY_OUT:
             while self._pg.get_copy_data(0)[0] > 0:
                 pass
@@ -208,30 +211,30 @@ class PostgreSQLConnection(Connection):
 
 
 class _Rows:
-    """The rows of one result, as they come."""
+    """The rows of one result, as they arrive."""
 
     def __init__(self, result: Any, max_rows: int | None, limits: Limits | None) -> None:
         self._columns = tuple(
             (result.fname(i) or b"").decode("utf-8", "surrogateescape")
             for i in range(result.nfields)
         )
-        unlimited = max_rows is None or limits is None
-        self._row_buffer = RowBuffer(None if unlimited else max_rows, limits)
+        is_unlimited = max_rows is None or limits is None
+        self._row_buffer = RowBuffer(None if is_unlimited else max_rows, limits)
 
     def add(self, transformer: Any, result: Any) -> None:
-        """Add a chunk of them."""
+        """Add a chunk of rows."""
         if self._row_buffer.is_full:
             self._row_buffer.total += result.ntuples
             return
         self._row_buffer.extend(_load(transformer, result))
 
-    def result(self) -> Result:
-        """Return the result, when all have come."""
-        return Result(self._columns, self._row_buffer.rows, self._row_buffer.total)
+    def result(self) -> StatementResult:
+        """Return the result, after its last row."""
+        return StatementResult(self._columns, self._row_buffer.rows, self._row_buffer.total)
 
 
 def _failure(result: Any) -> Failure:
-    """Return an error as the server's own client shows it."""
+    """Return an error in the form of the server's own client."""
 
     def field(name: str) -> str:
         value = result.error_field(getattr(pq.DiagnosticField, name))
@@ -256,7 +259,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _adapters() -> Any:
-    """Return the map that makes Python's values of the server's."""
+    """Return the map that converts the server's values to Python's."""
     adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in _TEXT_TYPES:
         adapters.register_loader(name, psycopg.types.string.TextLoader)
@@ -271,13 +274,13 @@ def _read_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
     level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [item for value in level for item in _items(value)]
+        level = [child for value in level for child in _child_values(value)]
     if level:
         raise ValueError("it is nested too deeply")
     return value
 
 
-def _items(value: Any) -> Iterable[Any]:
+def _child_values(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
@@ -300,7 +303,7 @@ def _load(transformer: Any, result: Any) -> list[Row]:
 
 
 def _cell(loader: Any, value: bytes | None) -> Any:
-    """Return a value; as text if Python has no such value (``infinity``, the year 4713 BC)."""
+    """Return a value, or its text if Python has no such value (``infinity``, the year 4713 BC)."""
     if value is None:
         return None
     try:

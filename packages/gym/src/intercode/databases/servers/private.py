@@ -1,9 +1,9 @@
-"""Private database servers, started from the installed binaries and gone with this process.
+"""Private database servers, started from the installed binaries and ended with this process.
 
-A server listens on a socket in a folder of its own that no other user may enter, and on no network.
-It does not flush to disk: its content can be made again. An initialised data folder is kept in the
-cache, by the server's version, so that only the first start pays for it. The recipes, how each
-product is started, come after the server.
+A server listens on a socket in its own folder, which no other user may enter, and on no network.
+The server does not flush to disk, because its content can be recreated. The cache keeps an
+initialised data folder, by the server's version, so only the first start pays for it. The recipes,
+which describe how each product is started, follow the server.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MYSQL_SERVE = (
     "--max-allowed-packet=16M",
     "--max-connect-errors=1000000",
     "--performance-schema=OFF",
-    # Speed: the content can be made again, so nothing waits for a disk.
+    # Speed: the content can be recreated, so no statement waits for a disk.
     "--innodb-flush-log-at-trx-commit=0",
     "--skip-innodb-doublewrite",
     "--skip-innodb-stats-persistent",
@@ -63,7 +63,7 @@ _MARIADB_ONLY = (
     "--innodb-log-file-size=32M",
     "--debug-no-sync",
     "--skip-sync-frm",
-    # Limits of one session, which it cannot raise.
+    # Limits of one session, which the session cannot raise.
     "--max-session-mem-used=1G",
     "--maximum-max-session-mem-used=1G",
     "--maximum-max-heap-table-size=128M",
@@ -86,7 +86,7 @@ _POSTGRESQL_SETTINGS = {
     "lc_messages": "C",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    # Speed: the content can be made again, so nothing waits for a disk.
+    # Speed: the content can be recreated, so no statement waits for a disk.
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
@@ -103,27 +103,27 @@ _POSTGRESQL_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """The way in which one product is started."""
+class ServerRecipe:
+    """The method by which one product is started."""
 
     product: str
     binary: Path
     users: tuple[str, ...]
-    """The users that it runs as where we are root: the first that exists."""
+    """Users for the server where this process is root: the first that exists."""
     memory: int
-    """Bytes that each of its processes may have for itself; 0: any number."""
+    """Maximum bytes of data of each of its processes; 0: no limit."""
     ending: int
-    """The signal that ends it at once and cleanly enough to leave nothing in the kernel."""
+    """Signal that ends it immediately, and cleanly enough to leave nothing in the kernel."""
     initialise: Callable[[Path], Sequence[str]]
-    """The command that fills the data folder."""
+    """Returns the command that fills the data folder."""
     command: Callable[[Path], Sequence[str]]
-    """The command that serves the data in a folder."""
+    """Returns the command that serves the data in a folder."""
     prepare: Callable[[Path, str], None]
-    """Puts files with the administrator's password where `command` expects them."""
+    """Writes files with the administrator's password where `command` expects them."""
     connect_args: Callable[[Path, str], dict[str, Any]]
-    """Gives the arguments of the driver's ``connect``."""
+    """Returns the arguments of the driver's ``connect``."""
     probe: Callable[[Mapping[str, Any]], None]
-    """Connects and disconnects; raises `ConnectionError` as long as it cannot."""
+    """Connects and disconnects; raises `ConnectionError` while this is impossible."""
 
 
 class PrivateServer:
@@ -134,7 +134,7 @@ class PrivateServer:
         connect_args: The arguments of the driver's ``connect``, as the administrator.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: ServerRecipe) -> None:
         _sweep()
         self.product = recipe.product
         self.folder = _new_folder()
@@ -154,11 +154,11 @@ class PrivateServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the server runs."""
         return self._process is not None and self._process.poll() is None
 
     def close(self) -> None:
-        """End it and remove its folder. Idempotent."""
+        """End the server and remove its folder. Idempotent."""
         with self._close_lock:
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.close()
@@ -166,17 +166,17 @@ class PrivateServer:
             remove_tree(self.folder)
 
     def _fill(self) -> None:
-        """Make an initialised data folder, from the cache if that has one."""
+        """Create an initialised data folder, from the cache if possible."""
         cached_folder = cache_root() / "servers" / _version(self._recipe)
-        with suppress(OSError):  # then nothing is kept
+        with suppress(OSError):  # then the data folder is not cached
             hold_folder(cached_folder.parent)
-        data = self.folder / "data"
+        data_folder = self.folder / "data"
         if cached_folder.is_dir():
-            shutil.copytree(cached_folder, data, symlinks=True)
+            shutil.copytree(cached_folder, data_folder, symlinks=True)
             return
         self._change_owner()
         self._run(self._recipe.initialise(self.folder))
-        _cache_data(data, cached_folder)
+        _cache_data(data_folder, cached_folder)
 
     def _change_owner(self) -> None:
         """Give the folder to the user that the server runs as."""
@@ -188,7 +188,7 @@ class PrivateServer:
             for parent, folders, files in os.walk(self.folder):
                 for name in (*folders, *files):
                     os.chown(Path(parent, name), uid, gid, follow_symlinks=False)
-        except OSError as error:  # in a user namespace root may be the only user that there is
+        except OSError as error:  # in a user namespace root may be the only user
             raise DatabaseError(
                 f"cannot give {self.folder} to user {uid}, who runs {self.product}: "
                 f"{error.strerror}; name a running server: --engine URL"
@@ -218,7 +218,8 @@ class PrivateServer:
 
     def _start(self) -> None:
         uid, gid = _user(self._recipe)
-        # Opened here, too: the folder goes with the server, which may end as it starts.
+        # This process opens the log, too: the folder vanishes with the server, which may end as it
+        # starts.
         with (self.folder / "log").open("a+b") as log:
             self._process = subprocess.Popen(
                 [
@@ -242,23 +243,23 @@ class PrivateServer:
                 if not self.alive or time.monotonic() > deadline:
                     size = os.fstat(log).st_size
                     log_bytes = os.pread(log, _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
-                    tail = log_bytes.decode(errors="replace").strip()
+                    log_tail = log_bytes.decode(errors="replace").strip()
                     raise DatabaseError(
-                        f"{self.product} did not start ({error}); its log ends:\n{tail}"
+                        f"{self.product} did not start ({error}); its log ends:\n{log_tail}"
                     ) from None
             time.sleep(0.01)
 
 
 def start_mariadb() -> PrivateServer:
-    """Start a private MariaDB, or MySQL where only that is installed; the caller closes it.
+    """Start a private MariaDB, or MySQL if only that is installed; the caller closes it.
 
-    Its ``connect_args`` are for ``pymysql.connect``. It is configured like the 2023 release's:
-    names of tables are lower case, text is ``utf8mb4_general_ci``, and ``ONLY_FULL_GROUP_BY`` is
+    Its ``connect_args`` are for ``pymysql.connect``. The configuration is that of the 2023 release:
+    table names are in lower case, text is ``utf8mb4_general_ci``, and ``ONLY_FULL_GROUP_BY`` is
     off.
 
     Raises:
         UsageError: Neither is installed.
-        DatabaseError: It did not start.
+        DatabaseError: The server did not start.
     """
     return PrivateServer(mysql_recipe())
 
@@ -269,13 +270,13 @@ def start_postgresql() -> PrivateServer:
     Its ``connect_args`` are for ``psycopg.connect``.
 
     Raises:
-        UsageError: It is not installed.
-        DatabaseError: It did not start.
+        UsageError: PostgreSQL or its driver is not installed.
+        DatabaseError: The server did not start.
     """
     return PrivateServer(postgresql_recipe())
 
 
-def _user(recipe: Recipe) -> tuple[int, int]:
+def _user(recipe: ServerRecipe) -> tuple[int, int]:
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     for name in (*recipe.users, "nobody"):
@@ -299,36 +300,36 @@ def _sweep() -> None:
     for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
         for folder in parent.glob(f"{_PREFIX}*"):
             if folder.is_dir() and is_gone(folder.name.removeprefix(_PREFIX)):
-                with suppress(OSError):  # it is another user's
+                with suppress(OSError):  # the folder is another user's
                     remove_tree(folder)
 
 
-def _version(recipe: Recipe) -> str:
-    """Return a name of all that an initialised data folder depends on."""
+def _version(recipe: ServerRecipe) -> str:
+    """Return a name that depends on everything on which an initialised data folder depends."""
     result = subprocess.run([recipe.binary, "--version"], capture_output=True, check=False)
     command = "\0".join(recipe.initialise(Path("/"))).encode()
     return f"{recipe.product}-{hashlib.blake2b(result.stdout + command, digest_size=8).hexdigest()}"
 
 
-def _cache_data(data: Path, cached_folder: Path) -> None:
-    """Copy an initialised data folder into the cache, whole or not at all."""
+def _cache_data(data_folder: Path, cached_folder: Path) -> None:
+    """Copy an initialised data folder into the cache, completely or not at all."""
     cached_folder.parent.mkdir(parents=True, exist_ok=True)
     copy = Path(tempfile.mkdtemp(dir=cached_folder.parent, prefix=f"{cached_folder.name}.tmp-"))
     try:
-        shutil.copytree(data, copy / "data", symlinks=True)
+        shutil.copytree(data_folder, copy / "data", symlinks=True)
         (copy / "data").rename(cached_folder)
     except OSError:
-        if not cached_folder.is_dir():  # else another process was first
+        if not cached_folder.is_dir():  # otherwise another process was first
             raise
     finally:
         remove_tree(copy)
 
 
 def find_binary(names: Sequence[str], folders: Sequence[str], package: str) -> Path:
-    """Find a server's binary, which packages often put in no folder of the path.
+    """Return a server's binary, which packages often install outside of the path.
 
     Raises:
-        UsageError: It is not installed.
+        UsageError: No such binary is installed.
     """
     path = os.pathsep.join((*folders, os.environ.get("PATH", os.defpath)))
     for name in names:
@@ -340,20 +341,20 @@ def find_binary(names: Sequence[str], folders: Sequence[str], package: str) -> P
     )
 
 
-def mysql_recipe() -> Recipe:
-    """Return the recipe of MariaDB, or of MySQL where only that is installed.
+def mysql_recipe() -> ServerRecipe:
+    """Return the recipe of MariaDB, or of MySQL if only that is installed.
 
     Raises:
         UsageError: Neither is installed.
     """
     binary = find_binary(("mariadbd", "mysqld"), _MYSQL_FOLDERS, "mariadb-server")
     is_mariadb = "mariadb" in binary.resolve().name
-    return Recipe(
+    return ServerRecipe(
         product="mariadb" if is_mariadb else "mysql",
         binary=binary,
         users=("mysql",),
         memory=0,
-        ending=signal.SIGKILL,  # it leaves nothing in the kernel, and a shutdown takes long
+        ending=signal.SIGKILL,  # leaves nothing in the kernel, and a shutdown takes long
         initialise=_initialise_mariadb if is_mariadb else partial(_initialise_mysql, binary),
         command=partial(_serve_mysql, binary, _MARIADB_ONLY if is_mariadb else _MYSQL_ONLY),
         prepare=_prepare_mysql,
@@ -375,8 +376,8 @@ def _initialise_mariadb(folder: Path) -> Sequence[str]:
 
 
 def _initialise_mysql(binary: Path, folder: Path) -> Sequence[str]:
-    data = f"--datadir={folder / 'data'}"
-    return (str(binary), "--no-defaults", "--initialize-insecure", data, _CASE)
+    data_option = f"--datadir={folder / 'data'}"
+    return (str(binary), "--no-defaults", "--initialize-insecure", data_option, _CASE)
 
 
 def _serve_mysql(binary: Path, product: Sequence[str], folder: Path) -> Sequence[str]:
@@ -406,7 +407,7 @@ def _mysql_connect_args(folder: Path, password: str) -> dict[str, Any]:
         "unix_socket": str(folder / "socket"),
         "user": "root",
         "password": password,
-        "ssl_disabled": True,  # on a socket it secures nothing, and takes 20 ms for each connection
+        "ssl_disabled": True,  # on a socket TLS secures nothing, and costs 20 ms a connection
     }
 
 
@@ -420,23 +421,23 @@ def _probe_mysql(connect_args: Mapping[str, Any]) -> None:
         raise ConnectionError(str(error)) from None
 
 
-def postgresql_recipe() -> Recipe:
-    """Return the recipe of the newest installed version.
+def postgresql_recipe() -> ServerRecipe:
+    """Return the recipe of the newest installed PostgreSQL.
 
     Raises:
-        UsageError: None is installed, or the driver is not.
+        UsageError: PostgreSQL or its driver is not installed.
     """
     folders = [
         str(path) for path in sorted(_DEBIAN.glob("*/bin"), key=_major_version, reverse=True)
     ]
     binary = find_binary(("postgres",), folders, "postgresql")
     driver("PostgreSQL")
-    return Recipe(
+    return ServerRecipe(
         product="postgresql",
         binary=binary,
         users=("postgres",),
         memory=512 << 20,
-        ending=signal.SIGQUIT,  # at once, but gives back its shared memory
+        ending=signal.SIGQUIT,  # immediate, but frees its shared memory
         initialise=partial(_initialise_postgresql, binary.with_name("initdb")),
         command=partial(_serve_postgresql, binary),
         prepare=_prepare_postgresql,
@@ -468,8 +469,8 @@ def _serve_postgresql(binary: Path, folder: Path) -> Sequence[str]:
 
 
 def _prepare_postgresql(folder: Path, password: str) -> None:
-    # No other user may enter the folder, and an agent in a database of ours cannot connect from
-    # there to anywhere: a password would defend nothing, and costs 5 ms for each connection.
+    # No other user may enter the folder, and an agent in a private database cannot connect from the
+    # server to anything. A password would defend nothing, and costs 5 ms for each connection.
     (folder / "hba.conf").write_text(
         f"local all {_ADMINISTRATOR} trust\nlocal sameuser all trust\n", encoding="ascii"
     )
@@ -487,7 +488,7 @@ def _probe_postgresql(connect_args: Mapping[str, Any]) -> None:
         raise ConnectionError(str(error)) from None
 
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
+RECIPES: dict[str, Callable[[], ServerRecipe]] = {
     "mysql": mysql_recipe,
     "postgresql": postgresql_recipe,
 }

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from intercode.databases.base import Constraint, Row, Trigger
-from intercode.syntax import quoted
+from intercode.syntax import quote_identifier
 
 Query = Callable[..., list[Row]]
-"""A connection's `Connection.query`."""
+"""The method `Connection.query` of a connection."""
 
 _POSTGRESQL_CONSTRAINTS = r"""
 SELECT CASE contype WHEN 'p' THEN 'primary key' WHEN 'f' THEN 'foreign key' WHEN 'c' THEN 'check'
@@ -76,26 +76,26 @@ _DEFINER = re.compile(r"\bDEFINER\s*=\s*(`[^`]*`|\S+?)@(`[^`]*`|\S+)\s*", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class RelationSchema:
-    """The schema of a table or view, but for its columns."""
+    """The schema of a table or view, except its columns."""
 
     constraints: tuple[Constraint, ...] = ()
     definition: str = ""
     triggers: tuple[Trigger, ...] = ()
 
 
-def postgresql_schema(query: Query, oid: str) -> RelationSchema:
+def postgresql_schema(query: Query, relation_id: str) -> RelationSchema:
     """Read a schema on PostgreSQL.
 
     Args:
-        query: Runs statements, with nothing but ``pg_catalog`` in its search path.
-        oid: The table or view.
+        query: Runs statements, with only ``pg_catalog`` in its search path.
+        relation_id: The object id of the table or view.
     """
     constraints = [
         Constraint(cast(Any, kind), tuple(json.loads(str(names))) if names else (), str(text or ""))
-        for kind, names, text in query(_POSTGRESQL_CONSTRAINTS.format(oid))
+        for kind, names, text in query(_POSTGRESQL_CONSTRAINTS.format(relation_id))
     ]
-    [(view, collations)] = query(_POSTGRESQL_DEFINITION.format(oid)) or [("", "")]
-    triggers = [Trigger(*map(str, row)) for row in query(_POSTGRESQL_TRIGGERS.format(oid))]
+    [(view, collations)] = query(_POSTGRESQL_DEFINITION.format(relation_id)) or [("", "")]
+    triggers = [Trigger(*map(str, row)) for row in query(_POSTGRESQL_TRIGGERS.format(relation_id))]
     return RelationSchema(tuple(constraints), str(view or collations or ""), tuple(triggers))
 
 
@@ -104,16 +104,16 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
     Args:
         query: Runs statements.
-        database: The name of the clone, which is left out of all texts.
+        database: The name of the clone, which is removed from all texts.
         name: The table or view.
-        kind: Which of them.
+        kind: ``table`` or ``view``.
     """
-    qualified_name = f"{quoted(database, '`')}.{quoted(name, '`')}"
+    qualified_name = f"{quote_identifier(database, '`')}.{quote_identifier(name, '`')}"
     _, text, *_ = query(f"SHOW CREATE {kind.upper()} {qualified_name}")[0]
     triggers = []
     for trigger, timing, event, body in query(_MYSQL_TRIGGERS, database, name):
-        trigger_name = quoted(str(trigger), "`")
-        table_name = quoted(name, "`")
+        trigger_name = quote_identifier(str(trigger), "`")
+        table_name = quote_identifier(name, "`")
         definition = (
             f"CREATE TRIGGER {trigger_name} {timing} {event} ON {table_name} FOR EACH ROW {body}"
         )
@@ -129,12 +129,12 @@ def mysql_schema(query: Query, database: str, name: str, kind: str) -> RelationS
 
 
 def without_definer(text: str) -> str:
-    """Return a statement that creates a view without the account that it would run as."""
+    """Return a view's CREATE statement without the account that the view would run as."""
     return _DEFINER.sub("", text, count=1)
 
 
 def _remove_database(text: str, database: str) -> str:
-    return text.replace(f"{quoted(database, '`')}.", "")
+    return text.replace(f"{quote_identifier(database, '`')}.", "")
 
 
 def _mysql_constraints(query: Query, database: str, name: str) -> Iterator[Constraint]:

@@ -1,8 +1,8 @@
-"""A session on a database server: the parts that MySQL and PostgreSQL have in common.
+"""Common base of the sessions on a database server, MySQL and PostgreSQL.
 
-A session begins read-only, and the engine itself refuses a statement that would write. Then, and
-only then, the clone counts as written, the session gets write access, and the action is run again.
-So a session that only reads leaves a clone that the next session can have.
+A session starts read-only, and the engine itself refuses a statement that would write. Only then
+does the clone count as written: the session gets write access, and the action runs again. So a
+session that only reads leaves a clone that the next session can use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from intercode.databases.base import Failure, Outcome, Role, Row, Table
+from intercode.databases.base import ActionOutcome, Failure, Role, Row, TableState
 from intercode.databases.servers.names import Edit, NameMapping, rewrite
 from intercode.databases.servers.schemas import RelationSchema
 from intercode.databases.servers.watchdog import Watchdog
@@ -27,12 +27,12 @@ from intercode_sandbox.base import Limits
 from intercode_sandbox.interruption import reraise_callers
 
 _GRACE_SECONDS = 0.5
-"""How much later than the server's own time limit ours strikes."""
+"""Seconds by which InterCode's time limit exceeds the server's own."""
 _CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
 _RESULT_BYTES, _STATE_BYTES = 16, 64
-"""Bytes of rows that are kept for each byte of an action's output; of a whole state."""
+"""Bytes of rows that are kept for each byte of the output limit: of an action, of a whole state."""
 
-# To PostgreSQL a carriage return ends a comment, and comments nest: a nested one is not matched.
+# In PostgreSQL a carriage return ends a comment, and comments nest: a nested one is not matched.
 _COMMENT = r"--[^\r\n]*(?:[\r\n]|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!)(?:(?!/\*|\*/).)*\*/"
 _READ_START = re.compile(
     rf"(?:\s|\(|{_COMMENT})*"
@@ -42,11 +42,11 @@ _READ_START = re.compile(
 
 
 class ConnectionLoss(Exception):  # noqa: N818 - a message, not an error that anybody made
-    """The connection is gone; the message is the server's or the driver's."""
+    """The loss of a connection; the message is the server's or the driver's."""
 
 
 class UnreachableServer(Exception):  # noqa: N818 - the caller tries again
-    """No connection can be made now."""
+    """The failure to connect at this time."""
 
 
 class Connection(ABC):
@@ -55,15 +55,17 @@ class Connection(ABC):
     product: ClassVar[str]
 
     @abstractmethod
-    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
-        """Run an action; keep all rows if no number of rows is given.
+    def run(
+        self, text: str, max_rows: int | None = None, limits: Limits | None = None
+    ) -> ActionOutcome:
+        """Run an action; keep all rows if `max_rows` is None.
 
         Raises:
             ConnectionLoss: The connection is gone.
         """
 
     def query(self, sql: str, *arguments: Any) -> list[Row]:
-        """Run statements of our own; return the rows of the last one.
+        """Run statements of InterCode; return the rows of the last statement.
 
         Raises:
             ConnectionLoss: The connection is gone.
@@ -75,12 +77,12 @@ class Connection(ABC):
         return list(outcome.results[-1].rows) if outcome.results else []
 
     def refusal(self, message: object) -> DatabaseError:
-        """Return the error for a message of the server's."""
+        """Return the error for a message of the server."""
         return DatabaseError(f"the {self.product} server says: {message}")
 
     @abstractmethod
     def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
-        """Return statements with arguments in their places, quoted."""
+        """Return statements with quoted arguments in their places."""
 
     @abstractmethod
     def ping(self) -> None:
@@ -101,11 +103,11 @@ class Clone(Generic[ConnectionT]):
     name: str
     password: str
     generation: int
-    """The start of the server on which it was made."""
+    """Number of the server's start in which the clone was made."""
     connection: ConnectionT
-    """The agent's connection to it."""
+    """The agent's connection to the clone."""
     start_time: str = ""
-    """The time of the server's start, if the server tells it."""
+    """Time of the server's start, if the server reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Relation:
     name: str
     kind: Literal["table", "view"]
     row: Row
-    """The server's description of it."""
+    """The server's description of the relation."""
 
 
 class SessionEngine(Protocol[ConnectionT]):
@@ -125,26 +127,26 @@ class SessionEngine(Protocol[ConnectionT]):
 
     @property
     def generation(self) -> int:
-        """The number of the server's present start."""
+        """Number of the server's current start."""
 
     def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
-        """Connect to a clone with its own account.
+        """Connect to a clone with the clone's account.
 
         Args:
             clone: The clone.
-            for_state: Whether the connection is to read the state.
+            for_state: Whether the connection is for reading the state.
 
         Raises:
-            UnreachableServer: The server does not answer.
-            DatabaseError: The server refuses.
+            UnreachableServer: The server does not respond.
+            DatabaseError: The server refuses the connection.
         """
 
     def check_same_server(self, clone: Clone[ConnectionT]) -> None:
-        """Check that the server is the one that a clone was made on, and was not restarted.
+        """Check that the clone's server is the same, and was not restarted.
 
         Raises:
-            UnreachableServer: The server does not answer.
-            DatabaseError: It was restarted, or does not answer.
+            UnreachableServer: The server does not respond.
+            DatabaseError: The server was restarted, or does not respond.
         """
 
     def give_back(self, session: Any, clone: Clone[ConnectionT], pristine: bool) -> None:
@@ -157,18 +159,18 @@ class ServerSession(ABC, Generic[ConnectionT]):
     Args:
         home: The engine.
         clone: The database.
-        source: What the clone holds.
-        role: For whom the session is.
-        limits: What it may use.
+        source: The content of the clone.
+        role: The user of the session.
+        limits: Limits of the session.
 
     Raises:
         ConnectionLoss: The clone's connection is gone.
     """
 
     dialect: ClassVar[str]
-    """The name that sqlglot gives the server's language."""
+    """sqlglot's name of the server's dialect."""
     idle_statement: ClassVar[str]
-    """A statement that does nothing."""
+    """A statement without effect."""
 
     def __init__(
         self,
@@ -183,7 +185,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self.name = clone.name
         self.limits = limits
         self.is_written = False
-        self._home: Any = home  # with the methods that only one engine has
+        self._home: Any = home  # for methods that only one engine has
         self._clone = clone
         self._seconds = limits.timeout
         self._name_mapping = NameMapping(clone.name, source.name)
@@ -194,13 +196,15 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._close_lock = threading.Lock()
         self._closed = False
         self._has_pending_answer = False
-        """Whether an answer is still to come on the connection: its wait was interrupted."""
+        """Whether a response is outstanding on the connection, because its wait was interrupted."""
         self._configure()
 
     # --- the contract ------------------------------------------------------------------------
 
-    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
-        """Run an action; see `intercode.databases.base.Session.execute`."""
+    def execute(
+        self, sql: str, *, timeout: float | None = None, max_rows: int = 1000
+    ) -> ActionOutcome:
+        """Run an action; see `intercode.databases.base.DatabaseSession.execute`."""
         text = self._text(sql)
         seconds = self.limits.seconds(timeout)
         with self._use_lock:
@@ -218,11 +222,11 @@ class ServerSession(ABC, Generic[ConnectionT]):
                 reraise_callers(loss)
                 outcome = self._after_loss(loss, self._limit.stop(), seconds)
             self._has_pending_answer = False
-            self._check_open()  # else another thread ended it by closing the session
+            self._check_open()  # raises if another thread ended the action by closing the session
             return self._name_mapping.outcome(outcome, self._edits)
 
-    def state(self) -> Mapping[str, Table]:
-        """Read the state; see `intercode.databases.base.Session.state`."""
+    def state(self) -> Mapping[str, TableState]:
+        """Read the state; see `intercode.databases.base.DatabaseSession.state`."""
         with self._use_lock:
             self._check_open()
             self._recover()
@@ -236,11 +240,11 @@ class ServerSession(ABC, Generic[ConnectionT]):
             return self._name_mapping.state(tables)
 
     def kill(self) -> None:
-        """Interrupt what still runs."""
+        """Interrupt a running action."""
         self._limit.interrupt()
 
     def close(self) -> None:
-        """Give the clone back, or have it replaced if it was written."""
+        """End the session; give the clone back, or have a written clone replaced."""
         with self._close_lock:
             if self._closed:
                 return
@@ -252,16 +256,16 @@ class ServerSession(ABC, Generic[ConnectionT]):
                 self._interrupt(2)
             pristine = self._is_pristine()
             if not pristine:
-                self._connection.close()  # and so release its locks
+                self._connection.close()  # this also releases its locks
             self._home.give_back(self, self._clone, pristine)
         finally:
             self._use_lock.release()
 
     def _acquire(self) -> None:
-        """Acquire the session from a thread that uses it."""
+        """Acquire the session's lock, and interrupt the thread that uses the session."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         while not self._use_lock.acquire(blocking=False):
-            # Again and again: the first interrupt may have come before the statement.
+            # Repeatedly, because the first interrupt may have preceded the statement.
             if time.monotonic() < deadline:
                 self._limit.interrupt()
             else:
@@ -273,10 +277,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _configure(self) -> None:
-        """Set the time limit, and write access if the clone is `is_written`.
+        """Set the time limit, and write access if the clone `is_written`.
 
-        Raises `ConnectionLoss`. No transaction is open when write access is given: a statement
-        that would begin one is given write access before it runs.
+        Raises `ConnectionLoss`. No transaction is open when write access is granted: a statement
+        that would start one gets write access before it runs.
         """
 
     @abstractmethod
@@ -285,7 +289,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _strike(self, connection: ConnectionT, should_disconnect: bool) -> None:
-        """Interrupt the statement of a connection, or end it as a whole; from any thread."""
+        """Interrupt a connection's statement, or end the connection; from any thread."""
 
     @abstractmethod
     def _commit(self) -> None:
@@ -293,7 +297,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     def _reset_if_unwritten(self) -> bool:
-        """Return whether the session only read, by the server's own account; if so, reset it.
+        """Return whether the session only read, according to the server; if so, reset it.
 
         Raises `ConnectionLoss`, `DatabaseError`.
         """
@@ -305,7 +309,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
     @abstractmethod
     def _read(
         self, connection: ConnectionT, relation: Relation, limits: Limits
-    ) -> tuple[Sequence[Row], Outcome]:
+    ) -> tuple[Sequence[Row], ActionOutcome]:
         """Return the columns of a table or view, and the outcome of reading its rows."""
 
     @abstractmethod
@@ -337,7 +341,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             raise SandboxClosedError(f"the session with {self.source.name} is closed")
 
     def _recover(self) -> None:
-        """Connect again if an exception of the caller has interrupted the wait for an answer.
+        """Connect again if an exception in the caller interrupted the wait for a response.
 
         Raises `DatabaseError` if the server itself was lost.
         """
@@ -347,7 +351,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._reconnect(ConnectionLoss("the last answer was not awaited"))
             self._has_pending_answer = False
 
-    def _try(self, text: str, seconds: float, max_rows: int) -> Outcome:
+    def _try(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
         if not self.is_written and not has_only_reads(text):
             self._begin_writing()
         outcome = self._run(text, seconds, max_rows)
@@ -356,7 +360,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._begin_writing()
         return self._run(text, seconds, max_rows)
 
-    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+    def _run(self, text: str, seconds: float, max_rows: int) -> ActionOutcome:
         """Run an action. Raises `ConnectionLoss`."""
         if seconds != self._seconds:
             self._seconds = seconds
@@ -368,16 +372,16 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._configure()
 
     def _check_alive(self) -> None:
-        """Run a statement that does nothing. Raises `ConnectionLoss`.
+        """Run a statement without effect. Raises `ConnectionLoss`.
 
-        An interrupt that came as the last statement ended strikes this one, not the next action.
+        An interrupt that arrives as the last statement ends hits this one, not the next action.
         """
         self._connection.run(self.idle_statement)
 
-    def _after_loss(self, loss: ConnectionLoss, strike_count: int, seconds: float) -> Outcome:
+    def _after_loss(self, loss: ConnectionLoss, strike_count: int, seconds: float) -> ActionOutcome:
         self._check_open()
         self._reconnect(loss)
-        outcome = Outcome(failure=Failure(str(loss)), restarted=True)
+        outcome = ActionOutcome(failure=Failure(str(loss)), restarted=True)
         return _interrupted_outcome(outcome, seconds) if strike_count else outcome
 
     def _reconnect(self, loss: ConnectionLoss) -> None:
@@ -398,7 +402,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self._strike(self._connection, should_disconnect=count > 1)
 
     def _is_pristine(self) -> bool:
-        """Return whether the clone is as good as new."""
+        """Return whether the clone is pristine."""
         if (
             self.is_written
             or self._has_pending_answer
@@ -413,7 +417,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
     # --- the state ---------------------------------------------------------------------------
 
     def _commit_in_time(self) -> None:
-        # A trigger of the agent's may run at a COMMIT.
+        # A trigger of the agent may run at a COMMIT.
         self._limit.start(self.limits.timeout + _GRACE_SECONDS)
         try:
             self._commit()
@@ -425,7 +429,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
     def _check_no_restart(self) -> None:
         """Check that the agent's connection has lasted until the state was read.
 
-        A server that went down meanwhile may have come back without the last commits.
+        A server that crashed meanwhile may have returned without the last commits.
 
         Raises:
             DatabaseError: The server was restarted.
@@ -435,7 +439,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
         except ConnectionLoss as loss:
             self._reconnect(loss)
 
-    def _state(self) -> Mapping[str, Table]:
+    def _state(self) -> Mapping[str, TableState]:
         for _ in range(2):
             with suppress(ConnectionLoss):
                 return self._read_state(with_views=True)
@@ -444,9 +448,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
         except ConnectionLoss as loss:
             raise DatabaseError(f"the connection to the server was lost: {loss}") from None
 
-    def _read_state(self, with_views: bool) -> Mapping[str, Table]:
-        # With the clone's own rights, for its views and functions run with those of their reader;
-        # over a connection of its own, for on the agent's a temporary table may hide the real one.
+    def _read_state(self, with_views: bool) -> Mapping[str, TableState]:
+        # The connection has the clone's own privileges, because views and functions run with those
+        # of their reader. A separate connection is necessary, because on the agent's a temporary
+        # table may hide the real one.
         try:
             connection = self._home.connect_to(self._clone, for_state=True)
         except UnreachableServer as error:
@@ -466,15 +471,15 @@ class ServerSession(ABC, Generic[ConnectionT]):
             limit.stop()
             connection.close()
 
-    def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, Table]:
-        """Read all tables and views; of views only that they are there, without `with_views`."""
+    def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, TableState]:
+        """Read all tables and views; without `with_views`, only the names of views."""
         limits = replace(self.limits, output=self.limits.output * _STATE_BYTES // _RESULT_BYTES)
         max_bytes = self.limits.output * _STATE_BYTES
-        tables: dict[str, Table] = {}
+        tables: dict[str, TableState] = {}
         size = 0
         for relation in self._relations(connection):
             columns: Sequence[Row] = ()
-            outcome = Outcome(failure=Failure("not read"))
+            outcome = ActionOutcome(failure=Failure("not read"))
             if with_views or relation.kind == "table":
                 columns, outcome = self._read(connection, relation, limits)
             schema = RelationSchema()
@@ -495,26 +500,26 @@ AnySession = ServerSession[Any]
 
 
 def _table(
-    relation: Relation, columns: Sequence[Row], outcome: Outcome, schema: RelationSchema
-) -> Table:
-    """Return a table as it was read.
+    relation: Relation, columns: Sequence[Row], outcome: ActionOutcome, schema: RelationSchema
+) -> TableState:
+    """Return a table from the parts that were read.
 
     Raises:
-        OutputLimitError: It cannot be read.
+        OutputLimitError: The table could not be read.
     """
     if outcome.failure is None:
         column_types = tuple((str(column), str(type_)) for column, type_ in columns)
         rows = outcome.results[-1].rows
-        parts = schema.constraints, schema.definition, schema.triggers
-        return Table(relation.kind, column_types, rows, *parts)
+        schema_fields = schema.constraints, schema.definition, schema.triggers
+        return TableState(relation.kind, column_types, rows, *schema_fields)
     if relation.kind == "view" and not outcome.timed_out:
         # A view over a missing table has neither columns nor rows.
-        return Table(relation.kind, (), ())
+        return TableState(relation.kind, (), ())
     raise OutputLimitError(f"{relation.name} cannot be read: {outcome.failure.message}")
 
 
-def _interrupted_outcome(outcome: Outcome, seconds: float | None) -> Outcome:
-    """Return an outcome that says that our time limit, or without one `kill`, interrupted it."""
+def _interrupted_outcome(outcome: ActionOutcome, seconds: float | None) -> ActionOutcome:
+    """Return an outcome that reports an interrupt by the time limit, or by `kill` without one."""
     failure = outcome.failure or Failure("")
     message = "interrupted" + (f" at the time limit of {seconds:g} s" if seconds else "")
     is_late = seconds is not None
@@ -522,24 +527,25 @@ def _interrupted_outcome(outcome: Outcome, seconds: float | None) -> Outcome:
 
 
 def has_only_reads(text: str) -> bool:
-    """Return whether each statement of a text begins like one that reads.
+    """Return whether each statement of a text starts like a statement that reads.
 
-    Such a text is tried read-only first, and run again if the engine refuses it. To run twice is
-    harmless only if the text does nothing before it is refused. So any other text is given write
-    access at once. An error here is always in that direction, and only costs a clone.
+    A text of this kind is tried read-only first, and repeated if the engine refuses it. A
+    repetition is harmless only if the text has no effect before the refusal. So any other text gets
+    write access at once. An error of this function is always in that direction, and only costs a
+    clone.
 
-    Statements end at every ``;``, also at one in a quote or a comment: what looks like a quote to
-    this function may not be one to the server.
+    Statements end at every ``;``, even in a quote or comment: text that looks like a quote to this
+    function may be none to the server.
     """
     return all(map(_READ_START.match, text.split(";")))
 
 
 class RowBuffer:
-    """Keeps the first rows of a result in this process and counts the others.
+    """Buffer for the first rows of a result; further rows are only counted.
 
     Args:
-        max_rows: How many are kept at most; None: all.
-        limits: Whose limit for output says how many bytes are kept; None: all.
+        max_rows: Maximum number of rows kept; None: all.
+        limits: Limits whose output limit determines the bytes kept; None: all.
     """
 
     def __init__(self, max_rows: int | None, limits: Limits | None) -> None:
@@ -556,7 +562,7 @@ class RowBuffer:
         self._bytes -= estimate_size(rows)
         if self._bytes >= 0:
             self.rows += rows[: self._max_rows - len(self.rows)]
-        elif len(rows) > 1:  # find the row that is too much
+        elif len(rows) > 1:  # find the first row beyond the limit
             self.total -= len(rows)
             self._bytes += estimate_size(rows)
             for row in rows:
@@ -569,6 +575,6 @@ class RowBuffer:
 
 
 def estimate_size(rows: Sequence[Row]) -> int:
-    """Return about how many bytes rows take."""
+    """Return the approximate size of rows in bytes."""
     texts = [len(cell) for row in rows for cell in row if type(cell) is str or type(cell) is bytes]
     return sum(texts) + 16 * len(rows)

@@ -1,13 +1,13 @@
-"""Runs a database server until its standard input closes, and leaves nothing behind.
+"""Supervisor of a database server, which ends the server and leaves nothing behind.
 
-Run as a program of its own, with the standard library only::
+The supervisor is a separate program, with the standard library only::
 
     python -I -S supervisor.py FOLDER UID GID MEMORY SIGNAL SERVER ARGUMENTS…
 
-It ends the server and removes the folder as soon as its standard input closes, which happens
-however its parent ends, or as soon as the server itself has ended. The server runs as UID and GID:
-servers refuse to be root. MEMORY is the number of bytes of data that each of its processes may
-have, if not 0. SIGNAL ends it.
+The supervisor ends the server and removes the folder as soon as its standard input closes, which
+happens however its parent ends, or as soon as the server itself has ended. The server runs as UID
+and GID, because servers refuse to run as root. MEMORY is the number of bytes of data that each of
+its processes may have, if not 0. SIGNAL ends the server.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE_SECONDS = 10.0  # PostgreSQL itself kills what has not ended after 5
+_GRACE_SECONDS = 10.0  # PostgreSQL itself kills its remaining processes after 5
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until the standard input closes; return the server's exit code."""
+    """Run the server until the standard input closes; return the server's exit code."""
     folder, uid, gid, memory, ending, *command = arguments
     change = int(uid) != os.geteuid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing the pipe
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the server's orphans become ours
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_IGN)  # the parent decides, by closing the pipe
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # this process adopts orphans
     try:
         with open(os.path.join(folder, "log"), "ab") as log:  # noqa: PTH118, PTH123 - starts fast
             server = subprocess.Popen(
@@ -58,15 +58,15 @@ def main(arguments: list[str]) -> int:
 
 def _prepare(memory: int) -> None:
     """Prepare the server's process, after the change of user."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_DFL)
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait(pid: int) -> None:
-    """Wait until the server ends or no process holds the other end of our standard input."""
+    """Wait until the server ends or no process holds the other end of the standard input."""
     server_descriptor = os.pidfd_open(pid)
     try:
         poller = select.poll()
@@ -89,9 +89,9 @@ def _end(server: subprocess.Popen[bytes], ending: int) -> None:
 
 
 def _end_children() -> None:
-    """End the processes that the server had started, in whatever session: they are our children.
+    """End the processes that the server started, in any session: this process has adopted them.
 
-    One that still answered when the folder goes would tell an agent that files are missing.
+    A process that still responds when the folder vanishes would reveal missing files to an agent.
     """
     while True:
         with open("/proc/thread-self/children") as children:  # noqa: PTH123 - starts fast
@@ -99,7 +99,7 @@ def _end_children() -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)  # then the children of that one are ours, too
+            os.waitpid(-1, 0)  # its children then become children of this process, too
         except ChildProcessError:
             return
 

@@ -1,7 +1,7 @@
-"""Interrupts statements at their time limit: one thread for all sessions of an engine.
+"""Interruption of statements at their time limit, by one thread for all sessions of an engine.
 
-A timer of its own for each statement would cost more than the statement. Here a statement costs
-setting a deadline; the thread wakes at the earliest deadline that it knows of.
+A separate timer for each statement would cost more than the statement. With one thread, a statement
+costs only the setting of a deadline; the thread wakes at the earliest known deadline.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from collections.abc import Callable
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
 Interrupt = Callable[[int], None]
-"""Called with the number of its calls for this statement: 1, and after a second 2."""
+"""Called with the number of expired limits of this statement: 0 for an earlier interrupt, 1 at the
+time limit, and 2 a second later."""
 
 
 class StatementLimit:
-    """The time limit of one session's statements, one after the other; `Watchdog` makes it.
+    """The time limit of one session's successive statements; `Watchdog.limit` makes it.
 
     Attributes:
-        strike_count: How often the last statement was interrupted.
-        deadline: When the running statement is to be interrupted; infinite between statements.
+        strike_count: Number of interrupts of the last statement at its time limit.
+        deadline: Time of the next interrupt, by `time.monotonic`; infinite between statements.
         cancelled: Whether the last statement was interrupted before its time limit.
     """
 
@@ -36,7 +37,7 @@ class StatementLimit:
         self._lock = threading.Lock()
 
     def start(self, seconds: float) -> None:
-        """Begin a statement."""
+        """Start the time limit of a statement."""
         with self._lock:
             self.strike_count = 0
             self.cancelled = False
@@ -44,7 +45,7 @@ class StatementLimit:
         self._watchdog.watch(self)
 
     def stop(self) -> int:
-        """End the statement, which is not interrupted any more; return how often it was."""
+        """End the time limit, which interrupts no more; return how often it did."""
         with self._lock:
             self.deadline = math.inf
             return self.strike_count
@@ -57,7 +58,7 @@ class StatementLimit:
                 self._call()
 
     def check(self) -> None:
-        """Interrupt, if it is time."""
+        """Interrupt the statement if its deadline has passed."""
         with self._lock:
             if self.deadline <= time.monotonic():
                 self.strike_count += 1
@@ -74,7 +75,7 @@ class StatementLimit:
 
 
 class Watchdog:
-    """Enforces the limits, until it is closed."""
+    """The thread that enforces the limits, until it is closed."""
 
     def __init__(self) -> None:
         self._watched_limits: set[StatementLimit] = set()
@@ -89,7 +90,7 @@ class Watchdog:
         return StatementLimit(self, interrupt)
 
     def watch(self, limit: StatementLimit) -> None:
-        """Add a limit, to be checked at its deadline."""
+        """Add a limit, which is checked at its deadline."""
         with self._condition:
             self._watched_limits.add(limit)
             if limit.deadline < self._wake_time:
@@ -105,7 +106,7 @@ class Watchdog:
     def _watch(self) -> None:
         while True:
             with self._condition:
-                # A statement that begins now is watched again after this.
+                # A statement that starts now adds its limit again afterwards.
                 self._watched_limits = {
                     limit for limit in self._watched_limits if limit.deadline < math.inf
                 }

@@ -4,14 +4,14 @@ A task is a composition of operations, as many as its difficulty, and each one m
 result. Kind, seed, difficulty, split and index alone determine a task. Equal arguments therefore
 give equal tasks on every machine, and each task is independent of those before it::
 
-    from intercode.datasets.generated import generated
+    from intercode.datasets.generated import load_generated
 
-    data = generated("bash", seed=1, difficulty=2, split="train", count=500)
+    data = load_generated("bash", seed=1, difficulty=2, split="train", count=500)
     env = intercode.make("bash", data=data)
     env.reset(index=123_456)  # beyond those that are listed: there is no last one
 
 The name of a dataset includes its options:
-``--data generated-bash:seed=1,difficulty=2,count=500,split=train``.
+``--data load_generated-bash:seed=1,difficulty=2,count=500,split=train``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from intercode.datasets.generated.sampling import (
     SPLITS,
     Draft,
     Family,
-    Pool,
+    NamePool,
     TaskDraw,
     has_held_out_pair,
 )
@@ -40,8 +40,8 @@ from intercode_sandbox.suggestions import hint_text
 __all__ = [
     "KINDS",
     "SPLITS",
-    "Generated",
-    "generated",
+    "GeneratedDataset",
+    "load_generated",
     "load_bash",
     "load_python",
     "load_sql",
@@ -53,20 +53,20 @@ MAX_DIFFICULTY = 4
 """The highest difficulty: the maximum number of operations of a task."""
 
 
-class Generated(Dataset):
+class GeneratedDataset(Dataset):
     """A dataset with the first generated tasks listed, and all others by index or id."""
 
     def __init__(
-        self, make: Callable[[int], Task], count: int, name: str, databases: str | None = None
+        self, make_task: Callable[[int], Task], count: int, name: str, databases: str | None = None
     ) -> None:
-        super().__init__(map(make, range(count)), name, databases=databases)
-        self._make = make
+        super().__init__(map(make_task, range(count)), name, databases=databases)
+        self._make_task = make_task
         self._prefix = self._tasks[0].task_id.rpartition("-")[0]
 
     def at(self, index: int) -> Task:
         """Return the task at an index: any integer from 0, even beyond the listed tasks."""
         known = isinstance(index, bool) or not isinstance(index, Integral) or index < len(self)
-        return super().at(index) if known else self._make(int(index))
+        return super().at(index) if known else self._make_task(int(index))
 
     def by_id(self, task_id: str | int) -> Task:
         """Return the task with an id, listed or not."""
@@ -76,9 +76,9 @@ class Generated(Dataset):
         return super().by_id(task_id)
 
 
-def generated(
+def load_generated(
     kind: str, *, seed: int = 0, difficulty: int = 1, split: str = "train", count: int = 500
-) -> Generated:
+) -> GeneratedDataset:
     """Return generated tasks.
 
     Args:
@@ -107,36 +107,36 @@ def generated(
 
 def load_bash(
     seed: int = 0, difficulty: int = 1, split: str = "train", count: int = 500
-) -> Generated:
-    """Load generated tasks for Bash; see `generated`."""
-    return generated("bash", seed=seed, difficulty=difficulty, split=split, count=count)
+) -> GeneratedDataset:
+    """Load generated tasks for Bash; see `load_generated`."""
+    return load_generated("bash", seed=seed, difficulty=difficulty, split=split, count=count)
 
 
 def load_sql(
     seed: int = 0, difficulty: int = 1, split: str = "train", count: int = 500
-) -> Generated:
-    """Load generated tasks for SQL; see `generated`."""
-    return generated("sql", seed=seed, difficulty=difficulty, split=split, count=count)
+) -> GeneratedDataset:
+    """Load generated tasks for SQL; see `load_generated`."""
+    return load_generated("sql", seed=seed, difficulty=difficulty, split=split, count=count)
 
 
 def load_python(
     seed: int = 0, difficulty: int = 1, split: str = "train", count: int = 500
-) -> Generated:
-    """Load generated tasks for Python; see `generated`."""
-    return generated("python", seed=seed, difficulty=difficulty, split=split, count=count)
+) -> GeneratedDataset:
+    """Load generated tasks for Python; see `load_generated`."""
+    return load_generated("python", seed=seed, difficulty=difficulty, split=split, count=count)
 
 
 def task(
     kind: str, index: int, *, seed: int = 0, difficulty: int = 1, split: str = "train"
 ) -> Task:
-    """Return one generated task. A task for SQL needs the databases that `generated` writes.
+    """Return one generated task. A task for SQL needs the databases that `load_generated` writes.
 
     Args:
-        kind: See `generated`.
+        kind: See `load_generated`.
         index: The task's index, from 0.
-        seed: See `generated`.
-        difficulty: See `generated`.
-        split: See `generated`.
+        seed: See `load_generated`.
+        difficulty: See `load_generated`.
+        split: See `load_generated`.
 
     Raises:
         UsageError: An argument is not valid.
@@ -145,7 +145,7 @@ def task(
     family: Family = {"bash": bash_tasks.draft, "python": python_tasks.draft}.get(
         kind
     ) or QueryFamily(seed, split)
-    pool = Pool.of(split)
+    pool = NamePool.from_split(split)
 
     def belongs_to_split(operations: Sequence[str]) -> bool:
         return has_held_out_pair(kind, operations) == (split == "compositions")
@@ -179,9 +179,9 @@ def _task(facts: tuple[str, int, int, str, int], draft: Draft) -> Task:
 @lru_cache(maxsize=16)
 def _cached_tasks(
     kind: str, seed: int, difficulty: int, split: str, count: int, databases: str | None
-) -> Generated:
-    make = partial(task, kind, seed=seed, difficulty=difficulty, split=split)
-    return Generated(make, count, f"generated-{kind}", databases)
+) -> GeneratedDataset:
+    make_task = partial(task, kind, seed=seed, difficulty=difficulty, split=split)
+    return GeneratedDataset(make_task, count, f"generated-{kind}", databases)
 
 
 def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> None:
@@ -189,9 +189,9 @@ def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> Non
         if value not in choices:
             suggestion = hint_text(str(value), choices)
             raise UsageError(f"generated tasks have no {option} {value!r}{suggestion}")
-    for option, number in (("seed", seed), ("difficulty", difficulty), ("index", index)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise UsageError(f"{option} must be a whole number from 0, not {number!r}")
+    for option, option_value in (("seed", seed), ("difficulty", difficulty), ("index", index)):
+        if isinstance(option_value, bool) or not isinstance(option_value, int) or option_value < 0:
+            raise UsageError(f"{option} must be a whole number from 0, not {option_value!r}")
     min_difficulty = 2 if split == "compositions" else 1
     if not min_difficulty <= difficulty <= MAX_DIFFICULTY:
         raise UsageError(
@@ -202,8 +202,11 @@ def _check(kind: str, seed: int, difficulty: int, split: str, index: int) -> Non
 
 def _write_databases(seed: int, split: str) -> str:
     """Write the databases of a seed and split; return their folder, named by the digest."""
-    scripts = {database_name(number): script(seed, split, number) for number in range(DATABASES)}
-    folder = cache_root() / "generated" / sha256("".join(scripts.values()))[:16]
+    scripts = {
+        database_name(database_number): script(seed, split, database_number)
+        for database_number in range(DATABASES)
+    }
+    folder = cache_root() / "load_generated" / sha256("".join(scripts.values()))[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in scripts.items():

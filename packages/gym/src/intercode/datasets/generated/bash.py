@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw, join_steps
+from intercode.datasets.generated.sampling import (
+    Draft,
+    NamePool,
+    OperationFilter,
+    TaskDraw,
+    join_steps,
+)
 
 Lines = list[str]
 _KEY = ".key"
@@ -20,10 +26,10 @@ _CHANCE = {"0", "1", "2", "42"}
 class _Filter:
     """An operation on lines; ``{w}`` is a word in them, ``{v}`` a new word, ``{n}`` a number."""
 
-    says: tuple[str, ...]
+    phrases: tuple[str, ...]
     code: str
     transform: Callable[[Lines, str, str, int], Lines]
-    reads: str = " "
+    input_separator: str = " "
     """The text between the command and its input file."""
     pairs: bool = False
     """Whether the lines must be a word and a number."""
@@ -93,7 +99,7 @@ _LINES = {
         ("write in capitals", "make all letters big"),
         "tr a-z A-Z",
         lambda lines, w, v, n: [line.upper() for line in lines],
-        reads=" < ",
+        input_separator=" < ",
     ),
     "swap": _Filter(
         ("write {v} for {w}", "replace {w} by {v}"),
@@ -104,7 +110,7 @@ _LINES = {
         ("count the lines", "tell how many there are"),
         "wc -l",
         lambda lines, w, v, n: [str(len(lines))],
-        reads=" < ",
+        input_separator=" < ",
         ends=True,
     ),
     "sum": _Filter(
@@ -124,21 +130,23 @@ _LINES = {
 _OPENINGS = ("Of {f}: ", "In {f}: ", "With {f}: ", "Read {f}: ")
 
 
-def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
+def draft(
+    draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+) -> Draft | None:
     """Draft a task; from two steps on, one task in four begins with a look at a file."""
-    looks = difficulty > 1 and draw.draw_below(4) == 0
-    steps = difficulty - looks
+    has_lookup = difficulty > 1 and draw.draw_below(4) == 0
+    steps = difficulty - has_lookup
     family = _lines if steps > 3 or draw.draw_below(5) < 3 else _files
-    return family(draw, pool, steps, is_allowed, looks)
+    return family(draw, pool, steps, is_allowed, has_lookup)
 
 
 def _lines(
-    draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, looks: bool
+    draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
 ) -> Draft | None:
     """Draft a pipeline over the lines of a file."""
     names = [draw.pick(tuple(_LINES)) for _ in range(count)]
     steps = [_LINES[name] for name in names]
-    operations = ("look", *names) if looks else tuple(names)
+    operations = ("look", *names) if has_lookup else tuple(names)
     if len(set(names)) < count or not is_allowed(operations) or not _fits(names):
         return None
     words = draw.pick_several(pool.words, 3)
@@ -165,14 +173,13 @@ def _lines(
     ]
     if not results[0] or results[0] in results[1:] or results[0][0] in _CHANCE:
         return None
-    phrases = [draw.pick(step.says) for step in steps]
-    if looks:
-        if not any("{w}" in text for text in phrases) or results[0] == [
-            filter_word
-        ]:  # the output of the look alone
+    phrases = [draw.pick(step.phrases) for step in steps]
+    if has_lookup:
+        # The output of the look alone.
+        if not any("{w}" in text for text in phrases) or results[0] == [filter_word]:
             return None
         contents[_KEY] = [filter_word]
-    query_values = {**values, "w": f"the word in {_KEY}"} if looks else values
+    query_values = {**values, "w": f"the word in {_KEY}"} if has_lookup else values
     query = (
         draw.pick(_OPENINGS).format(f=file)
         + join_steps([t.format(**query_values) for t in phrases])
@@ -186,7 +193,7 @@ def _lines(
             _pipeline([*steps[:omitted_index], *steps[omitted_index + 1 :]], file).format(**values),
         ),
         operations=operations,
-        looks=(f"cat {_KEY}",) if looks else (),
+        looks=(f"cat {_KEY}",) if has_lookup else (),
         fields={"files": {name: _text(lines) for name, lines in contents.items()}},
     )
 
@@ -202,8 +209,8 @@ def _fits(names: list[str]) -> bool:
     return True
 
 
-def _content(draw: TaskDraw, pool: Pool, words: list[str], count: int) -> Lines:
-    return [f"{draw.pick(words)} {number}" for number in draw.pick_several(pool.numbers, count)]
+def _content(draw: TaskDraw, pool: NamePool, words: list[str], count: int) -> Lines:
+    return [f"{draw.pick(words)} {value}" for value in draw.pick_several(pool.numbers, count)]
 
 
 def _run_steps(steps: list[_Filter], lines: Lines, old_word: str, new_word: str, n: int) -> Lines:
@@ -217,7 +224,7 @@ def _pipeline(steps: list[_Filter], file: str) -> str:
     if not steps or steps[0].code.startswith(">"):
         first_command, later_steps = f"cat {file}", steps
     else:
-        first_command, later_steps = f"{steps[0].code}{steps[0].reads}{file}", steps[1:]
+        first_command, later_steps = f"{steps[0].code}{steps[0].input_separator}{file}", steps[1:]
     return first_command + "".join(
         f" {step.code}" if step.code.startswith(">") else f" | {step.code}" for step in later_steps
     )
@@ -230,7 +237,7 @@ Files = dict[str, str]
 class _Action:
     """An operation on files; ``{s}`` is their description in words or for the shell."""
 
-    says: tuple[str, ...]
+    phrases: tuple[str, ...]
     code: str
     transform: Callable[[Files, list[str], str, str], object]
     typed: bool = False
@@ -299,12 +306,12 @@ _ACTIONS = {
 
 
 def _files(
-    draw: TaskDraw, pool: Pool, count: int, is_allowed: OperationFilter, looks: bool
+    draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
 ) -> Draft | None:
     """Draft an operation on a selection of files."""
     conditions = draw.pick(_CHOICES[count - 1])
     name = draw.pick(tuple(_ACTIONS))
-    operations = (*(("look",) if looks else ()), *conditions, name)
+    operations = (*(("look",) if has_lookup else ()), *conditions, name)
     action = _ACTIONS[name]
     if (action.typed and "type" not in conditions) or not is_allowed(operations):
         return None
@@ -353,12 +360,12 @@ def _files(
         return None
     if isinstance(expected_result, list) and expected_result[0] in _CHANCE:
         return None
-    phrase = draw.pick(action.says)
-    if looks:
+    phrase = draw.pick(action.phrases)
+    if has_lookup:
         if "{w}" not in phrase and "holding" not in conditions:
             return None
         files[_KEY] = f"{search_word}\n"
-    word = f"the word in {_KEY}" if looks else search_word
+    word = f"the word in {_KEY}" if has_lookup else search_word
     noun = f".{end} files" if "type" in conditions else "files"
     noun += f" with {word}" if "holding" in conditions else ""
     wrong_command = (
@@ -368,12 +375,12 @@ def _files(
     )
     return Draft(
         query=phrase.format(
-            s=noun, w="that word" if "holding" in conditions and looks else word, v=new_word
+            s=noun, w="that word" if "holding" in conditions and has_lookup else word, v=new_word
         ),
         gold=code(all_conditions),
         wrong_solutions=(wrong_command,),
         operations=operations,
-        looks=(f"cat {_KEY}",) if looks else (),
+        looks=(f"cat {_KEY}",) if has_lookup else (),
         fields={"files": dict(files)},
     )
 

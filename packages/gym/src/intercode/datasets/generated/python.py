@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw, join_steps
+from intercode.datasets.generated.sampling import (
+    Draft,
+    NamePool,
+    OperationFilter,
+    TaskDraw,
+    join_steps,
+)
 
 _KEY = ".key"
 _INPUTS = 4
@@ -15,7 +21,7 @@ _LENGTH = 9
 class _Step:
     """An operation; ``{0}`` is the preceding expression, the other names are parameters."""
 
-    says: tuple[str, ...]
+    phrases: tuple[str, ...]
     code: str
     ends: bool = False
     """Whether no operation can follow."""
@@ -56,14 +62,16 @@ _TEXT = {
 _OPENINGS = ("Write {f}({x}): ", "Define {f}({x}): ", "Make a function {f}({x}): ")
 
 
-def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter) -> Draft | None:
+def draft(
+    draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
+) -> Draft | None:
     """Draft a function; from two steps on, one in four needs a number or word from a file."""
-    looks = difficulty > 1 and draw.draw_below(4) == 0
-    count = difficulty - looks
+    has_lookup = difficulty > 1 and draw.draw_below(4) == 0
+    count = difficulty - has_lookup
     operation_table, parameter = draw.pick(((_NUMBERS, "xs"), (_NUMBERS, "xs"), (_TEXT, "s")))
     names = draw.pick_several(tuple(operation_table), count)
     steps = [operation_table[name] for name in names]
-    operations = ("look", *names) if looks else tuple(names)
+    operations = ("look", *names) if has_lookup else tuple(names)
     if not is_allowed(operations) or any(step.ends for step in steps[:-1]):
         return None
     name, new_word, *words = draw.pick_several(pool.words, 5)
@@ -86,20 +94,20 @@ def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilt
         return None
     if all(item == results[0] for item in results):
         return None
-    phrases, files, query_values = [draw.pick(step.says) for step in steps], {}, dict(values)
-    if looks:
+    phrases, files, query_values = [draw.pick(step.phrases) for step in steps], {}, dict(values)
+    if has_lookup:
         key = "n" if parameter == "xs" else "w"
         if not any(f"{{{key}}}" in text for text in phrases):
             return None
         files = {_KEY: f"{values[key]}\n"}
         query_values[key] = f"the {'number' if key == 'n' else 'word'} in {_KEY}"
-    opening = draw.pick(_OPENINGS).format(f=name, x=parameter)
+    opening_text = draw.pick(_OPENINGS).format(f=name, x=parameter)
     return Draft(
-        query=opening + join_steps([text.format(**query_values) for text in phrases]) + ".",
+        query=opening_text + join_steps([text.format(**query_values) for text in phrases]) + ".",
         gold=_function(name, parameter, gold),
         wrong_solutions=(_function(name, parameter, draw.pick(shorter_golds)),),
         operations=operations,
-        looks=(f"open('{_KEY}').read()",) if looks else (),
+        looks=(f"open('{_KEY}').read()",) if has_lookup else (),
         fields={
             "files": files,
             "tests": tuple(
@@ -110,7 +118,7 @@ def draft(draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilt
     )
 
 
-def _input(draw: TaskDraw, pool: Pool, words: list[str], parameter: str) -> object:
+def _input(draw: TaskDraw, pool: NamePool, words: list[str], parameter: str) -> object:
     if parameter == "s":
         return " ".join(draw.pick(words) for _ in range(3))
     numbers = draw.pick_several(pool.numbers, _LENGTH - 2)
@@ -120,8 +128,8 @@ def _input(draw: TaskDraw, pool: Pool, words: list[str], parameter: str) -> obje
 def _expression(steps: list[_Step], parameter: str, values: dict[str, object]) -> str:
     code = parameter
     for position, step in enumerate(steps):
-        operand = f"({code})" if " + " in code and step.code[0] == "{" and position else code
-        code = step.code.format(operand, **values)
+        operand_code = f"({code})" if " + " in code and step.code[0] == "{" and position else code
+        code = step.code.format(operand_code, **values)
     return code
 
 

@@ -39,11 +39,11 @@ _EXCLUDED_WORDS = [
 """Excluded words: the name of a program, and offensive words."""
 
 
-def _combine(firsts: Sequence[str], lasts: Sequence[str]) -> tuple[str, ...]:
+def _combine(prefixes: Sequence[str], suffixes: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         prefix + suffix
-        for prefix in firsts
-        for suffix in lasts
+        for prefix in prefixes
+        for suffix in suffixes
         if prefix + suffix not in _EXCLUDED_WORDS
     )
 
@@ -75,11 +75,11 @@ class TaskDraw:
         indices: dict[int, None] = {}
         while len(indices) < count:
             indices.setdefault(self.draw_below(len(choices)))
-        return [choices[place] for place in indices]
+        return [choices[index] for index in indices]
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class NamePool:
     """The names and values of a split."""
 
     words: tuple[str, ...]
@@ -91,18 +91,20 @@ class Pool:
     """Suffixes of file names."""
 
     @classmethod
-    def of(cls, split: str) -> Pool:
+    def from_split(cls, split: str) -> NamePool:
         """Return the pool of a split."""
         return _POOLS["train" if split == "compositions" else split]
 
 
-def _pool(parts: Sequence[int], counts: Sequence[int]) -> Pool:
+def _pool(residues: Sequence[int], counts: Sequence[int]) -> NamePool:
     """Return the names and values of the given sixths, by position modulo 6."""
     words, ends = (
-        tuple(item for row, item in enumerate(all_items) if row % 6 in parts)
+        tuple(item for index, item in enumerate(all_items) if index % 6 in residues)
         for all_items in (_WORDS, _ENDS)
     )
-    return Pool(words, tuple(n for n in range(10, 100) if n % 6 in parts), tuple(counts), ends)
+    return NamePool(
+        words, tuple(n for n in range(10, 100) if n % 6 in residues), tuple(counts), ends
+    )
 
 
 _POOLS = {
@@ -113,7 +115,7 @@ _POOLS = {
 # ``validation`` and ``test`` share two sixths by halves; each half has even and odd numbers.
 for _offset, _name in enumerate(("validation", "test")):
     _shared_pool = _POOLS[_name]
-    _POOLS[_name] = Pool(
+    _POOLS[_name] = NamePool(
         _shared_pool.words[_offset::2],
         tuple(n for n in _shared_pool.numbers if (n + 1) // 6 % 2 == _offset),
         _shared_pool.counts,
@@ -138,7 +140,7 @@ class Draft:
 
 OperationFilter = Callable[[Sequence[str]], bool]
 """Predicate: whether operations in this order belong to the split."""
-Family = Callable[[TaskDraw, Pool, int, OperationFilter], "Draft | None"]
+Family = Callable[[TaskDraw, NamePool, int, OperationFilter], "Draft | None"]
 """Function that drafts a task with a number of steps; None if the draw makes no valid task."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
 
-from intercode.datasets.generated.sampling import Draft, OperationFilter, Pool, TaskDraw
+from intercode.datasets.generated.sampling import Draft, NamePool, OperationFilter, TaskDraw
 
 DATABASES = 64
 """Number of databases for a seed and split."""
@@ -29,13 +29,16 @@ _lock = Lock()
 
 
 @lru_cache(maxsize=256)
-def script(seed: int, split: str, number: int) -> str:
+def script(seed: int, split: str, database_number: int) -> str:
     """Return the SQL script that creates a database."""
-    draw, pool = TaskDraw("sql", seed, split, "database", number), Pool.of(split)
+    draw, pool = (
+        TaskDraw("sql", seed, split, "database", database_number),
+        NamePool.from_split(split),
+    )
     words = draw.pick_several(pool.words, 6 + draw.pick((7, 8, 9, 10)))
     kinds, towns, names = words[:3], words[3:6], words[6:]
     prices = draw.pick_several(pool.numbers, len(names))
-    goods = [
+    product_rows = [
         f"({row}, '{name}', '{draw.pick(kinds)}', {price})"
         for row, (name, price) in enumerate(zip(names, prices, strict=True), 1)
     ]
@@ -47,22 +50,22 @@ def script(seed: int, split: str, number: int) -> str:
         "CREATE TABLE goods (id INTEGER PRIMARY KEY, name TEXT, kind TEXT, price INTEGER);\n"
         "CREATE TABLE sales (goods_id INTEGER REFERENCES goods (id), town TEXT, pieces INTEGER);\n"
         "CREATE TABLE note (word TEXT);\n"
-        f"INSERT INTO goods VALUES {', '.join(goods)};\n"
+        f"INSERT INTO goods VALUES {', '.join(product_rows)};\n"
         f"INSERT INTO sales VALUES {', '.join(sales)};\n"
         f"INSERT INTO note VALUES ('{draw.pick(kinds)}');\n"
     )
 
 
 @lru_cache(maxsize=256)
-def _database(seed: int, split: str, number: int) -> sqlite3.Connection:
+def _database(seed: int, split: str, database_number: int) -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", check_same_thread=False)
-    connection.executescript(script(seed, split, number))
+    connection.executescript(script(seed, split, database_number))
     return connection
 
 
-def database_name(number: int) -> str:
+def database_name(database_number: int) -> str:
     """Return the name of a database."""
-    return f"shop_{number}"
+    return f"shop_{database_number}"
 
 
 class QueryFamily:
@@ -72,17 +75,20 @@ class QueryFamily:
         self._facts = seed, split
 
     def __call__(
-        self, draw: TaskDraw, pool: Pool, difficulty: int, is_allowed: OperationFilter
+        self, draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
     ) -> Draft | None:
         """Draft a query with `difficulty` operations."""
         operations = sorted(draw.pick_several(_ORDER, difficulty), key=_ORDER.index)
         if not _fits(operations) or not is_allowed(operations):
             return None
-        number, ordered = draw.draw_below(DATABASES), bool({"up", "down"} & set(operations))
+        database_number, ordered = (
+            draw.draw_below(DATABASES),
+            bool({"up", "down"} & set(operations)),
+        )
 
         def run(statement: str) -> list[tuple[object, ...]]:
             with _lock:
-                rows = _database(*self._facts, number).execute(statement).fetchall()
+                rows = _database(*self._facts, database_number).execute(statement).fetchall()
             return rows if ordered else sorted(rows)
 
         values = {
@@ -109,7 +115,7 @@ class QueryFamily:
             wrong_solutions=tuple(shorter_statements[:1]),
             operations=tuple(operations),
             looks=(_LOOK,) if "look" in operations else (),
-            fields={"db": database_name(number)},
+            fields={"db": database_name(database_number)},
         )
 
 
@@ -142,13 +148,15 @@ def _statement(operations: Sequence[str], values: dict[str, str]) -> str:
         "above": f"price > {values['price']}",
         "below": f"price < {values['price']}",
     }
-    if condition_texts := [text for name, text in conditions.items() if name in operations]:
+    if condition_texts := [
+        text for direction, text in conditions.items() if direction in operations
+    ]:
         statement += f" WHERE {' AND '.join(condition_texts)}"
     if "group" in operations:
         statement += " GROUP BY kind"
-    for name, way in (("up", ""), ("down", " DESC")):
-        if name in operations:
-            statement += f" ORDER BY {'kind' if group_prefix else 'price'}{way}"
+    for direction, order_suffix in (("up", ""), ("down", " DESC")):
+        if direction in operations:
+            statement += f" ORDER BY {'kind' if group_prefix else 'price'}{order_suffix}"
     return statement + (f" LIMIT {values['few']}" if "first" in operations else "")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from intercode.datasets.puzzles import crypto, encodings, forensics, reversing, searches, services
-from intercode.datasets.puzzles.base import Draw, Puzzle
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 
@@ -21,7 +21,7 @@ __all__ = ["PUZZLES", "load"]
 
 log = logging.getLogger(__name__)
 
-PUZZLES: dict[str, Callable[[Draw], Puzzle]] = {
+PUZZLES: dict[str, Callable[[SeededRandom], Puzzle]] = {
     make.__name__: make
     for make in (
         encodings.layers,
@@ -70,7 +70,7 @@ def load(seed: int = 0, secret: str | None = None) -> Dataset:
 
 @lru_cache(maxsize=4)
 def _load(seed: int, secret: str) -> Dataset:
-    tasks = (_task(name, make, seed, secret) for name, make in PUZZLES.items())
+    tasks = (_task(name, make_puzzle, seed, secret) for name, make_puzzle in PUZZLES.items())
     return Dataset([task for task in tasks if task is not None], "ctf")
 
 
@@ -79,9 +79,11 @@ def _process_secret() -> str:
     return secrets.token_hex(8)
 
 
-def _task(name: str, make: Callable[[Draw], Puzzle], seed: int, secret: str) -> Task | None:
+def _task(
+    name: str, make_puzzle: Callable[[SeededRandom], Puzzle], seed: int, secret: str
+) -> Task | None:
     try:
-        return make(Draw.of(seed, name, secret)).task(name)
+        return make_puzzle(SeededRandom.from_seed(seed, name, secret)).task(name)
     except TaskError as error:
         log.warning("the puzzle %r is left out: %s", name, error)
         return None

@@ -24,14 +24,14 @@ ada bela carl dora emil fay gus hana ivan jude kira leon mona nils olga pia rosa
 """
 
 
-class Draw(random.Random):
+class SeededRandom(random.Random):
     """A source of everything that depends on the seed."""
 
-    flags: Draw
+    flags: SeededRandom
     """The source of flags: a separate one with a secret, otherwise this one."""
 
     @classmethod
-    def of(cls, seed: int, name: str, secret: str = "") -> Draw:
+    def from_seed(cls, seed: int, name: str, secret: str = "") -> SeededRandom:
         """Return the source of a puzzle, with the same draws in every version of Python.
 
         Args:
@@ -98,11 +98,11 @@ class Puzzle:
 
     def task(self, name: str) -> Task:
         """Return the puzzle as a task, with binary files in base64 as ``metadata.binary_files``."""
-        text = {path: data for path, data in self.files.items() if isinstance(data, str)}
+        text = {path: content for path, content in self.files.items() if isinstance(content, str)}
         binary = {
-            path: base64.b64encode(data).decode()
-            for path, data in self.files.items()
-            if isinstance(data, bytes)
+            path: base64.b64encode(content).decode()
+            for path, content in self.files.items()
+            if isinstance(content, bytes)
         }
         metadata: dict[str, Any] = {
             "solution": list(self.solution),

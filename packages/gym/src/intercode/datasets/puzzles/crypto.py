@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from itertools import cycle
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 _VAULT = """\
 \"""Opens vault.hex: python3 vault.py PASSWORD\"""
@@ -31,7 +31,7 @@ for word in open("words.txt").read().split():
 """
 
 
-def passwords(draw: Draw) -> Puzzle:
+def passwords(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about salted hashes of passwords that follow a rule, with a word list."""
     flag = draw.flag()
     words, users = draw.words(60), draw.people(5)
@@ -43,7 +43,7 @@ def passwords(draw: Draw) -> Puzzle:
         rows.append(f"{user}:{salt}:{hashlib.sha256((salt + password).encode()).hexdigest()}\n")
     secret = passwords_by_user[owner].encode()
     key = b"".join(hashlib.sha256(secret + bytes([n])).digest() for n in range(len(flag) // 32 + 1))
-    vault = bytes(a ^ b for a, b in zip(flag.encode(), key, strict=False))
+    sealed_flag = bytes(a ^ b for a, b in zip(flag.encode(), key, strict=False))
     return Puzzle(
         f"vault.hex is {owner.capitalize()}'s; vault.py opens it with the right password. "
         "users.txt has user:salt:sha256(salt + password), and it is known that every password is a "
@@ -60,14 +60,14 @@ def passwords(draw: Draw) -> Puzzle:
             "users.txt": "".join(rows),
             "words.txt": "\n".join(words) + "\n",
             "vault.py": _VAULT,
-            "vault.hex": vault.hex() + "\n",
+            "vault.hex": sealed_flag.hex() + "\n",
         },
         wrong_flags=tuple(f"intercode{{{password}}}" for password in passwords_by_user.values()),
         facts={"subtasks": [{"name": f"{owner}'s password", "answer": passwords_by_user[owner]}]},
     )
 
 
-def letter(draw: Draw) -> Puzzle:
+def letter(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about XOR with a repeating key and a known beginning."""
     flag, decoy = draw.flag(), draw.flag()
     key = draw.randbytes(draw.randint(6, 12))
@@ -96,12 +96,15 @@ for length in range(2, 15):
     )
 
 
-def rsa(draw: Draw) -> Puzzle:
+def rsa(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about RSA with a modulus of sixty bits."""
     flag, exponent = draw.flag(), 65537
     first_prime, second_prime = _prime(draw, exponent), _prime(draw, exponent)
-    data = flag.encode()
-    blocks = [int.from_bytes(data[offset : offset + 6], "big") for offset in range(0, len(data), 6)]
+    flag_bytes = flag.encode()
+    blocks = [
+        int.from_bytes(flag_bytes[offset : offset + 6], "big")
+        for offset in range(0, len(flag_bytes), 6)
+    ]
     lines = [
         f"n = {first_prime * second_prime}",
         f"e = {exponent}",
@@ -132,11 +135,13 @@ print("".join(pow(c, d, p * q).to_bytes(6, "big").lstrip(b"\\0").decode() for c 
 """
 
 
-def _prime(draw: Draw, exponent: int) -> int:
+def _prime(draw: SeededRandom, exponent: int) -> int:
     while True:
-        number = draw.randrange(1 << 29, 1 << 30) | 1
-        if number % exponent != 1 and all(number % d for d in range(3, 1 << 15, 2)):
-            return number
+        candidate = draw.randrange(1 << 29, 1 << 30) | 1
+        if candidate % exponent != 1 and all(
+            candidate % divisor for divisor in range(3, 1 << 15, 2)
+        ):
+            return candidate
 
 
 _LOTTERY = """\
@@ -160,15 +165,17 @@ print("sealed:", bytes(a ^ b for a, b in zip(prize, key)).hex())
 """
 
 
-def lottery(draw: Draw) -> Puzzle:
+def lottery(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a linear congruential generator: five numbers determine the next."""
     flag, prime = draw.flag(), 2**61 - 1
     multiplier, increment, state = (draw.randrange(2, prime) for _ in range(3))
-    numbers = []
+    generator_outputs = []
     for _ in range(5 + (len(flag) + 7) // 8):
         state = (multiplier * state + increment) % prime
-        numbers.append(state)
-    key = b"".join(number.to_bytes(8, "big") for number in numbers[5:])
+        generator_outputs.append(state)
+    key = b"".join(
+        generator_output.to_bytes(8, "big") for generator_output in generator_outputs[5:]
+    )
     sealed_prize = bytes(x ^ y for x, y in zip(flag.encode(), key, strict=False)).hex()
     return Puzzle(
         "lottery.py draws numbers, and today.txt is what it printed. Tomorrow's prize is sealed "
@@ -192,7 +199,7 @@ print(bytes(p ^ q for p, q in zip(data, key)).decode())
         "cryptography",
         {
             "lottery.py": _LOTTERY,
-            "today.txt": f"drawn: {' '.join(map(str, numbers[:5]))}\nsealed: {sealed_prize}\n",
+            "today.txt": f"drawn: {' '.join(map(str, generator_outputs[:5]))}\nsealed: {sealed_prize}\n",
         },
-        wrong_flags=(f"intercode{{{numbers[5]}}}", f"intercode{{{sealed_prize}}}"),
+        wrong_flags=(f"intercode{{{generator_outputs[5]}}}", f"intercode{{{sealed_prize}}}"),
     )

@@ -6,7 +6,7 @@ import base64
 import codecs
 from collections.abc import Callable
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 _LAYERS: dict[str, tuple[Callable[[str], str], str]] = {
     "base64": (lambda text: base64.b64encode(text.encode()).decode(), "base64 -d"),
@@ -21,7 +21,7 @@ _FIGURES = "\0003\n- '87\r\0004\0,\0:(5+)2\0006019?\0\0./=\0"
 _FIGURES_SHIFT, _LETTERS_SHIFT = 27, 31
 
 
-def layers(draw: Draw) -> Puzzle:
+def layers(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a flag in nested common encodings."""
     flag = text = draw.flag()
     order = [*draw.sample(sorted(_LAYERS), len(_LAYERS)), "base64"]
@@ -44,7 +44,7 @@ def layers(draw: Draw) -> Puzzle:
     )
 
 
-def tape(draw: Draw) -> Puzzle:
+def tape(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a punched tape in the five bits of ITA2."""
     flag_draw = draw.flags
     body = (
@@ -68,18 +68,18 @@ def tape(draw: Draw) -> Puzzle:
 
 
 def _ita2(text: str) -> list[int]:
-    codes, shifted = [_LETTERS_SHIFT], False
+    codes, is_shifted = [_LETTERS_SHIFT], False
     for character in text:
-        if character not in (_FIGURES if shifted else _LETTERS):
-            shifted = not shifted
-            codes.append(_FIGURES_SHIFT if shifted else _LETTERS_SHIFT)
-        codes.append((_FIGURES if shifted else _LETTERS).index(character))
+        if character not in (_FIGURES if is_shifted else _LETTERS):
+            is_shifted = not is_shifted
+            codes.append(_FIGURES_SHIFT if is_shifted else _LETTERS_SHIFT)
+        codes.append((_FIGURES if is_shifted else _LETTERS).index(character))
     return codes
 
 
 def _holes(code: int) -> str:
-    holes = "".join("o" if code >> bit & 1 else " " for bit in range(5))
-    return f"{holes[:3]}.{holes[3:]}"
+    hole_marks = "".join("o" if code >> bit & 1 else " " for bit in range(5))
+    return f"{hole_marks[:3]}.{hole_marks[3:]}"
 
 
 _READ_TAPE = """
@@ -96,7 +96,7 @@ print("intercode{{" + text.split()[1].lower() + "}}")
 """
 
 
-def alphabet(draw: Draw) -> Puzzle:
+def alphabet(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about base64 with a secret alphabet, and one known message."""
     flag = draw.flag()
     standard_alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -139,7 +139,7 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def blanks(draw: Draw) -> Puzzle:
+def blanks(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a flag in spaces and tabs at the ends of lines."""
     flag = draw.flag()
     ends = [f"{code:08b}".translate({48: " ", 49: "\t"}) for code in flag.encode()]

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 
-def holiday(draw: Draw) -> Puzzle:
+def holiday(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about an image with a wrong extension, and an archive after its end."""
     flag, decoy = draw.flag(), draw.flag()
-    place = draw.word()
-    files = {f"{place}/readme.txt": b"Nothing in here.\n", f"{place}/key.txt": f"{flag}\n".encode()}
-    picture = png(32, draw.randbytes(32 * 24), [(b"tEXt", f"Title\0{decoy} (old)".encode())])
+    town = draw.word()
+    files = {f"{town}/readme.txt": b"Nothing in here.\n", f"{town}/key.txt": f"{flag}\n".encode()}
+    image_bytes = png(32, draw.randbytes(32 * 24), [(b"tEXt", f"Title\0{decoy} (old)".encode())])
     return Puzzle(
         "holiday.txt is a text that no editor wants to open. Somebody has put something behind "
         "it. Find the flag, intercode{…}; the one in the title is an old one.",
@@ -35,12 +35,12 @@ for name in files.namelist():
         ),
         "easy",
         "forensics",
-        {"holiday.txt": picture + archive(files)},
+        {"holiday.txt": image_bytes + archive(files)},
         wrong_flags=(decoy,),
     )
 
 
-def camera(draw: Draw) -> Puzzle:
+def camera(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about compressed metadata of an image."""
     flag, decoys = draw.flag(), [draw.flag() for _ in range(3)]
     author = draw.people(1)[0]
@@ -73,7 +73,7 @@ while at < len(data):
     )
 
 
-def deleted(draw: Draw) -> Puzzle:
+def deleted(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a disk with a deleted, but not overwritten file."""
     flag, decoy = draw.flag(), draw.flag()
     other_files = [
@@ -108,7 +108,7 @@ for at in range(root, root + 32 * entries, 32):
     )
 
 
-def torn(draw: Draw) -> Puzzle:
+def torn(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a gzip file whose first ten bytes were overwritten."""
     flag, decoy = draw.flag(), draw.flag()
     lines = [draw.sentence() for _ in range(200)]
@@ -131,17 +131,17 @@ def torn(draw: Draw) -> Puzzle:
     )
 
 
-def pixels(draw: Draw) -> Puzzle:
+def pixels(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a text in the least significant bits of an image."""
     flag, width = draw.flag(), 32
     text = f"{draw.sentence()} {flag} {draw.sentence()}".encode() + b"\0"
     bits = [byte >> bit & 1 for byte in text for bit in range(7, -1, -1)]
     count = -(-len(bits) // width) * width
-    data = bytearray(draw.randbytes(3 * count))
+    pixel_bytes = bytearray(draw.randbytes(3 * count))
     channel = draw.randrange(3)
-    for number, bit in enumerate(bits):
-        offset = 3 * number + channel
-        data[offset] = data[offset] & 0xFE | bit
+    for bit_index, bit in enumerate(bits):
+        offset = 3 * bit_index + channel
+        pixel_bytes[offset] = pixel_bytes[offset] & 0xFE | bit
     return Puzzle(
         "noise.bmp is not only noise: one of its three colours says something, a bit in each of "
         "its pixels, in the order of the file. Find the flag, intercode{…}.",
@@ -157,18 +157,16 @@ for channel in range(3):
         ),
         "hard",
         "steganography",
-        {"noise.bmp": bmp(width, bytes(data))},
+        {"noise.bmp": bmp(width, bytes(pixel_bytes))},
     )
 
 
-def ledger(draw: Draw) -> Puzzle:
+def ledger(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a database with a deleted row, whose bytes remain."""
     flag, decoy = draw.flag(), draw.flag()
     people = draw.people(12)
     thief = draw.choice(people[:6])
-    rows = [
-        (person, draw.randrange(10, 900), draw.sentence()) for person in people for _ in range(3)
-    ]
+    rows = [(payee, draw.randrange(10, 900), draw.sentence()) for payee in people for _ in range(3)]
     rows.insert(draw.randrange(9, 30), (thief, 9000, f"key {flag.encode().hex()}"))
     rows.append((people[7], 12, f"key {decoy.encode().hex()}"))
     return Puzzle(
@@ -212,19 +210,19 @@ SECTOR = 512
 GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\x03"
 
 
-def gz(data: bytes) -> bytes:
+def gz(content: bytes) -> bytes:
     """Return a gzip file with a constant header, unlike Python's function in different versions."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    end = struct.pack("<II", zlib.crc32(data), len(data))
-    return GZIP_HEADER + packer.compress(data) + packer.flush() + end
+    end = struct.pack("<II", zlib.crc32(content), len(content))
+    return GZIP_HEADER + packer.compress(content) + packer.flush() + end
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
     """Return a ZIP archive."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as target:
-        for name, data in files.items():
-            target.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+        for name, content in files.items():
+            target.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
@@ -242,11 +240,18 @@ def png(width: int, pixels: bytes, notes: Iterable[tuple[bytes, bytes]] = ()) ->
     )
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     chunks = [(b"IHDR", header), *notes, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        _chunk(kind, chunk_content) for kind, chunk_content in chunks
+    )
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def bmp(width: int, pixels: bytes) -> bytes:
@@ -270,7 +275,7 @@ def disk(files: Iterable[tuple[str, bytes]], deleted_files: Iterable[str] = ()) 
     """
     deleted_names = set(deleted_files)
     entries: list[int] = [0xFF8, 0xFFF]
-    root, data = b"", b""
+    root_directory, data_area = b"", b""
     for name, content in files:
         clusters = max(1, -(-len(content) // SECTOR))
         first_cluster = len(entries)
@@ -281,18 +286,24 @@ def disk(files: Iterable[tuple[str, bytes]], deleted_files: Iterable[str] = ()) 
             entries += [0] * clusters
         else:
             entries += [*range(first_cluster + 1, first_cluster + clusters), 0xFFF]
-        root += label + struct.pack("<B14xHI", 0x20, first_cluster, len(content))
-        data += content.ljust(clusters * SECTOR, b"\0")
-    total = 4 + len(data) // SECTOR + 16
+        root_directory += label + struct.pack("<B14xHI", 0x20, first_cluster, len(content))
+        data_area += content.ljust(clusters * SECTOR, b"\0")
+    total = 4 + len(data_area) // SECTOR + 16
     boot = struct.pack(
         "<3s8sHBHBHHBH", b"\xeb\x3c\x90", b"INTERCOD", SECTOR, 1, 1, 2, 16, total, 0xF8, 1
     )
     boot = boot.ljust(SECTOR - 2, b"\0") + b"\x55\xaa"
-    parts = [boot, _fat12(entries), _fat12(entries), root.ljust(SECTOR, b"\0"), data]
-    return b"".join(parts).ljust(total * SECTOR, b"\0")
+    disk_areas = [
+        boot,
+        _fat12(entries),
+        _fat12(entries),
+        root_directory.ljust(SECTOR, b"\0"),
+        data_area,
+    ]
+    return b"".join(disk_areas).ljust(total * SECTOR, b"\0")
 
 
 def _fat12(entries: list[int]) -> bytes:
     """Return a FAT with 12 bits for each cluster, in one sector."""
-    table = sum(entry << 12 * number for number, entry in enumerate(entries))
+    table = sum(entry << 12 * cluster for cluster, entry in enumerate(entries))
     return table.to_bytes(SECTOR, "little")

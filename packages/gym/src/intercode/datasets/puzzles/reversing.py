@@ -8,7 +8,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 from intercode.errors import TaskError
 
 _CHECKER = """\
@@ -21,7 +21,7 @@ print("yes" if len({f})==len({b}) and {c}({f})=={a} else "no")
 """
 
 
-def checker(draw: Draw) -> Puzzle:
+def checker(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about obfuscated Python source."""
     flag = draw.flag()
     names = [f"O{n:07b}".replace("1", "l").replace("0", "O") for n in draw.sample(range(128), 6)]
@@ -72,7 +72,7 @@ int main(int count, char **words)
 """
 
 
-def door(draw: Draw) -> Puzzle:
+def door(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a compiled C program.
 
     Raises:

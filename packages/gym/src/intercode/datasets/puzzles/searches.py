@@ -7,12 +7,12 @@ import hashlib
 import zlib
 from functools import partial
 
-from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom, python
 
 _PAGES = ("/", "/shop", "/cart", "/login", "/img/logo.png", "/style.css", "/admin", "/wp-login.php")
 
 
-def log(draw: Draw) -> Puzzle:
+def log(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a server's log: one of many visitors exfiltrated the flag in pieces."""
     flag = draw.flag()
     thief, *other_addresses = (draw.address() for _ in range(12))
@@ -27,14 +27,14 @@ def log(draw: Draw) -> Puzzle:
     ):
         pieces = [secret[offset : offset + 3] for offset in range(0, len(secret), 3)]
         requests += [
-            (visitor, f"/pixel.gif?n={number}&d={piece.encode().hex()}", code)
-            for number, piece in enumerate(pieces)
+            (visitor, f"/pixel.gif?n={piece_index}&d={piece.encode().hex()}", code)
+            for piece_index, piece in enumerate(pieces)
         ]
     draw.shuffle(requests)
-    lines, second = [], 0
+    lines, time_seconds = [], 0
     for visitor, page, code in requests:
-        second += draw.randint(0, 9)
-        clock = f"{second // 3600 + 3:02}:{second // 60 % 60:02}:{second % 60:02}"
+        time_seconds += draw.randint(0, 9)
+        clock = f"{time_seconds // 3600 + 3:02}:{time_seconds // 60 % 60:02}:{time_seconds % 60:02}"
         lines.append(f'{visitor} - - [12/Mar/2024:{clock} +0000] "GET {page} HTTP/1.1" {code} 43\n')
     return Puzzle(
         "Somebody has carried something out of our server in requests for a picture, and some were "
@@ -72,30 +72,32 @@ print(base64.b64decode(re.search(r"Basic (\\S+)", request)[1]).decode())
 """
 
 
-def capture(draw: Draw) -> Puzzle:
+def capture(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about captured packets, some out of order, and the accepted password."""
     flag = draw.flag()
     server, users = draw.address(), draw.people(4)
-    right = draw.choice(users)
+    correct_user = draw.choice(users)
     packets: list[list[str]] = []
     decoys = []
     for user in users:
-        secret = flag if user == right else draw.flag()
-        if user != right:
+        secret = flag if user == correct_user else draw.flag()
+        if user != correct_user:
             decoys.append(secret)
         token = base64.b64encode(f"{user}:{secret}".encode()).decode()
         request = f"GET /vault HTTP/1.1\r\nHost: {draw.word()}.example\r\n"
         request += f"Authorization: Basic {token}\r\n\r\n"
-        answer = "HTTP/1.1 " + ("200 OK" if user == right else "401 Unauthorized") + "\r\n\r\n"
+        answer = (
+            "HTTP/1.1 " + ("200 OK" if user == correct_user else "401 Unauthorized") + "\r\n\r\n"
+        )
         client_address, server_address = (
             f"{draw.address()}.{draw.randrange(30000, 60000)}",
             f"{server}.80",
         )
-        cut = draw.randrange(70, len(request) - 20)
+        split_offset = draw.randrange(70, len(request) - 20)
         packets.append(
             [
-                _packet(client_address, server_address, 1, request[:cut]),
-                _packet(client_address, server_address, 1 + cut, request[cut:]),
+                _packet(client_address, server_address, 1, request[:split_offset]),
+                _packet(client_address, server_address, 1 + split_offset, request[split_offset:]),
                 _packet(server_address, client_address, 1, answer),
             ]
         )
@@ -103,7 +105,7 @@ def capture(draw: Draw) -> Puzzle:
             packets[-1][0], packets[-1][1] = packets[-1][1], packets[-1][0]
     lines = []
     while any(packets):
-        lines.append(draw.choice([flow for flow in packets if flow]).pop(0))
+        lines.append(draw.choice([packet_queue for packet_queue in packets if packet_queue]).pop(0))
     return Puzzle(
         "capture.txt is what tcpdump -X printed, without the packets' headers. Several people "
         "tried to log in to a web server; the flag, intercode{…}, is the password that it "
@@ -118,17 +120,17 @@ def capture(draw: Draw) -> Puzzle:
 
 
 def _packet(source: str, target: str, sequence: int, text: str) -> str:
-    data = text.encode()
-    rows = [f"IP {source} > {target}: Flags [P.], seq {sequence}, length {len(data)}\n"]
-    for offset in range(0, len(data), 16):
-        row = data[offset : offset + 16]
+    payload = text.encode()
+    rows = [f"IP {source} > {target}: Flags [P.], seq {sequence}, length {len(payload)}\n"]
+    for offset in range(0, len(payload), 16):
+        row = payload[offset : offset + 16]
         pairs = " ".join(row[n : n + 2].hex() for n in range(0, len(row), 2))
         printable_text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         rows.append(f"\t0x{offset:04x}:  {pairs:39}  {printable_text}\n")
     return "".join(rows)
 
 
-def history(draw: Draw) -> Puzzle:
+def history(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a repository with a retracted secret that remains in its objects."""
     flag, decoy = draw.flag(), draw.flag()
     owner = draw.people(1)[0]
@@ -146,7 +148,10 @@ def history(draw: Draw) -> Puzzle:
         "shop.git/HEAD": "ref: refs/heads/main\n",
         "shop.git/config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n",
         "shop.git/refs/heads/main": f"{last_commit}\n",
-        **{f"shop.git/objects/{key[:2]}/{key[2:]}": data for key, data in objects.items()},
+        **{
+            f"shop.git/objects/{key[:2]}/{key[2:]}": object_bytes
+            for key, object_bytes in objects.items()
+        },
     }
     return Puzzle(
         f"shop.git is a bare repository. {owner.capitalize()} committed a token, amended the "
@@ -185,9 +190,9 @@ def _commit(
     return _store(objects, "commit", "\n".join(lines).encode())
 
 
-def _store(objects: dict[str, bytes], kind: str, data: bytes) -> str:
+def _store(objects: dict[str, bytes], kind: str, content: bytes) -> str:
     """Add a loose Git object; return its hash."""
-    object_data = f"{kind} {len(data)}\0".encode() + data
+    object_data = f"{kind} {len(content)}\0".encode() + content
     name = hashlib.sha1(object_data, usedforsecurity=False).hexdigest()
     objects[name] = zlib.compress(object_data)
     return name

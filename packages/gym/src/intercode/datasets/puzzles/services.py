@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intercode.datasets.puzzles.base import Draw, Puzzle
+from intercode.datasets.puzzles.base import Puzzle, SeededRandom
 
 _SERVER = '''\
 """{purpose}"""
@@ -81,7 +81,7 @@ def answer(line):
 """
 
 
-def hosts(draw: Draw) -> Puzzle:
+def hosts(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a request that reaches a shell."""
     flag, variable = draw.flag(), f"{draw.word().upper()}_KEY"
     addresses_by_name = {word: draw.address() for word in draw.words(6)}
@@ -117,7 +117,7 @@ def answer(line):
 """
 
 
-def notes(draw: Draw) -> Puzzle:
+def notes(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a path that is normalised only after its check."""
     flag, owner = draw.flag(), draw.people(1)[0]
     first_word, second_word, third_word = draw.words(3)
@@ -153,7 +153,7 @@ done
 """
 
 
-def inbox(draw: Draw) -> Puzzle:
+def inbox(draw: SeededRandom) -> Puzzle:
     """Return a puzzle about a shell script that evaluates file names as code."""
     flag, secret = draw.flag(), draw.word()
     return Puzzle(

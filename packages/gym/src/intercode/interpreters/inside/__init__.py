@@ -1,1 +1,1 @@
-"""Programs that run in a sandbox: standard library only, and Python from 3.8."""
+"""Programs that run in a sandbox, with the standard library only, on Python 3.8 or later."""

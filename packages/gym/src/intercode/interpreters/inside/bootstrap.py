@@ -1,6 +1,6 @@
-"""The start of a worker that is a fork of a sandbox's process 1: a Python as actions expect it.
+"""Start of a forked worker: a fork of a sandbox's process 1 becomes a Python as actions expect it.
 
-The spawner loads this module before any sandbox is entered, and that is when the library is read.
+The spawner loads this module before it enters any sandbox: the library is read at that time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ operator os pathlib pickle pprint queue random re secrets shutil signal statisti
 subprocess sys tempfile textwrap threading time timeit tokenize traceback types typing unicodedata
 unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree zlib zoneinfo
 """
-"""Modules that every worker has loaded: an action that imports them pays nothing."""
+"""Modules that every worker has loaded: their import costs an action nothing."""
 _fork_callbacks: list[dict[str, Any]] = []
-"""Calls that these modules want at a fork. An action that forks has them; the fork that makes a
-worker comes from a process with one thread, and needs none of them but new random numbers, and the
-number of that thread, which would be the machine's."""
+"""Fork callbacks that these modules register. An action that forks has the callbacks. The fork that
+makes a worker comes from a process with one thread. This fork needs only new random numbers, and
+the number of that thread, which would otherwise be the host's."""
 
 
 def _load() -> Library:
@@ -42,13 +42,13 @@ def _load() -> Library:
         for name in [*extensions(), *_COMMON.split()]:
             try:
                 importlib.import_module(name)
-            except ImportError:  # this Python was built without it
+            except ImportError:  # this Python was built without the module
                 continue
     vars(os)["register_at_fork"] = register
     sys.meta_path.remove(library)
     for name, module in sys.modules.items():
         if library.find_spec(name) is not None and module.__spec__ is not None:
-            module.__loader__ = module.__spec__.loader = library  # it knows the source
+            module.__loader__ = module.__spec__.loader = library  # the library has the source
     return library
 
 
@@ -58,10 +58,11 @@ import threading  # noqa: E402
 
 
 def main(sock: socket.socket) -> None:
-    """Become such a Python, and serve as the worker that is asked for.
+    """Turn the process into such a Python, and serve as the requested worker.
 
-    The socket brings pipes, which are used from then on. The first message names the worker,
-    and has ``env`` and ``cwd`` of the sandbox's programs, and the limit of output.
+    The socket delivers three pipes, for output, requests and responses, which then replace it. The
+    first message names the worker, and has ``env`` and ``cwd`` of the sandbox's programs, and the
+    output limit.
     """
     _, fds, _, _ = socket.recv_fds(sock, 1, 3, socket.MSG_CMSG_CLOEXEC)
     output_fd, read, write = fds
@@ -87,16 +88,16 @@ def main(sock: socket.socket) -> None:
 
 
 def _read_exactly(fd: int, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        data += (chunk := os.read(fd, count - len(data)))
+    content = b""
+    while len(content) < count:
+        content += (chunk := os.read(fd, count - len(content)))
         if not chunk:
             raise EOFError
-    return data
+    return content
 
 
 def _settle() -> None:
-    """Undo the settings of the spawner, which is not a user's Python."""
+    """Undo the settings of the spawner, which differ from those of a user's Python."""
     sys.setrecursionlimit(1000)
     sys.argv = [""]
     sys.path = [""]
@@ -107,6 +108,6 @@ def _settle() -> None:
     sys.executable = program if os.access(program, os.X_OK) else ""
     sys.prefix = sys.exec_prefix = sys.base_prefix = sys.base_exec_prefix = "/usr"
     for package in ("intercode", "intercode_sandbox"):
-        del sys.modules[package]  # and with it nothing below can be imported
+        del sys.modules[package]  # so none of their modules can be imported
     site.setquit()
     site.sethelper()

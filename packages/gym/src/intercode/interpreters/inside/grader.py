@@ -1,12 +1,12 @@
-"""The process in which the tests run. No code of the submission ever runs here.
+"""Process that runs the tests. No code of the submission ever runs in it.
 
-Names of the submission stand for objects of another process, the subject (`subject`), and values
-from there are data, or a `Remote`.
+Names of the submission stand for objects of another process, the subject (`submission`). Values
+from the subject are data, or a `RemoteObject`.
 
-A test may do with a `Remote` whatever tells it about the object: call it, measure it, take its
-items, read it as a number. But it may not hand the object the very value that it should equal: an
-object is equal to a value only if it *is* that data, whatever its ``__eq__`` says, and to take part
-in arithmetic or in `in`, or to have its methods called, it must be of a class that the task knows,
+A test may use a `RemoteObject` in any way that reveals facts about the object: call it, measure it, take
+its items, read it as a number. But a test may not give the object the very value that the object
+should equal. An object equals a value only if the object *is* that data, whatever its ``__eq__``
+says. For arithmetic, ``in`` and method calls, the object must be of a class that the task knows,
 with an operator that gold's class has.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Channel
 
 OPEN, TEST = 4, 5
-"""Requests of the runner's: the plan of the tests; one test. The answer has the same kind; its
+"""Requests of the host: the plan of the tests; one test. The response has the same kind; its
 payload describes a failure, or is empty."""
 _MAX_MESSAGE_LENGTH = 500
 _READABLE_ATTRIBUTES = {
@@ -49,10 +49,10 @@ _FUNCTIONS = {"and": "and_", "or": "or_"}
 
 
 class Grader(Peer):
-    """Runs tests, in names that are made once for all of them.
+    """The peer that runs the tests, in names that are created once for all tests.
 
     Args:
-        channel: The channel to the runner, and through it to the subject.
+        channel: The channel to the host, and through the host to the subject.
         plan: The message of `intercode.rewards.python_plan.PythonPlan`.
     """
 
@@ -74,19 +74,19 @@ class Grader(Peer):
             self._requested_function = name if name in self._plan["functions"] else ""
             try:
                 self.names[name] = self.perform("name", subject_name)
-            except NameError:  # for the test that needs it to say
+            except NameError:  # reported by the test that needs the name
                 continue
             finally:
                 self._requested_function = ""
         exec(compile(self._plan["setup"], "<setup of the tests>", "exec"), self.names)
 
     def run(self, test: dict[str, Any]) -> None:
-        """Run a test; it passes if nothing is raised."""
+        """Run a test; it passes if no exception is raised."""
         if "source" in test:
             exec(compile(test["source"], "<test>", "exec"), dict(self.names))
             return
         inputs = test["input"]
-        original = json.loads(json.dumps(inputs))  # a call may alter what it is given
+        original = json.loads(json.dumps(inputs))  # a call may change its arguments
         entry = self.names[test["entry"]]
         result = entry(**inputs) if isinstance(inputs, dict) else entry(*inputs)
         if "checker" in test:
@@ -101,7 +101,7 @@ class Grader(Peer):
     # -- the subject -----------------------------------------------------------------------------
 
     def perform(self, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Ask the subject for an operation; return its result."""
+        """Request an operation from the subject; return its result, or raise its exception."""
         value, error, output, changed_arguments = self.ask(
             operation, self.encode(args), self.encode(kwargs)
         )
@@ -111,39 +111,44 @@ class Grader(Peer):
             refresh(kwargs[key] if isinstance(key, str) else args[key], self.decode(tree))
         if error is not None:
             exception = self._exception(*error)
-            # A StopIteration would end a loop of the tests' own.
+            # A StopIteration would end a loop of the tests.
             if isinstance(exception, StopIteration) and operation != "next":
                 raise RuntimeError("the submission raised StopIteration") from exception
             raise exception
         return self.decode(value)
 
     def permits(self, known: bool, operator: str) -> bool:
-        """Return whether an object may be given a test's values to compute with."""
+        """Return whether an object may receive a test's values for an operator."""
         return known and operator in self._operators
 
     def find_builtin(self, name: str) -> Any:
-        """Return a type of Python's own that the subject names; functions are refused."""
+        """Return a type of Python's own that the subject names.
+
+        Raises:
+            TypeError: The name belongs to no type: functions are refused.
+        """
         value = getattr(builtins, name)
         if not isinstance(value, type):
             raise TypeError(f"{name} is not a type")
         return value
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Make a `Remote`, or for an exception's class one to be caught."""
+        """Return a `RemoteObject`, or for an exception's class a class that tests can catch."""
         if kind == "exception":
             return self._exception_class(name, *data)
         is_known = (
             name in self._classes if kind in ("object", "class") else bool(self._requested_function)
         )
         value = self.decode(data[0]) if kind == "object" and data else NO_DATA
-        return Remote(self, number, is_known or kind == "module", value)
+        return RemoteObject(self, number, is_known or kind == "module", value)
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the subject's object that a value stands for."""
+        """Return the number of the object for which a value stands; None for other values."""
         return object_number(value)
 
     def _exception_class(self, name: str, module: str, bases: list[Any]) -> Any:
-        # Of a module that is here too, it is that one: `except json.JSONDecodeError` catches it.
+        # If this process has the exception's module, too, use its class: ``except
+        # json.JSONDecodeError`` catches it.
         existing_class = getattr(sys.modules.get(module), name, None)
         if isinstance(existing_class, type) and issubclass(existing_class, BaseException):
             return existing_class
@@ -163,10 +168,10 @@ class Grader(Peer):
         return error
 
     def serve(self, payload: bytes) -> bytes:
-        """Call a function of the tests' for the subject: ``[done, result or why not]``."""
+        """Call a function of the tests for the subject; return ``[done, result or reason]``."""
         try:
-            number, args, kwargs = json.loads(payload)
-            function = self._objects[number]
+            function_number, args, kwargs = json.loads(payload)
+            function = self._objects[function_number]
             if not callable(function):
                 raise TypeError(f"{type(function).__name__} cannot be called")
             result = function(*self.decode(args), **self.decode(kwargs))
@@ -180,24 +185,26 @@ def _describe_error(error: BaseException) -> str:
     return "".join(lines).strip()[:_MAX_MESSAGE_LENGTH] or type(error).__name__
 
 
-def _answer(channel: Channel, kind: int, number: int, grader: Grader | None, data: Any) -> Any:
-    """Answer one request of the runner's."""
+def _answer(
+    channel: Channel, kind: int, request_number: int, grader: Grader | None, request: Any
+) -> Any:
+    """Answer one request of the host; return the grader."""
     message = ""
     try:
         if kind == OPEN:
-            grader = Grader(channel, data)
+            grader = Grader(channel, request)
         elif grader is not None:
-            grader.run(data)
+            grader.run(request)
         else:
             message = "the tests could not be set up"
     except BaseException as error:  # noqa: BLE001 - a test that fails
         message = _describe_error(error)
-    channel.send(kind, number, message.encode("utf-8", "backslashreplace"))
+    channel.send(kind, request_number, message.encode("utf-8", "backslashreplace"))
     return grader
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Run tests until the runner goes away."""
+    """Run tests until the host disconnects."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -206,42 +213,42 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
     channel.send(STARTED)
     while True:
         try:
-            kind, number, payload = channel.receive()
+            kind, request_number, payload = channel.receive()
         except EOFError:
             return
         if kind in (OPEN, TEST):
-            grader = _answer(channel, kind, number, grader, json.loads(payload))
+            grader = _answer(channel, kind, request_number, grader, json.loads(payload))
 
 
 # -- objects of the submission ---------------------------------------------------------------------
 
 
-class Remote:
+class RemoteObject:
     """A stand-in for an object of the submission.
 
     Args:
         grader: The grader, which asks the subject.
-        number: The object's number there.
+        number: The object's number in the subject.
         known: Whether the task knows the object's class.
-        value: The data that the object is also, as an `IntEnum` is a number.
+        value: The data that the object also is, for instance the number of an `IntEnum`.
     """
 
-    # Private, as all names here: every other one is the object's.
+    # Private, like all names in this class: every other name is the object's.
     __slots__ = ("__grader", "__known", "__number", "__value")
 
     def __init__(self, grader: Grader, number: int, known: bool, value: object = NO_DATA) -> None:
-        for name, attribute in zip(Remote.__slots__, (grader, known, number, value)):
+        for name, attribute in zip(RemoteObject.__slots__, (grader, known, number, value)):
             object.__setattr__(self, "_Remote" + name, attribute)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the object, or make an instance of the class."""
+        """Call the object, or create an instance of the class."""
         return self.__grader.perform("call", self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__") and name not in _READABLE_ATTRIBUTES:
             raise AttributeError(name)
         value = self.__grader.perform("getattr", self, name)
-        if isinstance(value, Remote) and not self.__known:
+        if isinstance(value, RemoteObject) and not self.__known:
             raise AttributeError(f"{name}: the task does not know such objects")
         return value
 
@@ -262,11 +269,11 @@ class Remote:
 
     def __iter__(self) -> Iterator[Any]:
         iterator, size, has_more = self.__grader.perform("iter", self), 1, True
-        if not isinstance(iterator, Remote):
+        if not isinstance(iterator, RemoteObject):
             raise TypeError("an iterator that is none")
         while has_more:
-            items, has_more = self.__grader.perform("take", iterator, size)
-            yield from items
+            batch, has_more = self.__grader.perform("take", iterator, size)
+            yield from batch
             size = min(2 * size, _MAX_BATCH)
 
     def __contains__(self, item: Any) -> bool:
@@ -275,7 +282,7 @@ class Remote:
         return self.__grader.perform("contains", self, item) is True
 
     def __eq__(self, other: object) -> Any:
-        if isinstance(other, Remote):
+        if isinstance(other, RemoteObject):
             if self.__known and other.__known:
                 return self.__grader.perform("eq", self, other) is True
             if NO_DATA in (self.__value, other.__value):
@@ -290,10 +297,12 @@ class Remote:
         return hash(self.__grader.perform("hash", self))
 
     def __instancecheck__(self, instance: object) -> bool:
-        return isinstance(instance, Remote) and self.__grader.perform("isinstance", instance, self)
+        return isinstance(instance, RemoteObject) and self.__grader.perform(
+            "isinstance", instance, self
+        )
 
     def __subclasscheck__(self, other: type) -> bool:
-        return isinstance(other, Remote) and self.__grader.perform("issubclass", other, self)
+        return isinstance(other, RemoteObject) and self.__grader.perform("issubclass", other, self)
 
     def __enter__(self) -> Any:
         return self.__grader.perform("enter", self)
@@ -306,7 +315,7 @@ class Remote:
         yield
 
     def __compute(self, name: str, other: Any, swapped: bool) -> Any:
-        """Apply an operator with another value, if the module's docstring allows it."""
+        """Apply an operator with another value, if the module's docstring permits it."""
         left_value, right_value = (other, self) if swapped else (self, other)
         function = _FUNCTIONS.get(name, name)
         if self.__grader.permits(self.__known, f"__{'r' * swapped}{name}__"):
@@ -314,14 +323,15 @@ class Remote:
         return self.__as_data(function, left_value, right_value)
 
     def __order(self, name: str, other: Any) -> Any:
-        if isinstance(other, Remote) and self.__known and other.__known:
+        if isinstance(other, RemoteObject) and self.__known and other.__known:
             return self.__grader.perform(name, self, other) is True
         return self.__as_data(name, self, other)
 
     @staticmethod
     def __as_data(function: str, left_value: Any, right_value: Any) -> Any:
         values = [
-            part.__value if isinstance(part, Remote) else part for part in (left_value, right_value)
+            operand.__value if isinstance(operand, RemoteObject) else operand
+            for operand in (left_value, right_value)
         ]
         if any(value is NO_DATA for value in values):
             return NotImplemented
@@ -331,35 +341,35 @@ class Remote:
         return self.__grader.perform(name, self, *args)
 
 
-def _method(helper: str, *bound: Any) -> Any:
-    """Make a special method of a private one of `Remote` with its first arguments given."""
+def _method(helper_name: str, *bound_values: Any) -> Any:
+    """Return a special method that calls a private helper of `RemoteObject` with bound arguments."""
 
-    def method(self: Remote, *args: Any) -> Any:
-        name, *bound_arguments = bound
-        return getattr(self, "_Remote__" + helper)(name, *args, *bound_arguments)
+    def method(self: RemoteObject, *args: Any) -> Any:
+        name, *bound_arguments = bound_values
+        return getattr(self, "_Remote__" + helper_name)(name, *args, *bound_arguments)
 
     return method
 
 
 for _name in _UNARY.split():
-    setattr(Remote, f"__{_name}__", _method("measure", _name))
+    setattr(RemoteObject, f"__{_name}__", _method("measure", _name))
 for _name in _ORDER.split():
-    setattr(Remote, f"__{_name}__", _method("order", _name))
+    setattr(RemoteObject, f"__{_name}__", _method("order", _name))
 for _name in _BINARY.split():
-    setattr(Remote, f"__{_name}__", _method("compute", _name, False))
-    setattr(Remote, f"__r{_name}__", _method("compute", _name, True))
+    setattr(RemoteObject, f"__{_name}__", _method("compute", _name, False))
+    setattr(RemoteObject, f"__r{_name}__", _method("compute", _name, True))
 
 
 def object_number(value: object) -> int | None:
-    """Return the number of the object that a value stands for, if it does."""
-    return value._Remote__number if type(value) is Remote else None
+    """Return the number of the object that a value stands for; None for other values."""
+    return value._Remote__number if type(value) is RemoteObject else None
 
 
 # -- values ----------------------------------------------------------------------------------------
 
 
 def refresh(container: Any, content: Any) -> None:
-    """Give a container the content that a call has given it, and so with those in it."""
+    """Replace a container's content, also that of nested containers, with that after a call."""
     if type(container) is not type(content):
         return
     if isinstance(container, list):
@@ -385,7 +395,7 @@ def _refresh_item(original: Any, replacement: Any) -> Any:
 
 
 def alike(result: Any, expected_data: Any, tolerance: float) -> bool:
-    """Return whether a result equals a data file's JSON: a tuple is as good as a list."""
+    """Return whether a result equals the JSON of a data file, in which a tuple equals a list."""
     if isinstance(result, (list, tuple)) and isinstance(expected_data, list):
         return len(result) == len(expected_data) and all(
             alike(result_item, expected_item, tolerance)

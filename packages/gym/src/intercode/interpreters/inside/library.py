@@ -1,9 +1,9 @@
-"""The standard library of the running Python, in memory: a forked worker has no files of ours.
+"""Standard library of the running Python, in memory: a forked worker has no files of the host.
 
-A sandbox's image need not have this Python, or any, and where this one lives (a home directory,
-with pyenv or uv) is not for a sandbox to see. So its modules travel as one sealed memory file,
-mapped before the sandbox is entered and shared by all of them: it costs a fork nothing, cannot
-be written to, and holds nothing but the library.
+A sandbox's image need not have this Python, or any. The folder of this Python (a home directory,
+with pyenv or uv) must not be visible to a sandbox. So its modules travel as one sealed memory file,
+mapped before the sandbox is entered, and shared by all sandboxes. The file costs a fork nothing,
+cannot be written to, and contains only the library.
 """
 
 from __future__ import annotations
@@ -25,43 +25,44 @@ _EXCLUDED_NAMES = {
     "tests", "tkinter", "turtledemo",
 }  # fmt: skip
 _DISTRIBUTION_FILES = {"_distutils_system_mod.py", "sitecustomize.py", "usercustomize.py"}
-"""Files that a distribution, as Debian, adds to the library for itself."""
+"""Files that a distribution, such as Debian, adds to the library for itself."""
 _PYC_HEADER = 16
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Finds and loads modules of the library.
+    """Finder and loader of the library's modules.
 
     Args:
-        folder: The folder of the library's files; they are read once, here.
+        folder: The folder of the library's files, which are read once, at creation.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
         self._folder = folder
-        self._places: dict[str, tuple[str, int, int, int]] = {}
-        """Module → its file's relative path, and the offsets of source, code and their end."""
+        self._locations: dict[str, tuple[str, int, int, int]] = {}
+        """Module → its file's relative path, and the offsets of its source, its code and the
+        end."""
         fd = os.memfd_create("library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            begin = 0
+            start = 0
             with open(fd, "wb", closefd=False) as file:
                 for name, path in _modules(folder):
                     source, code = _read(os.path.join(folder, path))
-                    middle = begin + len(source)
-                    self._places[name] = (path, begin, middle, middle + len(code))
+                    code_start = start + len(source)
+                    self._locations[name] = (path, start, code_start, code_start + len(code))
                     file.write(source + code)
-                    begin = middle + len(code)
+                    start = code_start + len(code)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-            # Private: before Linux 6.7 what is sealed cannot be mapped otherwise.
-            self._data = mmap.mmap(fd, begin, mmap.MAP_PRIVATE, mmap.PROT_READ)
+            # Private: before Linux 6.7 a sealed file cannot be mapped otherwise.
+            self._content = mmap.mmap(fd, start, mmap.MAP_PRIVATE, mmap.PROT_READ)
         finally:
             os.close(fd)
 
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module, if it is one of the library's."""
-        if fullname not in self._places:
+        """Return the spec of a module of the library; None for other modules."""
+        if fullname not in self._locations:
             return None
         spec = importlib.util.spec_from_loader(fullname, self, origin=self._file(fullname))
         if spec is not None:
@@ -70,39 +71,39 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     def is_package(self, fullname: str) -> bool:
         """Return whether a module is a package."""
-        return self._places[fullname][0].endswith("__init__.py")
+        return self._locations[fullname][0].endswith("__init__.py")
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return a module's code; Python may have compiled it before."""
-        _, _, begin, end = self._places[fullname]
-        if begin == end:
+        """Return a module's code, which Python may have compiled before."""
+        _, _, start, end = self._locations[fullname]
+        if start == end:
             return self.source_to_code(self.get_source(fullname), self._file(fullname))
-        code: CodeType = marshal.loads(self._data[begin + _PYC_HEADER : end])
+        code: CodeType = marshal.loads(self._content[start + _PYC_HEADER : end])
         return code
 
     def get_source(self, fullname: str) -> str:
         """Return a module's source, for `inspect` and for readers."""
-        _, begin, end, _ = self._places[fullname]
-        return importlib.util.decode_source(self._data[begin:end])
+        _, start, end, _ = self._locations[fullname]
+        return importlib.util.decode_source(self._content[start:end])
 
     def _file(self, fullname: str) -> str:
-        return os.path.join(self._folder, self._places[fullname][0])
+        return os.path.join(self._folder, self._locations[fullname][0])
 
 
 def _modules(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the library's modules, with their files relative to the folder."""
-    for place, folders, files in os.walk(folder):
+    """Yield the library's modules, with the paths of their files relative to the folder."""
+    for directory, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name.isidentifier())
         folders[:] = [name for name in folders if name not in _EXCLUDED_NAMES]
         for file in sorted(files):
             if file.endswith(".py") and file not in _DISTRIBUTION_FILES:
-                path = os.path.relpath(os.path.join(place, file), folder)
+                path = os.path.relpath(os.path.join(directory, file), folder)
                 name = path[: -len(".py")].replace("/", ".")
                 yield name.removesuffix(".__init__"), path
 
 
 def _read(path: str) -> tuple[bytes, bytes]:
-    """Read a source, and the compiled file if there is one that fits it."""
+    """Read a source, and the compiled file if it matches the source."""
     with open(path, "rb") as file:
         source = file.read()
         status = os.fstat(file.fileno())
@@ -117,9 +118,9 @@ def _read(path: str) -> tuple[bytes, bytes]:
 
 
 def extensions(folder: str = FOLDER) -> list[str]:
-    """List the modules that are shared objects: they must be loaded while there are files."""
-    place = os.path.join(folder, "lib-dynload")
-    names = os.listdir(place) if os.path.isdir(place) else []
+    """List the modules that are shared objects: they must be loaded while files are accessible."""
+    dynload_folder = os.path.join(folder, "lib-dynload")
+    names = os.listdir(dynload_folder) if os.path.isdir(dynload_folder) else []
     modules = {name.partition(".")[0] for name in names if name.endswith(".so")}
     return sorted(name for name in modules if not name.startswith(_EXCLUDED_PREFIXES))
 

@@ -1,10 +1,10 @@
-"""Two processes that share objects: values travel as data, everything else stays where it is.
+"""Objects shared by two processes: values travel as data, and references replace other objects.
 
-This module runs in both workers of a grading: the *subject*, where the submission runs, and the
-*grader*, where the tests run. A value that one sends the other is rebuilt there only if it is of a
-type of Python's own that is nothing but data; of any other object the other side gets a reference,
-and each side says what may be done with its references. So no message of the subject can bring code
-along.
+This module runs in both workers of a grading: the *subject*, which runs the submission, and the
+*grader*, which runs the tests. The receiver rebuilds a value only if its type is one of Python's
+own
+types that hold nothing but data. Of any other object the receiver gets a reference, and each side
+decides which operations its references permit. So no message of the subject can carry code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Coder = Callable[[Any], Any]
 
 ASK, ANSWER = 1, 2
-"""Kinds of messages that go from peer to peer, in both directions."""
+"""Kinds of messages between the peers, in both directions."""
 NO_DATA = object()
 _LARGE_INTEGER = 1 << 63
 _CALLABLE_TYPES = (FunctionType, BuiltinFunctionType, MethodType)
@@ -53,7 +53,7 @@ def _iso(encode: Coder, value: Any) -> list[Any]:
     return [value.isoformat()]
 
 
-_PARTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
+_CONSTRUCTOR_ARGUMENTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
     **dict.fromkeys((list, tuple, set, frozenset, deque), _items),
     **dict.fromkeys((dict, OrderedDict, Counter, defaultdict), _pairs),
     **dict.fromkeys((bytes, bytearray), _hex),
@@ -65,14 +65,14 @@ _PARTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
     datetime.timedelta: lambda _, value: [value.days, value.seconds, value.microseconds],
     type(...): lambda _, value: [],
 }
-"""The exact types whose values travel; a value is its type's name and these parts."""
+"""The exact types whose values travel, as the type's name and these parts."""
 
 
 def _decode_dict(decode: Coder, pairs: Any) -> dict[Any, Any]:
     return {decode(key): decode(item) for key, item in pairs}
 
 
-_MAKERS: dict[str, Callable[..., Any]] = {
+_CONSTRUCTORS: dict[str, Callable[..., Any]] = {
     "int": lambda _, text: int(text, 16),
     "list": lambda decode, items: [decode(item) for item in items],
     "tuple": lambda decode, items: tuple(decode(item) for item in items),
@@ -89,85 +89,91 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "datetime": lambda _, text: datetime.datetime.fromisoformat(text),
     "time": lambda _, text: datetime.time.fromisoformat(text),
     "timedelta": lambda _, *parts: datetime.timedelta(*parts),
-    "complex": lambda _, real, imag: complex(real, imag),
+    "complex": lambda _, unwrap, imag: complex(unwrap, imag),
     "range": lambda decode, *parts: range(*map(decode, parts)),
     "slice": lambda decode, *parts: slice(*map(decode, parts)),
     "Decimal": lambda _, text: Decimal(text),
     "Fraction": lambda decode, *parts: Fraction(*map(decode, parts)),
     "ellipsis": lambda _: ...,
 }
-_DATA: dict[type, Callable[[Any], Any]] = {
+_EXACT_COPIES: dict[type, Callable[[Any], Any]] = {
     int: int.__int__, float: float.__float__, str: str.__str__, tuple: tuple, list: list,
     dict: dict, set: set, frozenset: frozenset, bytes: bytes,
 }  # fmt: skip
 
 
 class Peer:
-    """One of the two processes."""
+    """One of the two processes: it encodes, decodes and answers requests."""
 
     names_by_id = _BUILTIN_NAMES
-    """Objects that travel by name, since both sides have them: id → name."""
+    """Objects that travel by name, because both sides have them: id → name."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._objects: list[object] = []
-        self._numbers: dict[int, int] = {}
+        self._object_numbers: dict[int, int] = {}
         self._stand_ins: dict[int, Any] = {}
 
     # -- the parts of each side ------------------------------------------------------------------
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """Make the stand-in for an object of the other side's.
+        """Return the stand-in for an object of the other side.
 
         Args:
-            number: Its number there.
+            number: The object's number on the other side.
             kind: ``class``, ``callable``, ``module``, ``object``, or ``exception`` (a class).
-            name: Its own name, or that of its class.
-            data: The data that it is also, as an `IntEnum` is a number; an exception's module and
-                bases.
+            name: The object's name, or that of its class.
+            data: The data that the object also is, for instance the number of an `IntEnum`; for an
+                exception, its module and bases.
         """
         raise NotImplementedError
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the object that `value` stands for, if it does."""
+        """Return the number of the object that `value` stands for; None for other values."""
         raise NotImplementedError
 
     def serve(self, payload: bytes) -> bytes:
-        """Answer a request of the other side's."""
+        """Answer a request of the other side."""
         raise NotImplementedError
 
     # -- values ----------------------------------------------------------------------------------
 
     def encode(self, value: Any) -> Any:
-        """Return a value as JSON has it."""
+        """Return a value in the form that JSON has for it."""
         kind = type(value)
         if value is None or kind is bool or kind is str or kind is float:
             return value
         if kind is int:
             return value if -_LARGE_INTEGER < value < _LARGE_INTEGER else ["int", hex(value)]
-        if (parts := _PARTS.get(kind)) is not None:
-            return [kind.__name__, *parts(self.encode, value)]
-        if (number := self.object_number(value)) is not None:
-            return ["yours", number]
+        if (get_arguments := _CONSTRUCTOR_ARGUMENTS.get(kind)) is not None:
+            return [kind.__name__, *get_arguments(self.encode, value)]
+        if (reference_number := self.object_number(value)) is not None:
+            return ["yours", reference_number]
         name = self.names_by_id.get(id(value))
         return ["builtin", name] if name is not None else self._refer(value)
 
     def _refer(self, value: Any) -> list[Any]:
-        number = self._numbers.get(id(value))
-        if number is None:
-            number = self._numbers[id(value)] = len(self._objects)
+        reference_number = self._object_numbers.get(id(value))
+        if reference_number is None:
+            reference_number = self._object_numbers[id(value)] = len(self._objects)
             self._objects.append(value)
         if isinstance(value, type):
             if issubclass(value, BaseException):
                 bases = [self.encode(base) for base in value.__bases__ if base is not object]
-                return ["ref", number, "exception", value.__name__, [value.__module__, bases]]
-            return ["ref", number, "class", value.__name__]
+                return [
+                    "ref",
+                    reference_number,
+                    "exception",
+                    value.__name__,
+                    [value.__module__, bases],
+                ]
+            return ["ref", reference_number, "class", value.__name__]
         if isinstance(value, ModuleType):
-            return ["ref", number, "module", value.__name__]
+            return ["ref", reference_number, "module", value.__name__]
         if isinstance(value, _CALLABLE_TYPES):
-            return ["ref", number, "callable", value.__name__]
-        reference = ["ref", number, "object", type(value).__name__]
-        for kind, copy in _DATA.items():
+            return ["ref", reference_number, "callable", value.__name__]
+        reference = ["ref", reference_number, "object", type(value).__name__]
+        for kind, copy in _EXACT_COPIES.items():
             if isinstance(value, kind):
                 return [*reference, [self.encode(copy(value))]]
         return reference
@@ -176,20 +182,20 @@ class Peer:
         """Return the value of a tree that `encode` made.
 
         Raises:
-            ValueError, TypeError, LookupError: The tree is not one that `encode` makes.
+            ValueError, TypeError, LookupError: The tree is not a result of `encode`.
         """
         if not isinstance(tree, list):
             if isinstance(tree, dict):
                 raise ValueError("an object is not a value")
             return tree
-        tag, *parts = tree
-        if tag == "yours":
-            return self._objects[parts[0]]
-        if tag == "builtin":
-            return self.find_builtin(parts[0])
-        if tag == "ref":
-            return self._stand_in(*parts)
-        return _MAKERS[tag](self.decode, *parts)
+        type_name, *arguments = tree
+        if type_name == "yours":
+            return self._objects[arguments[0]]
+        if type_name == "builtin":
+            return self.find_builtin(arguments[0])
+        if type_name == "ref":
+            return self._stand_in(*arguments)
+        return _CONSTRUCTORS[type_name](self.decode, *arguments)
 
     def find_builtin(self, name: str) -> Any:
         """Return Python's own function or type of that name."""
@@ -203,7 +209,7 @@ class Peer:
     # -- requests --------------------------------------------------------------------------------
 
     def ask(self, *request: Any) -> Any:
-        """Send a request, and wait for its answer; answer requests that come meanwhile."""
+        """Send a request and wait for its response; meanwhile answer incoming requests."""
         self._channel.send(ASK, 0, json.dumps(request).encode())
         while True:
             kind, _, payload = self._channel.receive()
@@ -213,5 +219,5 @@ class Peer:
                 self.answer(payload)
 
     def answer(self, payload: bytes) -> None:
-        """Answer a request that has come."""
+        """Answer an incoming request."""
         self._channel.send(ANSWER, 0, self.serve(payload))

@@ -1,7 +1,7 @@
-"""A process that runs one program as a judge does: it gets input, and its output is the result.
+"""Process that runs one program as a judge does, with an input, and its output as the result.
 
-Nothing in the process is trusted, and it has nothing of a test but the input: the output is
-compared elsewhere.
+Nothing in the process is trusted. Of a test, the process has only the input: the output is compared
+outside the sandbox.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RUN = 6
-"""A request of the runner's: ``before`` (sources), ``program``, ``stdin``."""
+"""A request of the host: ``before`` (sources), ``program``, ``stdin``."""
 EXIT_CAUSE = 7
-"""The message with the cause of the program's end, for people to read."""
+"""The message with the cause of the program's end, for people."""
 _MAX_MESSAGE_LENGTH = 500
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Run one program, and end as it ends: with its exit code."""
+    """Run one program, and exit with its exit code."""
     output_fd = keep(output_fd)
     channel.send(STARTED)
     _, _, payload = channel.receive()
@@ -41,8 +41,8 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
             _execute(source, main)
         except BaseException:  # noqa: BLE001 - as at a prompt, where others follow
             continue
-    _flush(setup_streams)  # into nowhere: they write to the number that is now given away
-    stdin = os.memfd_create("stdin")  # a file, whose size fast readers ask for
+    _flush(setup_streams)  # into /dev/null: their descriptor number gets a new file below
+    stdin = os.memfd_create("stdin")  # a file: fast readers ask for its size
     write_all(stdin, request["stdin"].encode("utf-8", "surrogatepass"))
     os.lseek(stdin, 0, os.SEEK_SET)
     streams = _open_streams(stdin, output_fd, null)
@@ -79,9 +79,9 @@ def _run_to_exit(channel: Channel, run: Any) -> int:
 
 
 def _open_streams(stdin: int, stdout: int, stderr: int) -> list[Any]:
-    """Make these descriptors 0, 1 and 2, and open Python's own streams of them as it does."""
-    for number, fd in enumerate((stdin, stdout, stderr)):
-        os.dup2(fd, number)
+    """Make these descriptors 0, 1 and 2, and open Python's own streams on them as Python does."""
+    for standard_fd, fd in enumerate((stdin, stdout, stderr)):
+        os.dup2(fd, standard_fd)
     text: dict[str, Any] = {"encoding": "utf-8", "closefd": False}
     sys.stdin = sys.__stdin__ = open(0, errors="surrogateescape", **text)  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = open(1, "w", errors="surrogateescape", **text)  # type: ignore[misc]
@@ -98,7 +98,7 @@ def _flush(streams: Sequence[Any]) -> None:
 
 
 def _end_threads() -> None:
-    """Wait for the threads that a program's end waits for."""
+    """Wait for the threads for which the end of a program waits."""
     while True:
         running_threads = [
             thread

@@ -1,9 +1,9 @@
-"""The Python that actions run in: one process, whose names live from action to action.
+"""Python process that runs actions; its names persist from action to action.
 
-An action that harms this process harms itself: nothing here is graded, rewards run the submission
-in another process. But the episode should continue, so whatever an action may close, replace or
-clear is restored before the next one, and all that is needed to answer is held under names that
-cannot be reached by replacing a builtin.
+An action that harms this process harms itself: nothing in the process is graded, because rewards
+run the submission in another process. But the episode should continue. So the process restores,
+before each action, whatever earlier actions may have closed, replaced or cleared. All functions
+that a response needs have names that no replaced builtin can reach.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
 
 DONE, FAILED, INTERRUPTED, EXITED = 1, 2, 3, 4
-"""Kinds of a reply, by the end of the action; the payload is an exit's code."""
+"""Kinds of a response, by the end of the action; the payload is an exit's code."""
 _NAME = "<action %d>"
 _ONLY_TREE = 0x400
 _FEWEST_FRAMES = 500
@@ -44,24 +44,24 @@ _own_prefixes = (
     os.path.dirname(__file__) + os.sep,
     "<frozen ",
 )
-"""The places of code that no action has written."""
+"""Path prefixes of code that no action has written."""
 
 
 class Output(io.FileIO):
-    """Output that is written at once and wholly, so that all streams stay in order."""
+    """Output that is written immediately and completely, which keeps all streams in order."""
 
     def write(self, data: Any) -> int:
-        """Write all of the data."""
+        """Write all of the data; return its length."""
         write_all(self.fileno(), data)
         return len(data)
 
 
 class PythonSession:
-    """The names of a ``__main__``, and the runner of actions in it.
+    """The names of a ``__main__`` module, and the runner of actions in it.
 
     Args:
-        output_fd: The descriptor that output goes to, also that of programs.
-        limit: Characters of a value, or of a traceback, that are printed.
+        output_fd: Descriptor of the output, including that of programs.
+        limit: Maximum characters of a value or traceback that are printed.
     """
 
     def __init__(self, output_fd: int, limit: int) -> None:
@@ -77,14 +77,14 @@ class PythonSession:
         self._files = [(_fstat(fd).st_dev, _fstat(fd).st_ino) for _, fd in self._standard]
         self._open_streams()
 
-    def run(self, number: int, source: str) -> tuple[int, bytes]:
-        """Run an action; return how it ended, and the code of an exit."""
+    def run(self, action_number: int, source: str) -> tuple[int, bytes]:
+        """Run an action; return the kind of its end, and the code of an exit."""
         status, code = FAILED, b""
         try:
             try:
                 self._prepare()
                 self._running = True
-                self._execute(_NAME % number, source)
+                self._execute(_NAME % action_number, source)
                 status = DONE
             finally:
                 self._running = False
@@ -95,7 +95,7 @@ class PythonSession:
             self._show(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the action's
             self._show(error)
-        if _getpid() != self._pid:  # a child that the action forked, at its end
+        if _getpid() != self._pid:  # this process is a child that the action forked
             _exit(int(code) if code.isdigit() else int(status != DONE))
         self._settle()
         return status, code
@@ -129,7 +129,7 @@ class PythonSession:
         self._write(repr(value) + "\n")
 
     def _show(self, error: BaseException) -> None:
-        """Print a traceback with the frames of the actions' code."""
+        """Print a traceback with only the frames of the actions' code."""
         try:
             try:
                 self._running = True
@@ -141,22 +141,22 @@ class PythonSession:
 
     def _write(self, text: str) -> None:
         if len(text) > self._limit:
-            half = self._limit // 2
-            cut = f"\n[... {len(text) - 2 * half} characters cut ...]\n"
-            text = text[:half] + cut + text[-half:]
+            head_length = self._limit // 2
+            omission_note = f"\n[... {len(text) - 2 * head_length} characters cut ...]\n"
+            text = text[:head_length] + omission_note + text[-head_length:]
         write_all(self._output_fd, text.encode("utf-8", "backslashreplace"))
 
     def _prepare(self) -> None:
-        """Restore whatever actions before have closed, replaced or cleared."""
+        """Restore whatever earlier actions have closed, replaced or cleared."""
         _handle(_sigint, self._interrupt)
-        for (number, spare_fd), file in zip(self._standard, self._files):
+        for (standard_fd, spare_fd), file in zip(self._standard, self._files):
             try:
-                status = _fstat(number)
-                intact = (status.st_dev, status.st_ino) == file
+                status = _fstat(standard_fd)
+                is_intact = (status.st_dev, status.st_ino) == file
             except OSError:
-                intact = False
-            if not intact:
-                _dup2(spare_fd, number)
+                is_intact = False
+            if not is_intact:
+                _dup2(spare_fd, standard_fd)
         if [sys.stdin, sys.stdout, sys.stderr] != self._streams or any(
             stream.closed for stream in self._streams
         ):
@@ -187,7 +187,7 @@ class PythonSession:
 
 
 def _forget_folders() -> None:
-    """Make Python find a module that was written just now."""
+    """Let Python find a module that was just written."""
     for path in sys.path:
         try:
             _importers.pop(path or os.getcwd(), None)
@@ -210,14 +210,14 @@ def _exit_code(error: SystemExit) -> bytes:
 def _report(error: BaseException) -> str:
     report = _details(type(error), error, error.__traceback__)
     reports = [report]
-    for part in reports:
-        part.stack[:] = [
-            frame for frame in part.stack if not frame.filename.startswith(_own_prefixes)
+    for chain_report in reports:
+        chain_report.stack[:] = [
+            frame for frame in chain_report.stack if not frame.filename.startswith(_own_prefixes)
         ]
         related_reports = [
-            part.__cause__,
-            part.__context__,
-            *(getattr(part, "exceptions", None) or ()),
+            chain_report.__cause__,
+            chain_report.__context__,
+            *(getattr(chain_report, "exceptions", None) or ()),
         ]
         reports += [
             related_report for related_report in related_reports if related_report is not None
@@ -228,22 +228,23 @@ def _report(error: BaseException) -> str:
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Run actions until the runner goes away.
+    """Run actions until the host disconnects.
 
-    An action's alarm, say, may ring after its end, at any point here: then the step is done again,
-    but for an action. A reply that comes twice does no harm.
+    An action's alarm may ring after its end, at any point of this loop. The interrupted step is
+    then
+    repeated, except an action. A response that arrives twice does no harm.
     """
     session = PythonSession(output_fd, limit)
     _handle(_sigint, session._interrupt)
-    channel.send(STARTED)  # from here on an interrupt ends an action, and never the worker
+    channel.send(STARTED)  # from now on an interrupt ends an action, never the worker
     reply = 0, -1, b""
     while True:
         try:
-            _, number, source = channel.peek()
-            if reply[1] != number:
-                reply = FAILED, number, b""  # from here on it is not run again
-                status, code = session.run(number, source.decode("utf-8", "surrogatepass"))
-                reply = status, number, code
+            _, request_number, source = channel.peek()
+            if reply[1] != request_number:
+                reply = FAILED, request_number, b""  # from now on the action is not repeated
+                status, code = session.run(request_number, source.decode("utf-8", "surrogatepass"))
+                reply = status, request_number, code
             channel.send(*reply)
             channel.drop()
         except EOFError:

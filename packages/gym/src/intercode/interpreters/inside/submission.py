@@ -1,7 +1,7 @@
-"""The process in which the submission runs, and is asked about.
+"""Process that runs the submission, and answers questions about it.
 
-Nothing in the process is trusted, and it has nothing of the tests but the arguments of calls. Only
-values leave it, as data (`object_proxy`).
+Nothing in the process is trusted. Of the tests, the process has only the arguments of calls. Only
+values leave the process, as data (`object_proxy`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Channel
 
 LOAD = 3
-"""A request of the runner's to run source; the answer, of the same kind, has a status."""
+"""A request of the host to run source; the response has the same kind, and a status."""
 _TYPES = {id(kind): name for name, kind in vars(builtins).items() if isinstance(kind, type)}
-"""Types of Python's own by id. No functions: the grader must not run one that it is told to."""
+"""Python's own types by id. Functions are excluded: the grader must not run one at the subject's
+request."""
 _MUTABLE_TYPES = (list, dict, set, bytearray)
 _MAX_OUTPUT = 1 << 20
 _BINARY = """
@@ -41,7 +42,7 @@ round setattr delattr str
 
 
 class Stub:
-    """A stand-in for an object of the tests': it can only be called."""
+    """A stand-in for an object of the tests; a call is its only operation."""
 
     def __init__(self, subject: Subject, number: int) -> None:
         self._subject = subject
@@ -53,7 +54,7 @@ class Stub:
 
 
 class Subject(Peer):
-    """Runs the submission, and does the operations that the grader asks for."""
+    """The peer that runs the submission, and performs the operations that the grader requests."""
 
     names_by_id = _TYPES
 
@@ -78,28 +79,36 @@ class Subject(Peer):
         }
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Stub:
-        """Make a stand-in for an object of the tests'."""
+        """Return a stand-in for an object of the tests."""
         return Stub(self, number)
 
     def object_number(self, value: object) -> int | None:
-        """Return the number of the tests' object that a value stands for."""
+        """Return the number of the tests' object that a value stands for; None for other values."""
         return value._number if type(value) is Stub else None
 
-    def call(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call an object of the tests'."""
-        is_done, value = self.ask(number, self.encode(args), self.encode(kwargs))
+    def call(self, reference_number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an object of the tests in their process.
+
+        Raises:
+            RuntimeError: The call failed; the message has the reason.
+        """
+        is_done, value = self.ask(reference_number, self.encode(args), self.encode(kwargs))
         if not is_done:
             raise RuntimeError(value)
         return self.decode(value)
 
     def serve(self, payload: bytes) -> bytes:
-        """Answer ``[value or null, error or null, output, changed arguments]``."""
+        """Perform an operation.
+
+        Returns:
+            ``[value or null, error or null, output, changed arguments]``.
+        """
         name, *arguments = json.loads(payload)
         output = io.StringIO()
         value = error = None
         changed_arguments: list[Any] = []
         try:
-            args, kwargs = (self.decode(part) for part in arguments)
+            args, kwargs = (self.decode(argument) for argument in arguments)
             operation = self._operations[name]
             with contextlib.redirect_stdout(output):
                 try:
@@ -114,7 +123,7 @@ class Subject(Peer):
     def _list_changes(
         self, encoded_arguments: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """List the arguments, by position or name, that the call has altered in place."""
+        """List the arguments, by position or name, that the call has changed in place."""
         sent_trees = [*enumerate(encoded_arguments[0][1])] + [
             (key, tree) for key, tree in encoded_arguments[1][1]
         ]
@@ -142,18 +151,18 @@ class Subject(Peer):
         return self._session.names[name]
 
     def _take(self, iterator: Any, limit: int) -> tuple[list[Any], bool]:
-        """Return up to so many next items, and whether there may be more."""
+        """Return up to `limit` next items, and whether more may follow."""
         if (pending_error := self._pending_errors.pop(id(iterator), None)) is not None:
             raise pending_error
-        items: list[Any] = []
+        values: list[Any] = []
         try:
-            items.extend(itertools.islice(iterator, limit))
+            values.extend(itertools.islice(iterator, limit))
         except BaseException as error:
-            if not items:
+            if not values:
                 raise
-            self._pending_errors[id(iterator)] = error  # to be met when it is its turn
-            return items, True
-        return items, len(items) == limit
+            self._pending_errors[id(iterator)] = error  # raised when the next items are requested
+            return values, True
+        return values, len(values) == limit
 
 
 async def _await(awaitable: Any) -> Any:
@@ -161,7 +170,7 @@ async def _await(awaitable: Any) -> Any:
 
 
 def serve(channel: Channel, output_fd: int, limit: int) -> None:
-    """Answer until the runner goes away."""
+    """Answer requests until the host disconnects."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -170,11 +179,11 @@ def serve(channel: Channel, output_fd: int, limit: int) -> None:
     channel.send(STARTED)
     while True:
         try:
-            kind, number, payload = channel.receive()
+            kind, request_number, payload = channel.receive()
         except EOFError:
             return
         if kind == LOAD:
-            status, _ = session.run(number, payload.decode("utf-8", "surrogatepass"))
-            channel.send(LOAD, number, b"%d" % status)
+            status, _ = session.run(request_number, payload.decode("utf-8", "surrogatepass"))
+            channel.send(LOAD, request_number, b"%d" % status)
         elif kind == ASK:
             subject.answer(payload)

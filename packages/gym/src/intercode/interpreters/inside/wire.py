@@ -1,7 +1,7 @@
-"""Frames between the runner and a Python worker: a length, a kind, a number, then bytes.
+"""Message frames between the host and a Python worker: a length, a kind, a number, then bytes.
 
-This module runs at both ends. All that is needed to answer is kept here under names of its own, out
-of reach of an action that replaces `len`, or `os.read`.
+The module runs at both ends. All functions that a response needs have names in this module, out of
+reach of an action that replaces `len`, or `os.read`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
 
 STARTED = 255
-"""The first message of each worker: its own start is over, and no code but its own has run yet."""
+"""The first message of each worker: its own start is over, and no foreign code has run yet."""
 _HEADER = struct.Struct("=IBI")
 _CHUNK = 1 << 18
 _MAX_LENGTH = (1 << 32) - 1
 _HIGH_FD = 960
-"""A number above those that programs close which close "all", below the usual limit of 1024."""
+"""A number below the usual limit of 1024, and above those that programs close which close "all"."""
 
 
 def keep(fd: int) -> int:
-    """Copy a descriptor to a number that an action hardly stumbles over."""
+    """Duplicate a descriptor to a number that an action is unlikely to use."""
     for min_fd in (_HIGH_FD, 3):
         try:
             return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, min_fd)
-        except (OSError, ValueError):  # the limit is lower
+        except (OSError, ValueError):  # the descriptor limit is lower
             continue
     return fd
 
 
 def frame(kind: int, number: int = 0, payload: bytes = b"") -> bytes:
-    """Return a message as it travels."""
+    """Return an encoded message."""
     return _HEADER.pack(len(payload), kind, number) + payload
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write everything, even where an action has made the descriptor non-blocking."""
-    view = memoryview(data)
+def write_all(fd: int, content: bytes) -> None:
+    """Write all bytes, even if an action has made the descriptor non-blocking."""
+    view = memoryview(content)
     while view:
         try:
             view = view[write(fd, view) :]
@@ -53,33 +53,33 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class Frames:
-    """Takes a stream of messages apart, as it comes.
+    """Parser of a stream of messages.
 
     Args:
-        limit: Bytes that a message may have.
+        limit: Maximum bytes of a message's payload.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._data = bytearray()
+        self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """Return the messages that are complete with this data.
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Return the messages that this data completes.
 
         Raises:
-            ValueError: A message is longer than it may be.
+            ValueError: A message exceeds the limit.
         """
-        self._data += data
+        self._buffer += chunk
         frames = []
-        while len(self._data) >= _HEADER.size:
-            length, kind, number = _HEADER.unpack_from(self._data)
+        while len(self._buffer) >= _HEADER.size:
+            length, kind, request_number = _HEADER.unpack_from(self._buffer)
             if length > self._limit:
                 raise ValueError(f"a message of {length} bytes, above {self._limit}")
             end = _HEADER.size + length
-            if len(self._data) < end:
+            if len(self._buffer) < end:
                 break
-            frames.append((kind, number, bytes(self._data[_HEADER.size : end])))
-            del self._data[:end]
+            frames.append((kind, request_number, bytes(self._buffer[_HEADER.size : end])))
+            del self._buffer[:end]
         return frames
 
 
@@ -98,7 +98,7 @@ class Channel:
         write_all(self._write, frame(kind, number, payload))
 
     def receive(self) -> Frame:
-        """Wait for a message, and take it.
+        """Wait for a message, and remove it from the queue.
 
         Raises:
             EOFError: The other end is gone.
@@ -108,23 +108,23 @@ class Channel:
         return message
 
     def peek(self) -> Frame:
-        """Wait for a message; until `drop` it is the next one.
+        """Wait for a message, and keep it as the next one until `drop`.
 
         Raises:
             EOFError: The other end is gone.
         """
         while not self._waiting_frames:
             try:
-                data = read(self._read, _CHUNK)
+                chunk = read(self._read, _CHUNK)
             except OSError as error:
-                if error.errno is None:  # an alarm's TimeoutError, say
+                if error.errno is None:  # for instance an alarm's TimeoutError
                     raise
-                data = b""  # an action closed it
-            if not data:
+                chunk = b""  # an action closed the descriptor
+            if not chunk:
                 raise EOFError
-            self._waiting_frames += self._frames.feed(data)
+            self._waiting_frames += self._frames.feed(chunk)
         return self._waiting_frames[0]
 
     def drop(self) -> None:
-        """Drop the message that came first."""
+        """Remove the first message."""
         del self._waiting_frames[:1]

@@ -1,9 +1,9 @@
-"""Models whose weights lie on this machine, as ``local/NAME`` or ``local/PATH.gguf``.
+"""Local models, whose weights are on this machine: ``local/NAME`` or ``local/PATH.gguf``.
 
-`catalog` lists open models, `store` keeps their files, `gguf` reads a file's header, and `server`
-runs llama.cpp's own server over it: one process for all callers of a file, which ends with ours.
-`client` is the client that the provider ``local`` stands for.
+`catalog` lists open models, `store` manages their files, and `gguf` reads a file's header. `server`
+runs llama.cpp's server for a file: one process for all callers, which ends with InterCode's
+process. `client` contains the client of the provider ``local``.
 """
 
 PROVIDER = "local"
-"""The provider of the models of this machine, as in ``local/NAME``."""
+"""The provider's name of local models, as in ``local/NAME``."""

@@ -1,4 +1,4 @@
-"""The client of local models: a server that is started when it is needed, and OpenAI's protocol."""
+"""The client of local models, which starts a server on demand and uses OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from intercode.models.local.store import find_weights
 from intercode.models.openai import ChatClient
 
 SILENCE = 3600.0
-"""Seconds for which a server may be silent: slowness is not a failure, and its end is noticed."""
+"""Seconds for which a server may be silent: a slow reply is not a failure, and a crash is detected
+separately."""
 _HOSTS = ("127.0.0.1", "localhost")
 
 
@@ -22,10 +23,16 @@ _HOSTS = ("127.0.0.1", "localhost")
 def run_server(
     name: str, base_url: str | None = None, calls: int = 1
 ) -> Iterator[server.LocalServer]:
-    """Run the server of a model while the block runs.
+    """Run a model's server for the duration of the block.
+
+    Args:
+        name: A name of the catalog, or a path that ends in ``.gguf``.
+        base_url: A URL that selects the server's port; None: a free port.
+        calls: The number of concurrent calls to expect.
 
     Raises:
-        UsageError: There is no such model or file, no server for it, or too little memory.
+        UsageError: The model, its file or the server's package is missing, or the memory is too
+            small.
         ModelAccessError: The server cannot be started.
     """
     server.check_package()
@@ -38,35 +45,37 @@ def run_server(
 
 
 def parse_port(name: str, base_url: str | None) -> int:
-    """Return the port that a base URL names; 0 without one.
+    """Return the port of a base URL; 0 without a URL.
 
     Raises:
-        UsageError: The URL is not of this machine.
+        UsageError: The URL is not of this machine, or has no port, or has another path than
+            ``/v1``.
     """
     if base_url is None:
         return 0
-    parts = urlsplit(base_url)
+    url_parts = urlsplit(base_url)
     if (
-        parts.hostname not in _HOSTS
-        or parts.port is None
-        or parts.path.strip("/") not in ("", "v1")
+        url_parts.hostname not in _HOSTS
+        or url_parts.port is None
+        or url_parts.path.strip("/") not in ("", "v1")
     ):
         raise UsageError(
             f"local/{name} is served on this machine: its base URL only selects the port, such as "
             "http://127.0.0.1:8080"
         )
-    return parts.port
+    return url_parts.port
 
 
 class LocalClient:
-    """The client of a model's file.
+    """The client of a local model.
 
     Args:
         name: A name of the catalog, or a path that ends in ``.gguf``.
-        base_url: Chooses the server's port; None: one that is free.
+        base_url: A URL that selects the server's port; None: a free port.
 
     Raises:
-        UsageError: There is no such model or file, no server for it, or too little memory.
+        UsageError: The model, its file or the server's package is missing, or the memory is too
+            small.
     """
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
@@ -75,7 +84,7 @@ class LocalClient:
         server.check_package()
         self._weights = find_weights(name)
         if not server.is_running(self._weights, self._port):
-            server.plan_server(name, self._weights, 1)  # refuses what does not fit
+            server.plan_server(name, self._weights, 1)  # refuses a model that exceeds the memory
         self.weights = self._weights.sha256
         """The SHA-256 of the model's file, in hexadecimal."""
         self.endpoint = f"llama.cpp/{self.weights}"
@@ -87,19 +96,23 @@ class LocalClient:
         return f"LocalClient({self._name!r})"
 
     def start(self, calls: int = 1) -> None:
-        """Start the server, unless it runs.
+        """Start the server unless it runs.
 
         Args:
-            calls: Calls that will be made at a time.
+            calls: The number of concurrent calls to expect.
 
         Raises:
-            UsageError: The memory that is free is too small.
+            UsageError: The free memory is too small.
             ModelAccessError: The server cannot be started.
         """
         self._connect(calls)
 
     def send(self, request: Request) -> Answer:
-        """Make one call."""
+        """Send one request, after starting the server if necessary; see `Client.send`.
+
+        Raises:
+            ModelAccessError: The server has ended.
+        """
         local_server, chat = self._connect(1)
         try:
             return chat.send(request)
@@ -118,7 +131,7 @@ class LocalClient:
             return self._connection
 
     def close(self) -> None:
-        """Close all connections, and end the server unless others use it."""
+        """Close all connections, and end the server unless other clients use it."""
         with self._lock:
             if self._connection is not None:
                 self._connection[1].close()
@@ -127,5 +140,5 @@ class LocalClient:
 
 
 def local(model: str, *, base_url: str | None, timeout: float) -> LocalClient:
-    """Make the client of a model of this machine."""
+    """Return the client of a local model; `timeout` is ignored in favour of `SILENCE`."""
     return LocalClient(model, base_url)

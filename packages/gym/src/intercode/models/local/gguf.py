@@ -1,6 +1,6 @@
-"""Headers of GGUF files: facts about a model that are needed before its weights are loaded.
+"""A parser of GGUF headers, for facts about a model before its weights are loaded.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+Specification of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _MOST_KEYS = 10_000
 _LONGEST_KEY, _LONGEST_STRING = 1 << 10, 1 << 24
 _LONGEST_ARRAY = 1 << 24
 _LONGEST_KEPT_ARRAY = 1 << 12
-"""Values of an array that are kept: those of each layer are, those of a vocabulary are not."""
+"""Maximum length of a retained array: per-layer arrays are retained, vocabularies are skipped."""
 _CACHE_VALUE = 2
-"""Bytes of a value in the key-value cache: llama.cpp's default is f16."""
+"""Bytes per value of the key-value cache: llama.cpp's default type is f16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The facts of a model's file."""
+    """The facts in a model file's header."""
 
     architecture: str
     name: str
-    """The model's name, as the file tells it; may be empty."""
+    """The model's name from the file; may be empty."""
     context: int
-    """Tokens of the longest dialogue that the model was trained for; 0: the file does not say."""
+    """The model's trained context length in tokens; 0: not in the file."""
     cache_values: int
-    """Values of the key-value cache for each token, in all layers."""
+    """The number of key-value cache values per token, summed over all layers."""
 
     def cache_bytes(self, tokens: int) -> int:
-        """Return an upper bound of the bytes of the key-value cache for so many tokens."""
+        """Return an upper bound of the key-value cache in bytes for a number of tokens."""
         return self.cache_values * _CACHE_VALUE * tokens
 
 
@@ -47,7 +47,7 @@ def read_header(path: Path) -> Header:
     """Read the header of a file.
 
     Raises:
-        UsageError: The file cannot be read, or is not one of GGUF.
+        UsageError: The file cannot be read, or is not a valid GGUF file.
     """
     try:
         with path.open("rb") as file:
@@ -79,13 +79,13 @@ def _header(metadata: dict[str, Any]) -> Header:
 
 
 def _metadata(file: BinaryIO) -> dict[str, Any]:
-    """Read the keys and values before the tensors; long arrays are skipped."""
+    """Read the metadata before the tensors; long arrays and arrays of texts become None."""
     if file.read(4) != _MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = _scalar(file, "<I")
     if version not in _VERSIONS:
         raise ValueError(f"version {version} is unknown")
-    _scalar(file, "<Q")  # tensors
+    _scalar(file, "<Q")  # the number of tensors, unused
     count = _scalar(file, "<Q")
     if count > _MOST_KEYS:
         raise ValueError(f"it has {count:,} keys")
@@ -123,7 +123,7 @@ def _string(file: BinaryIO, max_length: int) -> str:
     length = _scalar(file, "<Q")
     if length > max_length:
         raise ValueError(f"it has a text of {length:,} bytes")
-    data = file.read(length)
-    if len(data) != length:
+    content = file.read(length)
+    if len(content) != length:
         raise ValueError("it ends within its header")
-    return data.decode("utf-8", "replace")
+    return content.decode("utf-8", "replace")

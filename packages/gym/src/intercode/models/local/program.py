@@ -1,8 +1,9 @@
-"""The program that serves a model: llama.cpp's server, from the package ``xllamacpp``.
+"""The program of a model server: llama.cpp's server, from the package ``xllamacpp``.
 
-It is run by its path, so that it loads nothing of ours. Its first line of standard input has its
-options as JSON; it answers with its address, as a line of standard output, or ends.
-The end of standard input, as when its parent is killed, ends it, too.
+The parent process runs this file by its path, so the process imports nothing of InterCode. The
+first line of standard input holds the options as JSON. The program then writes its address as a
+line of standard output, or exits. The end of standard input, for example when the parent is killed,
+also ends the program.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from typing import Any
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Serve requests until standard input ends."""
     options = json.loads(_first_line())
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # llama.cpp's own lines belong to the log
-    watch = threading.Thread(target=exit_with_parent, args=(options["log"],), daemon=True)
-    watch.start()  # before the weights are loaded, which takes seconds
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # llama.cpp's own output goes to the log
+    watchdog_thread = threading.Thread(target=exit_with_parent, args=(options["log"],), daemon=True)
+    watchdog_thread.start()  # first: loading the weights takes seconds
     server = start(options)
     print(server.listening_address, file=answer, flush=True)
-    watch.join()
+    watchdog_thread.join()
 
 
 def _first_line() -> bytes:
-    """Read a line and not a byte more: `exit_with_parent` reads on, without a buffer."""
+    """Read one line byte by byte: a buffer would take input away from `exit_with_parent`."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(sys.stdin.fileno(), 1)):
         line += byte
@@ -37,16 +38,21 @@ def _first_line() -> bytes:
 
 
 def exit_with_parent(log: str) -> None:
-    """End this process when standard input ends, without its log: nothing failed."""
+    """Wait for the end of standard input, then remove the log and exit: nothing failed."""
     while os.read(sys.stdin.fileno(), 1024):
         pass
     with contextlib.suppress(OSError):
         Path(log).unlink()
-    os._exit(0)  # without llama.cpp's own end, which waits for replies under way
+    os._exit(0)  # llama.cpp's own shutdown would wait for running replies
 
 
 def start(options: dict[str, Any]) -> Any:
-    """Load the weights and begin to listen."""
+    """Load the weights, start the server and return it.
+
+    Args:
+        options: ``model`` (path), ``alias``, ``port``, ``key``, ``slots`` (concurrent dialogues),
+            ``context`` (tokens per dialogue), ``threads`` and ``cache_mib``.
+    """
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -59,10 +65,10 @@ def start(options: dict[str, Any]) -> Any:
     params.n_ctx = options["slots"] * options["context"]
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads = options["threads"]
-        cpu.poll = 0  # threads that wait sleep: sandboxes use the same cores
+        cpu.poll = 0  # waiting threads sleep, because sandboxes use the same cores
     params.cache_ram_mib = options["cache_mib"]
     params.cors_origins = ""
-    params.endpoint_slots = False  # they show the dialogues of others
+    params.endpoint_slots = False  # the endpoint would expose dialogues of other callers
     params.offline = True
     params.ui = False
     return xllamacpp.Server(params)

@@ -1,13 +1,12 @@
-"""Servers of local models: llama.cpp's own, each in a process of its own that ends with ours.
+"""Servers of local models: llama.cpp's server in separate processes that end with InterCode's.
 
-A server listens on the loopback, at a port that the system chooses, for callers with its key.
-Within a process there is one server of a file, shared by all of its callers (`acquire_server`). It
-ends at the end of its standard input, which a kill of its parent brings about, too; its program is
-`intercode.models.local.program`.
+A server listens on the loopback interface, at a port of the system's choice, and requires a key.
+All callers of a file in one process share a server (`acquire_server`). A server ends when its
+standard input ends, even if its parent was killed. Its program is `intercode.models.local.program`.
 
-The weights are read by llama.cpp, outside of any sandbox: its process gets no keys of the
-environment, but can do what its user can. A file of unknown origin deserves the care that a program
-of unknown origin does.
+llama.cpp reads the weights outside any sandbox. The server process receives no keys from the
+environment variables, but has all privileges of its user. A model file of unknown origin therefore
+needs the same caution as a program of unknown origin.
 """
 
 from __future__ import annotations
@@ -33,48 +32,48 @@ from intercode.models.local.store import Weights, folder
 from intercode_sandbox.units import MIB
 
 MOST_SLOTS = 16
-"""Dialogues that are answered at a time, at most: cores, not slots, limit a machine."""
+"""Maximum number of concurrent dialogues: cores, not slots, limit a machine."""
 MOST_CONTEXT = 32_768
-"""Tokens of a dialogue where a quarter of the memory that is free holds them: programs of others
-begin with 10,000."""
+"""Maximum tokens of a dialogue, if all dialogues fit into a quarter of the free memory: external
+agents begin with 10,000 tokens."""
 CONTEXT = 8192
-"""Tokens of a dialogue before fewer are answered at a time."""
+"""Tokens of a dialogue below which the number of dialogues is reduced before their length."""
 LEAST_CONTEXT = 2048
-"""Tokens below which a dialogue of several turns makes no sense."""
+"""Minimum tokens of a dialogue: a shorter context holds no dialogue of several turns."""
 BUFFERS = 512 * MIB
-"""Bytes for all but weights and key-value cache: for Qwen2.5's vocabulary llama.cpp takes 300 MiB
-for the logits of a batch of 512 tokens."""
+"""Bytes for everything except weights and key-value cache. For example, with Qwen2.5's vocabulary
+llama.cpp uses 300 MiB for the logits of a batch of 512 tokens."""
 MOST_PROMPT_CACHE = 2048 * MIB
-"""Bytes for dialogues that wait for their next turn while others have the slots, at most."""
+"""Maximum bytes for dialogues that wait for their next turn while others occupy the slots."""
 _PROGRAM = Path(__file__).with_name("program.py")
 _PACKAGE = "xllamacpp"
 _ERROR = re.compile(r"^(?:[\d.]+ E (?:\w{3,4} +)?|(?=\w+Error: ))(.*\S)", re.MULTILINE)
-"""A line of the log that tells of an error: llama.cpp's, or the last one of Python's."""
+"""A line of the log with an error of llama.cpp, or the last line of a Python traceback."""
 _LAST_LINES = 3
-"""Errors of a log that a message quotes."""
+"""Maximum number of the log's errors that a message quotes."""
 _NO_PORT = "couldn't bind"
-"""The words of llama.cpp's log for a port that another process has."""
+"""The text of llama.cpp's log if another process uses the port."""
 _CLOSE_SECONDS = 5.0
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _ENVIRONMENTS = ("LC_", "PYTHON", "GGML_", "LLAMA_", "OMP_", "CUDA_", "HIP_", "ROCR_", "VK_")
-"""Variables, and beginnings of their names, that the process gets: no key of anything else."""
+"""Names and prefixes of the environment variables that the process receives; none is a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """The size of a server."""
+    """The resources of a server."""
 
     slots: int
-    """Dialogues that are answered at a time."""
+    """The number of concurrent dialogues."""
     context: int
-    """Tokens of each of them."""
+    """The maximum tokens of each dialogue."""
     threads: int
     cache_mib: int
     """MiB for dialogues that wait for their next turn."""
 
 
 def available_memory() -> int:
-    """Return the bytes that a new process may take: the machine's, within this cgroup's limit."""
+    """Return the bytes available to a new process, within the cgroup's limit."""
     table = Path("/proc/meminfo").read_text(encoding="ascii").split("\n")
     lines = (line.split() for line in table if line)
     free_bytes = 1024 * next(int(line[1]) for line in lines if line[0] == "MemAvailable:")
@@ -92,38 +91,38 @@ def available_memory() -> int:
 
 
 def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
-    """Choose a server's size by this machine's cores and memory.
+    """Return a server's resources for this machine's cores and free memory.
 
     Args:
         name: The model's name, for messages.
         weights: The model's file.
-        calls: Calls that are made at a time.
+        calls: The number of concurrent calls to expect.
 
     Raises:
-        UsageError: The memory that is free is too small.
+        UsageError: The free memory is too small.
     """
     memory = available_memory() - weights.size - BUFFERS
     context = min(MOST_CONTEXT, weights.header.context or CONTEXT)
-    slots = max(1, min(calls, MOST_SLOTS))
-    while context > CONTEXT and weights.header.cache_bytes(slots * context) > memory // 4:
+    slot_count = max(1, min(calls, MOST_SLOTS))
+    while context > CONTEXT and weights.header.cache_bytes(slot_count * context) > memory // 4:
         context //= 2
-    while slots > 1 and weights.header.cache_bytes(slots * context) > memory // 2:
-        slots -= 1  # half of the memory that is free is for sandboxes and others
-    while context > LEAST_CONTEXT and weights.header.cache_bytes(slots * context) > memory:
+    while slot_count > 1 and weights.header.cache_bytes(slot_count * context) > memory // 2:
+        slot_count -= 1  # the other half of the free memory is for sandboxes and other processes
+    while context > LEAST_CONTEXT and weights.header.cache_bytes(slot_count * context) > memory:
         context //= 2
-    if (required_memory := weights.header.cache_bytes(slots * context)) > memory:
+    if (required_memory := weights.header.cache_bytes(slot_count * context)) > memory:
         required_memory += weights.size + BUFFERS
         raise UsageError(
             f"local/{name} needs {required_memory / 1e9:.1f} GB of memory, and "
             f"{max(0, memory + weights.size + BUFFERS) / 1e9:.1f} GB are free: "
             "choose a smaller model ('intercode models list')"
         )
-    spare = min(MOST_PROMPT_CACHE, (memory - required_memory) // 4)
-    return ServerOptions(slots, context, len(os.sched_getaffinity(0)), spare // MIB)
+    spare_memory = min(MOST_PROMPT_CACHE, (memory - required_memory) // 4)
+    return ServerOptions(slot_count, context, len(os.sched_getaffinity(0)), spare_memory // MIB)
 
 
 def check_package() -> None:
-    """Refuse to go on without llama.cpp's server.
+    """Refuse to continue without the package of llama.cpp's server.
 
     Raises:
         UsageError: The package is not installed.
@@ -136,22 +135,22 @@ def check_package() -> None:
 
 
 class LocalServer:
-    """A running server.
+    """A running model server, started by the constructor.
 
     Args:
         name: The model's name.
-        weights: Its file.
-        options: The server's size.
-        port: Its port; 0: one that is free.
+        weights: The model's file.
+        options: The server's resources.
+        port: The server's port; 0: a free port.
 
     Raises:
-        ModelAccessError: It cannot be started; the message says where its log is.
+        ModelAccessError: The server cannot be started; the message contains the path of its log.
     """
 
     def __init__(self, name: str, weights: Weights, options: ServerOptions, port: int = 0) -> None:
         self.name = name
         self.key = secrets.token_urlsafe(32)
-        """The key of its callers: others on this machine reach the loopback, too."""
+        """The key of authorised callers: every local user can reach the loopback interface."""
         logs = folder() / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -164,7 +163,7 @@ class LocalServer:
                 stderr=log,
                 cwd="/",
                 env=_environment(),
-                start_new_session=True,  # an interrupt at the terminal is for us: replies go on
+                start_new_session=True,  # Ctrl-C must not end the server: running replies continue
             )
         _servers.add(self)
         model = {"model": str(weights.path), "alias": name, "log": str(self.log)}
@@ -175,10 +174,14 @@ class LocalServer:
             raise
 
     def _begin(self, options: dict[str, Any]) -> str:
-        """Send the options, and wait for the address; the program's end ends the wait, too."""
+        """Send the options, and return the address, or raise an error when the program exits.
+
+        Raises:
+            ModelAccessError: The program exited without an address.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # it has ended: its log tells why
+        with suppress(BrokenPipeError):  # the program has exited: its log has the reason
             self._process.stdin.write(json.dumps(options).encode() + b"\n")
             self._process.stdin.flush()
         if not (line := self._process.stdout.readline()):
@@ -197,21 +200,21 @@ class LocalServer:
         )
 
     def check(self) -> None:
-        """Refuse to go on if the process has ended.
+        """Refuse to continue if the process has ended.
 
         Raises:
-            ModelAccessError: It has.
+            ModelAccessError: The process has ended.
         """
         if self._process.poll() is not None:
             raise ModelAccessError(self._obituary())
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """The process id."""
         return self._process.pid
 
     def close(self) -> None:
-        """End the process; its log stays only where it ended by itself. Idempotent."""
+        """End the process, and remove its log unless the process ended by itself. Idempotent."""
         if self._process.poll() is None:
             self._end()
             self.log.unlink(missing_ok=True)
@@ -230,7 +233,7 @@ class LocalServer:
             self._process.wait()
 
     def disown(self) -> None:
-        """In a fork: let go of the pipes, so that the server ends with its own parent."""
+        """Close the pipes in a forked child, so the server still ends with its own parent."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with suppress(OSError):
@@ -256,7 +259,7 @@ _servers: weakref.WeakSet[LocalServer] = weakref.WeakSet()
 
 def _disown_all() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread that is not in the fork may hold it
+    _lock = threading.Lock()  # a thread of the parent may hold the old lock
     for server in list(_servers):
         server.disown()
     _servers.clear()
@@ -277,7 +280,7 @@ _lock = threading.Lock()
 
 
 def is_running(weights: Weights, port: int = 0) -> bool:
-    """Tell whether this process has a server of a file."""
+    """Return whether this process runs a server of a file at a port."""
     return (weights.path, port) in _shared_servers
 
 
@@ -286,14 +289,19 @@ def acquire_server(
 ) -> tuple[LocalServer, Callable[[], None]]:
     """Return a file's server, started unless it runs, and the function that releases it.
 
+    The last release ends the server.
+
     Args:
         name: The model's name.
-        weights: Its file.
-        calls: Calls that are made at a time, for a server that is started.
-        port: The server's port; 0: one that is free.
+        weights: The model's file.
+        calls: The number of concurrent calls to expect, for a new server.
+        port: The server's port; 0: a free port.
+
+    Returns:
+        The server, and an idempotent function without arguments.
 
     Raises:
-        UsageError: The memory that is free is too small.
+        UsageError: The free memory is too small.
         ModelAccessError: The server cannot be started.
     """
     key = weights.path, port

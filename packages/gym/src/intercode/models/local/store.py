@@ -1,8 +1,8 @@
-"""The files of local models::
+"""The store of local models' files::
 
-    ROOT/models/NAME/FILE.gguf        whole and verified, or not there
-    ROOT/models/NAME/.FILE.gguf.new   what has come of a download that broke off
-    ROOT/models/.NAME.lock            held by the process that fetches it
+    ROOT/models/NAME/FILE.gguf        complete and verified, or missing
+    ROOT/models/NAME/.FILE.gguf.new   the received part of an interrupted download
+    ROOT/models/.NAME.lock            lock of the process that fetches the model
 
 where ROOT is InterCode's cache.
 """
@@ -38,10 +38,10 @@ class Weights:
 
     path: Path
     size: int
-    """Bytes."""
+    """The size of the file in bytes."""
     header: Header
     sha256: str
-    """Of the file, in hexadecimal."""
+    """The SHA-256 of the file, in hexadecimal."""
 
 
 def folder() -> Path:
@@ -50,12 +50,12 @@ def folder() -> Path:
 
 
 def home(entry: ModelEntry) -> Path:
-    """Return the place of a model's file, whether it is there or not."""
+    """Return the path of a model's file, whether it exists or not."""
     return folder() / entry.name / entry.file
 
 
 def is_path(name: str) -> bool:
-    """Tell whether a model is named by its file."""
+    """Return whether a model's name is the path of its file."""
     return name.endswith(SUFFIX)
 
 
@@ -66,7 +66,7 @@ def find_weights(name: str) -> Weights:
         name: A path that ends in ``.gguf``, or a name of the catalog.
 
     Raises:
-        UsageError: There is no such file or model, it is not fetched yet, or it is damaged.
+        UsageError: The file or model is unknown, not fetched yet, or damaged.
     """
     if is_path(name):
         path = Path(name).expanduser()
@@ -89,90 +89,94 @@ def fetch(
     entry: ModelEntry,
     *,
     origin: str | Path = "",
-    say: Callable[[str], None] | None = None,
+    report_line: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch a model's file, unless it is there; a download that broke off is continued.
+    """Fetch a model's file unless it exists; an interrupted download is resumed.
 
     Args:
         entry: The model.
-        origin: The same file on this machine, or another URL of it; empty: its publisher's.
-        say: Called with lines of text about the steps.
+        origin: A local copy of the file, or another URL; empty: the publisher's URL.
+        report_line: Called with lines of text about the steps; None: no output.
         progress: Called during the download.
 
     Returns:
-        The file's place.
+        The path of the file.
 
     Raises:
-        UsageError: There is no such file.
-        FetchError: The file cannot be had, or is another one.
+        UsageError: The local copy does not exist.
+        FetchError: The file cannot be fetched, or has another digest.
     """
-    place = home(entry)
-    tell = say or (lambda line: None)
+    model_file = home(entry)
+    report_step = report_line or (lambda line: None)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        model_file.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(
             folder() / f".{entry.name}.lock",
-            on_wait=lambda: tell(f"waiting for another process that is fetching {entry.name}"),
+            on_wait=lambda: report_step(
+                f"waiting for another process that is fetching {entry.name}"
+            ),
         ):
-            if not place.exists():
+            if not model_file.exists():
                 if origin and "://" not in str(origin):
-                    _copy(entry, Path(origin).expanduser(), place)
+                    _copy(entry, Path(origin).expanduser(), model_file)
                 else:
                     url = str(origin) or entry.url
-                    tell(f"fetching {url} ({entry.licence}; {HOST}/{entry.repository})")
-                    download(url, place, sha256=entry.sha256, progress=progress, resumable=True)
-                place.chmod(0o444)
+                    report_step(f"fetching {url} ({entry.licence}; {HOST}/{entry.repository})")
+                    download(
+                        url, model_file, sha256=entry.sha256, progress=progress, resumable=True
+                    )
+                model_file.chmod(0o444)
     except OSError as error:
         if isinstance(error, FetchError):
             raise
         raise FetchError(f"cannot store models in {folder()}: {error}") from error
     finally:
-        with suppress(OSError):  # not there, or not empty
-            place.parent.rmdir()
-    return place
+        with suppress(OSError):  # the folder is missing or not empty
+            model_file.parent.rmdir()
+    return model_file
 
 
-def ensure(name: str | None, say: Callable[[str], None]) -> None:
-    """Fetch a model that a run names, if it is one of the catalog and not on this machine.
+def ensure(name: str | None, report_line: Callable[[str], None]) -> None:
+    """Fetch a run's model if it is a catalog model without a file on this machine.
 
     Args:
-        name: ``PROVIDER/NAME``; only ``local/NAME`` is looked at.
-        say: Called with lines of text about the download, one for each tenth of it.
+        name: ``PROVIDER/NAME``; every name except ``local/NAME`` is ignored.
+        report_line: Called with lines of text about the download, one per tenth of it.
 
     Raises:
-        UsageError: There is no such model.
-        FetchError: The file cannot be had, or is another one.
+        UsageError: The catalog has no such model.
+        FetchError: The file cannot be fetched, or has another digest.
     """
     provider, _, model = (name or "").partition("/")
     if provider != PROVIDER or is_path(model):
         return
     entry = find_entry(model)
     if not home(entry).exists():
-        fetch(entry, say=say, progress=tenth_progress(say))
+        fetch(entry, report_line=report_line, progress=tenth_progress(report_line))
 
 
 def remove(entry: ModelEntry) -> int | None:
     """Remove a model's files.
 
     Returns:
-        The bytes on disk that this freed; None: there were none.
+        The freed bytes on disk; None: the model had no files.
     """
-    place = home(entry).parent
-    if not place.exists():
+    model_folder = home(entry).parent
+    if not model_folder.exists():
         return None
     with file_lock(folder() / f".{entry.name}.lock"):
-        size = tree_size(place)
-        remove_tree(place)
+        size = tree_size(model_folder)
+        remove_tree(model_folder)
     return size
 
 
-def _copy(entry: ModelEntry, origin: Path, place: Path) -> None:
+def _copy(entry: ModelEntry, origin: Path, target: Path) -> None:
     if not origin.is_file():
         raise UsageError(f"{origin}: there is no such file")
-    with atomic_file(place) as part:
-        shutil.copyfile(origin, part)
-        if (file_digest := sha256(part)) != entry.sha256:
+    with atomic_file(target) as partial_file:
+        shutil.copyfile(origin, partial_file)
+        if (file_digest := sha256(partial_file)) != entry.sha256:
             raise FetchError(
                 f"{origin}: is not {entry.file} of {entry.repository}: SHA-256 is {file_digest}, "
                 f"not {entry.sha256}; to run your own file, name local/{origin}"

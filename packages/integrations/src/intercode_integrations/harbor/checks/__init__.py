@@ -1,1 +1,1 @@
-"""Scripts that judge in a sandbox, copied as they are: they import nothing of InterCode."""
+"""Scripts that score in a sandbox; exported unchanged, they import nothing from InterCode."""

@@ -1,4 +1,4 @@
-"""Runs a task's tests, each in a process of its own, after the program that is the answer."""
+"""Run a task's tests, each in its own process, after the program that is the answer."""
 
 import json
 import secrets
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ANSWER, REWARD = "/logs/agent/answer.txt", "/logs/verifier/reward.txt"
-# The word is asked for when all has run: to end before is not to pass.
+# Only a run to its end prints the secret word: an early exit does not pass.
 RUN = """import sys
 space = {"__name__": "__main__"}
 for source in %r:
@@ -24,7 +24,7 @@ def passes(sources: list[str], seconds: float) -> bool:
 
 
 def prints(program: str, case: dict[str, str], seconds: float) -> bool:
-    """Run a program with an input; return whether it prints what it should, up to blanks."""
+    """Run a program with an input; return whether its output is right, up to trailing blanks."""
     output = _run(program, case["stdin"], seconds)
     return output is not None and _lines(output) == _lines(case["stdout"])
 

@@ -1,4 +1,4 @@
-"""Runs the answer on a copy of the database; compares its rows, or the tables, with gold's."""
+"""Run the answer on a copy of the database; compare its rows, or the tables, with gold's."""
 
 import hashlib
 import json
@@ -12,11 +12,11 @@ from pathlib import Path
 
 ANSWER, REWARD = "/logs/agent/answer.txt", "/logs/verifier/reward.txt"
 MAX_STEPS = 200_000
-"""Thousands of the engine's own instructions, after which an answer is given up."""
+"""Thousands of the engine's instructions, after which an answer is aborted."""
 
 
 def to_json_value(value: object) -> object:
-    """Return a value as JSON has it; bytes by their hash."""
+    """Return a value in its JSON form; bytes by their hash."""
     if isinstance(value, bytes):
         return {"sha256": hashlib.sha256(value).hexdigest()}
     if isinstance(value, float) and value.is_integer() and abs(value) < 2.0**53:
@@ -44,7 +44,7 @@ def _are_equal_values(first_value: object, second_value: object) -> bool:
 
 
 def are_allowed_rows(rows: "list[list[object]]", allowed_rows: "list[list[object]]") -> bool:
-    """Return whether each row is one of those allowed, and each of those taken once at most."""
+    """Return whether each row is an allowed row, and uses it at most once."""
     remaining_counts = Counter(json.dumps(row) for row in allowed_rows)
     unmatched_rows = []
     for row in rows:
@@ -63,7 +63,7 @@ def are_allowed_rows(rows: "list[list[object]]", allowed_rows: "list[list[object
 
 
 def has_gold_rows(rows: "list[list[object]]", gold: dict) -> bool:  # type: ignore[type-arg]
-    """Return whether an answer has gold's rows; in gold's order, where that counts."""
+    """Return whether an answer has gold's rows, in gold's order if order counts."""
     if len(rows) != sum(group["take"] for group in gold["groups"]):
         return False
     offset = 0
@@ -75,7 +75,7 @@ def has_gold_rows(rows: "list[list[object]]", gold: dict) -> bool:  # type: igno
 
 
 def run(database: sqlite3.Connection, text: str, max_rows: int) -> "tuple[int, list[list[object]]]":
-    """Run statements; return the columns and at most `max_rows` rows of the last that gives any."""
+    """Run statements; return the columns and at most `max_rows` rows of the last query."""
     width, rows, statement = 0, [], ""
     for piece in [*(part + ";" for part in text.split(";")[:-1]), text.rpartition(";")[2]]:
         statement += piece
@@ -91,7 +91,7 @@ def run(database: sqlite3.Connection, text: str, max_rows: int) -> "tuple[int, l
 
 
 def tables(database: sqlite3.Connection) -> "dict[str, str]":
-    """Return the hash of each table's and view's rows."""
+    """Return the hash of the rows of each table and view."""
     cursor = database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
     names = [name for (name,) in cursor if not name.startswith("sqlite_")]
     quoted_names = {name: name.replace('"', '""') for name in names}
@@ -104,7 +104,7 @@ def tables(database: sqlite3.Connection) -> "dict[str, str]":
 
 
 def solves(database: sqlite3.Connection, text: str, gold: dict) -> bool:  # type: ignore[type-arg]
-    """Return whether an answer does what a gold does."""
+    """Return whether an answer has the same effect as a gold."""
     steps = iter(range(MAX_STEPS))
     database.set_progress_handler(lambda: next(steps, None) is None, 1000)
     try:

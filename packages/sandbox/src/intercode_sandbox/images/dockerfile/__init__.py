@@ -1,5 +1,5 @@
-"""``dockerfile:PATH[OPTIONS]``: an image that a Dockerfile describes, built in our own sandbox.
+"""``dockerfile:PATH[OPTIONS]``: an image built from a Dockerfile, in InterCode's own sandbox.
 
-Each instruction that changes files makes one layer, known by the layer below and by all that the
-instruction depends on; nothing that is known is done again.
+Each instruction that changes files creates one layer. The layer's digest covers the layer below and
+all inputs of the instruction; a cached layer is not built again.
 """

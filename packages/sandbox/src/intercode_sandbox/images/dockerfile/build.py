@@ -1,4 +1,4 @@
-"""Building the stages of a Dockerfile: those that the wanted one needs, layer by layer."""
+"""Builds of a Dockerfile's stages: the stages that the target needs, layer by layer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from intercode_sandbox.images.tree import Tree, resolve_image_account
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
 _MAX_WATCHED_FILES = 500
-"""Files that are looked at, for a change, whenever the image is used again in this process."""
+"""Maximum of files that are checked for changes at each later use of the image in this process."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -55,13 +55,13 @@ class Options:
 
     @classmethod
     def read(cls, argument: str) -> Options:
-        """From what follows ``dockerfile:``; a folder stands for the Dockerfile in it.
+        """Parse the text after ``dockerfile:``; a folder stands for the Dockerfile in it.
 
         Raises:
-            ImageError: An option is not understood.
+            ImageError: An option is unknown or malformed.
         """
         match = _ARGUMENT.fullmatch(argument)
-        assert match is not None  # it matches everything
+        assert match is not None  # the pattern matches any text
         flags: dict[str, str] = {}
         arguments: dict[str, str] = {}
         for option in filter(None, (match["options"] or "").split(",")):
@@ -81,7 +81,7 @@ class Options:
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image of a Dockerfile's last stage, or of the one that is asked for."""
+    """Return the image of a Dockerfile's last stage, or of its target stage."""
     options = Options.read(argument)
     return _Build(options, context, f"dockerfile:{argument}").image()
 
@@ -91,7 +91,7 @@ class _Build:
         self._options = options
         self._context = context
         self._spec = spec
-        self._folder = options.path.parent.resolve()  # a link's layers would be no folders
+        self._folder = options.path.parent.resolve()  # a link's layers would not be folders
         self._source = read(options.path)
         self._plan: Plan = plan(self._source)
         rules, file = find_ignore(options.path, self._folder)
@@ -102,7 +102,7 @@ class _Build:
         context.inputs.update(filter(None, (options.path, file, self._folder)))
 
     def image(self) -> Image:
-        """Return the wanted stage's."""
+        """Return the target stage's image."""
         for warning in self._plan.warnings:
             self._context.progress(warning)
         for instruction in self._plan.arguments:
@@ -152,14 +152,16 @@ class _Build:
             base,
             source=self._source,
             context=self._files,
-            other=lambda instruction, name: self._find_source_image(stage, instruction, name),
+            resolve_source_image=lambda instruction, name: self._find_source_image(
+                stage, instruction, name
+            ),
             network=self._options.network,
             arguments=self._arguments,
             args=dict(args),
         )
         image = base
         for instruction, step in state.steps(stage.instructions):
-            # A cached layer has the name of the file that it was first built from.
+            # A cached layer has the name of the file from which it was first built.
             image = replace(self._layer(image, instruction, step), name=base.name)
         self._args[stage.index] = state.args
         try:
@@ -176,7 +178,7 @@ class _Build:
         return replace(finished_image, env={**finished_image.env, **(home if state.user else {})})
 
     def _base(self, stage: Stage) -> tuple[Image, dict[str, str]]:
-        """What it is from, and the build arguments that hold there."""
+        """Return a stage's base image, and the build arguments in force."""
         start = stage.start
         try:
             name = expand_base_name(stage.base, self._arguments, self._source.escape)
@@ -222,7 +224,7 @@ class _Build:
         return self._context.cache.build(template, self._spec, fill, self._context.progress)
 
     def _save_image(self, image: Image) -> Image:
-        """Return the image under a digest that tells how its programs start, too."""
+        """Return the image under a digest that also covers its settings for programs."""
         digest = joint_digest("dockerfile image", VERSION, image.digest, facts(image))
         if not (saved_image := self._context.cache.lookup(digest)):
             saved_image = self._context.cache.build(
@@ -235,7 +237,7 @@ class _Build:
 
 
 def _platform() -> dict[str, str]:
-    """Return the arguments that every Dockerfile has."""
+    """Return the predefined arguments of every Dockerfile."""
     machine = _MACHINES.get(platform.machine(), platform.machine())
     values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
     return {f"{prefix}{name}": v for prefix in ("TARGET", "BUILD") for name, v in values.items()}
@@ -248,10 +250,10 @@ _RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
 
 
 def find_base(name: str, folder: Path, context: Context) -> Image:
-    """Return the image that a stage is from, under the name that the Dockerfile gives it.
+    """Return the base image of a stage, under the Dockerfile's name for it.
 
     Raises:
-        ImageError: There is none of that name.
+        ImageError: The image does not exist, lies outside the folder, or is not supported.
     """
     spec = parse(base_name(name, folder), folder)
     for path in spec.paths:
@@ -275,10 +277,10 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
 
 
 def base_name(name: str, folder: Path) -> str:
-    """Our name of what a Dockerfile in a folder calls so.
+    """Convert a Dockerfile's name for an image to InterCode's.
 
     Raises:
-        ImageError: We have none.
+        ImageError: InterCode has no such image.
     """
     if is_path(name):
         path = folder / Path(name).expanduser()

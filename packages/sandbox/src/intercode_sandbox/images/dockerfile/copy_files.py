@@ -1,4 +1,4 @@
-"""``COPY`` and ``ADD``: find what they copy, less ``.dockerignore``, and put it into a layer."""
+"""``COPY`` and ``ADD``: find the sources, apply ``.dockerignore``, and copy them into a layer."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from intercode_sandbox.images.host import host_mounts
 from intercode_sandbox.images.tree import Tree, TreeEntry
 
 _MAX_DOUBLE_STARS = 8
-"""How often ``**`` may stand in a pattern: each one multiplies the work."""
+"""Maximum number of ``**`` in a pattern: each multiplies the work."""
 _WILD = re.compile(r"[*?\[]")
 _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
 
 
 def find(tree: Tree, source: str) -> list[Item]:
-    """Find what a source names: one thing, or all that a pattern matches.
+    """Return the items of a source: one path, or all matches of a pattern.
 
     Raises:
-        LookupError: There is nothing of that name.
-        ValueError: It leads out of the context, or the pattern is not well formed.
+        LookupError: No path matches.
+        ValueError: The source leads out of the context, or the pattern is malformed.
     """
     path = posixpath.normpath(f"/{source}").lstrip("/")
     if ".." in source.split("/") and posixpath.normpath(source).startswith(".."):
         raise ValueError(f"{source!r} is outside of the build context")
-    parts = tree.resolve(path)
-    if parts is not None:
-        return [Item(posixpath.basename(path), tree, parts)]
+    source_parts = tree.resolve(path)
+    if source_parts is not None:
+        return [Item(posixpath.basename(path), tree, source_parts)]
     if not _WILD.search(path):
         raise LookupError(f"there is no {source!r}{_location_text(tree)}")
     items = []
-    for place in _matches(tree, path):
-        target_parts = tree.resolve(place)
+    for matching_path in _match_paths(tree, path):
+        target_parts = tree.resolve(matching_path)
         if target_parts is None:
-            raise LookupError(f"the link {place!r} points to no file{_location_text(tree)}")
-        items.append(Item(posixpath.basename(place), tree, target_parts))
+            raise LookupError(f"the link {matching_path!r} points to no file{_location_text(tree)}")
+        items.append(Item(posixpath.basename(matching_path), tree, target_parts))
     if not items:
         raise LookupError(f"nothing matches {source!r}{_location_text(tree)}")
     return items
 
 
 def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item]:
-    """Return the files that are written in the Dockerfile itself."""
+    """Return the files whose content is in the Dockerfile itself."""
     contents = dict(instruction.heredocs)
     items: list[Item] = []
     for value in instruction.values[:-1] if contents else ():
@@ -72,49 +72,51 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item
 
 
 def digest(tree: Tree, items: Sequence[Item], documents: Sequence[Item], image: str) -> str:
-    """Return the digest of all that is copied: names, kinds, modes, content; or the image's."""
-    parts: list[str | bytes] = [image]
+    """Return a digest of all sources: names, kinds, modes, content; or of the source image."""
+    digest_inputs: list[str | bytes] = [image]
     for item in documents:
-        parts += ["document", item.name, item.content]
+        digest_inputs += ["document", item.name, item.content]
     for item in items:
-        parts += [item.name, "/".join(item.parts)]
+        digest_inputs += [item.name, "/".join(item.parts)]
         entry = tree.look(item.parts)
         if image or entry is None:
             continue
-        parts += _facts("", entry)
+        digest_inputs += _entry_facts("", entry)
         if entry.is_dir:
-            for place, descendant in tree.walk(item.parts):
-                parts += _facts("/".join(place[len(item.parts) :]), descendant)
-    return joint_digest(*parts)
+            for descendant_parts, descendant in tree.walk(item.parts):
+                digest_inputs += _entry_facts(
+                    "/".join(descendant_parts[len(item.parts) :]), descendant
+                )
+    return joint_digest(*digest_inputs)
 
 
 def _location_text(tree: Tree) -> str:
     return f" in {tree.name}" if tree.name else ""
 
 
-def _matches(tree: Tree, pattern: str) -> list[str]:
-    """Paths, component by component; a star goes over no slash."""
-    places = [""]
+def _match_paths(tree: Tree, pattern: str) -> list[str]:
+    """Return the matching paths, component by component; a star does not match a slash."""
+    paths = [""]
     for component in pattern.split("/"):
         expression = glob(re.sub(r"\*{2,}", "*", component))
-        places = [
-            f"{place}/{name}".lstrip("/")
-            for place in places
-            for name in _names(tree, place)
+        paths = [
+            f"{path}/{name}".lstrip("/")
+            for path in paths
+            for name in _list_names(tree, path)
             if expression.fullmatch(name)
         ]
-    return places
+    return paths
 
 
-def _names(tree: Tree, place: str) -> list[str]:
-    parts = tree.resolve(place)
+def _list_names(tree: Tree, path: str) -> list[str]:
+    parts = tree.resolve(path)
     entry = None if parts is None else tree.look(parts)
     if parts is None or entry is None or not entry.is_dir:
         return []
     return tree.names(parts)
 
 
-def _facts(path: str, entry: TreeEntry) -> list[str | bytes]:
+def _entry_facts(path: str, entry: TreeEntry) -> list[str | bytes]:
     mode = entry.info.st_mode
     if entry.is_link:
         return [path, "link", str(entry.path.readlink())]
@@ -125,7 +127,7 @@ def _facts(path: str, entry: TreeEntry) -> list[str | bytes]:
 
 
 def _expand_document(content: str, word: Callable[[str], str]) -> str:
-    """Return a document's variables, with its quotes left as they are, as a shell does."""
+    """Expand a document's variables, but keep its quotes, like a shell."""
     return "".join(
         word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
     )
@@ -138,7 +140,7 @@ class _Rule:
 
 
 class Ignore:
-    """The rules of a file; of several that match, the last decides.
+    """The rules of a ``.dockerignore`` file; the last matching rule decides.
 
     Args:
         text: The file's content.
@@ -147,10 +149,10 @@ class Ignore:
     def __init__(self, text: str = "") -> None:
         self._rules = [rule for line in text.splitlines() if (rule := _parse_rule(line))]
         self.has_exceptions = any(rule.exception for rule in self._rules)
-        """Whether something below an ignored folder may be no ignored file."""
+        """Whether a file below an ignored folder may be an exception."""
 
     def __call__(self, path: str) -> bool:
-        """Whether a path, relative to the context, is ignored: itself, or by a folder above."""
+        """Return whether a path, relative to the context, or a folder above it is ignored."""
         parts = path.split("/")
         prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
         for rule in reversed(self._rules):
@@ -160,10 +162,10 @@ class Ignore:
 
 
 def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
-    """Find the rules for a Dockerfile and their file: its own, or else its context's.
+    """Return the ignore rules of a Dockerfile and their file: its own, else its context's.
 
     Raises:
-        ImageError: It cannot be read, or a line of it not be understood.
+        ImageError: The file cannot be read, or a line is malformed.
     """
     dockerfile_ignore = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
     path = next((p for p in (dockerfile_ignore, context / ".dockerignore") if p.is_file()), None)
@@ -176,21 +178,21 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """Return a pattern of Go's ``filepath.Match`` with ``**``, for paths without a leading slash.
+    """Compile a pattern of Go's ``filepath.Match`` with ``**``, for paths without a leading slash.
 
-    What stands between two stars is taken where it comes first, and nowhere else: else a name could
-    make the expression try all ways to share it out.
+    Text between two stars is matched at its first occurrence only. Otherwise a name could make the
+    expression try all ways to divide it.
 
     Raises:
-        ValueError: A bracket is not closed, or there are too many ``**``.
+        ValueError: A bracket is not closed, or the pattern has too many ``**``.
     """
-    parts: list[str] = []
+    fragments: list[str] = []
     position = double_stars = 0
     star = -1
     while position < len(pattern):
-        char = pattern[position]
+        character = pattern[position]
         position += 1
-        if char == "*" and pattern[position : position + 1] == "*":
+        if character == "*" and pattern[position : position + 1] == "*":
             star, double_stars = -1, double_stars + 1
             if double_stars > _MAX_DOUBLE_STARS:
                 raise ValueError(f"more than {_MAX_DOUBLE_STARS} times '**': {pattern[:100]}")
@@ -198,32 +200,32 @@ def glob(pattern: str) -> re.Pattern[str]:
                 position += 1
             if pattern[position : position + 1] == "/":
                 position += 1
-                parts.append("(?:.*/)?")
+                fragments.append("(?:.*/)?")
             else:
-                parts.append(".*")
-        elif char == "*":
+                fragments.append(".*")
+        elif character == "*":
             if star >= 0:
-                parts[star:] = ["(?>", *parts[star:], ")"]
-                parts[star + 1] = "[^/]*?"
-            star = len(parts)
-            parts.append("[^/]*")
-        elif char == "?":
-            parts.append("[^/]")
-        elif char == "[":
+                fragments[star:] = ["(?>", *fragments[star:], ")"]
+                fragments[star + 1] = "[^/]*?"
+            star = len(fragments)
+            fragments.append("[^/]*")
+        elif character == "?":
+            fragments.append("[^/]")
+        elif character == "[":
             end = pattern.find(
                 "]", position + (2 if pattern[position : position + 1] == "^" else 1)
             )
             if end < 0:
                 raise ValueError(f"a bracket is not closed: {pattern}")
-            parts.append(_character_class(pattern[position:end]))
+            fragments.append(_character_class(pattern[position:end]))
             position = end + 1
-        elif char == "\\" and position < len(pattern):
-            parts.append(re.escape(pattern[position]))
+        elif character == "\\" and position < len(pattern):
+            fragments.append(re.escape(pattern[position]))
             position += 1
         else:
-            star = -1 if char == "/" else star
-            parts.append(re.escape(char))
-    return re.compile("".join(parts), re.DOTALL)
+            star = -1 if character == "/" else star
+            fragments.append(re.escape(character))
+    return re.compile("".join(fragments), re.DOTALL)
 
 
 def _character_class(text: str) -> str:
@@ -247,26 +249,26 @@ def _parse_rule(line: str) -> _Rule | None:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to copy."""
+    """A file or folder to copy."""
 
     name: str
-    """As it is called at its destination."""
+    """The name at its destination."""
     tree: Tree | None = None
     parts: tuple[str, ...] = ()
-    """The item's place in the tree."""
+    """The item's path in the tree."""
     content: bytes = b""
-    """Without a tree: a file's content."""
+    """Without a tree: the file's content."""
 
 
-class Writer:
-    """Puts files into a layer, as root or for an owner.
+class LayerWriter:
+    """A writer of files into a layer, as root or for an owner.
 
     Args:
         base: The image below.
         layer: An empty folder.
-        owner: Whose they become, but for an archive's members; None: root's.
-        mode: Theirs, if not their own.
-        keep_owner: Whether, without an owner, files keep their own.
+        owner: The owner of all files except an archive's members; None: root.
+        mode: The mode of all files; None: their own.
+        keep_owner: Whether, without `owner`, files keep their own owners.
     """
 
     def __init__(
@@ -285,38 +287,38 @@ class Writer:
         self._now = time.time()
 
     def finish(self) -> None:
-        """Give directories their metadata, at the end."""
+        """Set the metadata of directories, at the end."""
         self._unpacker.finish()
 
     def folders(self, path: str) -> None:
-        """Make a directory, and those above it, where they are not there."""
+        """Create a directory, and its parents, if missing."""
         parts = split_name(path.strip("/"))
         for count in range(1, len(parts) + 1):
-            place = "/".join(parts[:count])
-            if not self._tree.is_dir(place):
-                self._add(_header(place, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
+            folder_path = "/".join(parts[:count])
+            if not self._tree.is_dir(folder_path):
+                self._add(_header(folder_path, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
 
     def text(self, path: str, content: bytes) -> None:
-        """Write a file of this content."""
+        """Write a file with this content."""
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
         header = _header(path, tarfile.REGTYPE, 0o644, self._now)
         header.size = len(content)
         self._add(header, content)
 
     def file(self, source: Path, path: str) -> None:
-        """Write a file, a link or a pipe as at `source`."""
+        """Write a copy of the file, link or pipe at `source`."""
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
-        self._entry(source, source.lstat(), path)
+        self._add_entry(source, source.lstat(), path)
 
     def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
-        """Write the content of a directory. One that is there already keeps its owner and mode."""
+        """Write the content of a directory. An existing directory keeps its owner and mode."""
         self.folders(path)
-        for place, entry in tree.walk(parts):
-            relative_path = "/".join(place[len(parts) :])
-            self._entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
+        for entry_parts, entry in tree.walk(parts):
+            relative_path = "/".join(entry_parts[len(parts) :])
+            self._add_entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
 
     def archive(self, source: Path, path: str) -> None:
-        """Write an archive's members, with the owners that it names, as Docker has it."""
+        """Write an archive's members, with the archive's owners, like Docker."""
         self.folders(path)
         with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
             for member in file:
@@ -329,7 +331,7 @@ class Writer:
                     member.linkname = "/".join((path.strip("/"), *link)).strip("/")
                 self._unpacker.add(file, member)
 
-    def _entry(self, source: Path, info: os.stat_result, path: str) -> None:
+    def _add_entry(self, source: Path, info: os.stat_result, path: str) -> None:
         kinds = {
             stat.S_IFDIR: tarfile.DIRTYPE,
             stat.S_IFLNK: tarfile.SYMTYPE,
@@ -338,7 +340,7 @@ class Writer:
         }
         kind = kinds.get(stat.S_IFMT(info.st_mode))
         if kind is None:
-            return  # a socket, which means nothing without its process
+            return  # a socket, which is useless without its process
         header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
         if self._keep_owner:
             header.uid, header.gid = info.st_uid, info.st_gid
@@ -362,7 +364,7 @@ class Writer:
 
 
 class _Content:
-    """One file's content, as an archive gives it."""
+    """The content of one file, in the form of an archive's member."""
 
     def __init__(self, content: bytes | Path) -> None:
         self._content = content
@@ -381,7 +383,7 @@ def _header(path: str, kind: bytes, mode: int, mtime: float) -> tarfile.TarInfo:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is a tarball, compressed or not."""
+    """Return whether a file is a tarball, compressed or not."""
     try:
         return not path.is_symlink() and tarfile.is_tarfile(path)
     except (OSError, EOFError, ValueError):

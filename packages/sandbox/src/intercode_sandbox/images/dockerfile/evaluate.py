@@ -1,4 +1,4 @@
-"""From a stage's instructions to the steps that make its layers, and how its programs start."""
+"""Evaluation of a stage's instructions to the steps of its layers, and its programs' settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
 from intercode_sandbox.images.dockerfile.copy_files import (
     Item,
-    Writer,
+    LayerWriter,
     digest as copy_digest,
     documents,
     find,
@@ -36,7 +36,7 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 @dataclass
 class Arguments:
-    """The build arguments: those given, and what the lines before the first stage say."""
+    """The build arguments: the user's values, and the arguments before the first stage."""
 
     user_values: Mapping[str, str]
     common: dict[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Arguments:
     """The arguments that some instruction declares."""
 
     def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
-        """Return a name, and its value if it has one."""
+        """Declare an argument; return its name, and its value if any."""
         name, has_default, default = text.partition("=")
         self.declared_names.add(name)
         if name in self.user_values:
@@ -54,7 +54,7 @@ class Arguments:
 
 @dataclass
 class State:
-    """The state of a build stage: what its instructions have said so far."""
+    """The state of a build stage after its instructions so far."""
 
     source: Source
     env: dict[str, str]
@@ -62,8 +62,8 @@ class State:
     user: str
     config: dict[str, Any]
     context: Tree
-    other: Callable[[Instruction, str], Image]
-    """Gives the image of another stage, or by name."""
+    resolve_source_image: Callable[[Instruction, str], Image]
+    """Returns the image of another stage, or of a name."""
     network: bool
     arguments: Arguments
     args: dict[str, str] = field(default_factory=dict)
@@ -71,9 +71,9 @@ class State:
 
     @classmethod
     def begin(cls, base: Image, **state_fields: Any) -> State:
-        """Return a stage from an image."""
+        """Return the initial state of a stage from an image."""
         config = dict(base.config)
-        stage = cls(
+        state = cls(
             env=image_variables(base),
             cwd=config.get("WorkingDir") or (base.cwd if base.config else "/"),
             user=config.get("User") or base.user,
@@ -81,17 +81,17 @@ class State:
             **state_fields,
         )
         if config.get("Shell"):
-            stage.shell = tuple(config["Shell"])
-        user_values = stage.arguments.user_values
-        stage.args |= {k: v for k, v in user_values.items() if k.upper() in PROXIES}
-        stage.arguments.declared_names |= stage.args.keys()
-        return stage
+            state.shell = tuple(config["Shell"])
+        user_values = state.arguments.user_values
+        state.args |= {k: v for k, v in user_values.items() if k.upper() in PROXIES}
+        state.arguments.declared_names |= state.args.keys()
+        return state
 
     def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, Step]]:
-        """List the steps that instructions ask for, in order.
+        """Return the steps of the instructions, in order.
 
         Raises:
-            ImageError: A word is not well formed, or what is to be copied is not there.
+            ImageError: A word is malformed, or a source of a copy does not exist.
         """
         steps: list[tuple[Instruction, Step]] = []
         for instruction in instructions:
@@ -105,7 +105,7 @@ class State:
             raise self.source.locate_error(instruction.line, error) from error
 
     def finish_image(self, base: Image) -> Image:
-        """Return the image of these layers, with how programs start there."""
+        """Return the image of these layers, with the settings of its programs."""
         config = {
             **self.config,
             "Env": [f"{name}={value}" for name, value in self.env.items()],
@@ -117,7 +117,7 @@ class State:
     def _word(self, text: str) -> str:
         return expand(text, {**self.args, **self.env}, self.source.escape)
 
-    # --- instructions that make layers -------------------------------------------------------
+    # --- instructions that create layers -----------------------------------------------------
 
     def _run(self, instruction: Instruction) -> Iterator[Step]:
         script = None
@@ -135,7 +135,7 @@ class State:
         network_option = instruction.flag("network")
         network = network_option == "default" or (self.network and network_option != "none")
         command = Command(tuple(argv), script, network)
-        for target in empty_mounts(instruction):  # which a build with Docker leaves behind, too
+        for target in empty_mounts(instruction):  # a build with Docker keeps them, too
             yield Folder(self._absolute(self._word(target)), "")
         env = {**self.args, **self.env}
         yield Run(command, env, self.cwd, self.user, instruction.display_text)
@@ -147,7 +147,7 @@ class State:
     def _copy(self, instruction: Instruction) -> Iterator[Step]:
         words = [self._word(value) for value in instruction.values]
         name = self._word(instruction.flag("from"))
-        image = self.other(instruction, name) if name else None
+        image = self.resolve_source_image(instruction, name) if name else None
         tree = Tree(image.layers, name=_display_name(image)) if image else self.context
         inline_items = documents(instruction, self._word)
         sources = [
@@ -175,11 +175,11 @@ class State:
 
     _add = _copy
 
-    # --- instructions that say how programs start --------------------------------------------
+    # --- instructions that set how programs start --------------------------------------------
 
     def _env(self, instruction: Instruction) -> None:
         values = instruction.values
-        words = [self._word(value) for value in values]  # all by what was set before
+        words = [self._word(value) for value in values]  # all with the previous variables
         self.env |= zip(words[::2], words[1::2], strict=True)
 
     def _arg(self, instruction: Instruction) -> None:
@@ -214,7 +214,7 @@ class State:
 
     def _entrypoint(self, instruction: Instruction) -> None:
         self.config["Entrypoint"] = self._command(instruction)
-        self.config.pop("Cmd", None)  # the base's was for another
+        self.config.pop("Cmd", None)  # the base's belongs to another entry point
 
     def _command(self, instruction: Instruction) -> list[str]:
         values = list(instruction.values)
@@ -241,10 +241,10 @@ def facts(image: Image) -> str:
 
 
 def expand_base_name(text: str, arguments: Arguments, escape: str) -> str:
-    """Return the image's name that ``FROM`` gives.
+    """Return the image's name in ``FROM``, with its variables expanded.
 
     Raises:
-        ImageError: A word is not well formed, or nothing is left of it.
+        ImageError: A word is malformed, or its expansion is empty.
     """
     name = expand(text, arguments.common, escape)
     if not name:
@@ -253,7 +253,7 @@ def expand_base_name(text: str, arguments: Arguments, escape: str) -> str:
 
 
 def image_variables(image: Image) -> dict[str, str]:
-    """Return the variables that an image itself sets: not those of every sandbox."""
+    """Return the variables that an image itself sets, without the defaults of every sandbox."""
     if "Env" in image.config:
         variables = dict(entry.partition("=")[::2] for entry in image.config["Env"])
     else:
@@ -277,45 +277,47 @@ _NO_NETWORK = (
     "image as ./Dockerfile[--network=default]"
 )
 _RESOLVER = "etc/resolv.conf"
-"""Over it a sandbox that may use the network has the machine's: it is made if need be."""
+"""A sandbox with network mounts the machine's file over this path, and creates it if missing."""
 _PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 
 
 class Step(Protocol):
-    """One layer's making."""
+    """A step that creates one layer."""
 
     def key(self) -> list[str | bytes]:
-        """Return all that the step depends on, except the image below."""
+        """Return all inputs of the step, except the image below."""
 
     def is_needed(self, base: Image) -> bool:
-        """Whether it changes anything."""
+        """Return whether the step changes anything."""
         return True
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
-        """Make the layer, in an empty folder."""
+        """Create the layer, in an empty folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run(Step):
-    """A command."""
+    """The step of a command."""
 
     command: Command
     env: Mapping[str, str]
     cwd: str
     user: str
     display_text: str
-    """The instruction, for a message."""
+    """The instruction, for messages."""
 
     def key(self) -> list[str | bytes]:
-        """As `Step`."""
+        """See `Step.key`."""
         command = self.command
         facts = [command.argv, command.network, dict(self.env), self.cwd, self.user]
         return ["run", json.dumps(facts, sort_keys=True), command.script or b""]
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
-        """As `Step`."""
+        """See `Step.fill`."""
         account = resolve_image_account(base.layers, self.user)
-        proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXY_NAMES}
+        proxies = {
+            name: value for name, value in os.environ.items() if name.lower() in _PROXY_NAMES
+        }
         env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
         cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
         image = replace(base, env=env, cwd=f"/{cwd}", user=str(account))
@@ -333,51 +335,51 @@ class Run(Step):
 
 @dataclass(frozen=True, slots=True)
 class Folder(Step):
-    """A directory, with those above it."""
+    """The step that creates a directory and its parents."""
 
     path: str
     user: str
 
     def key(self) -> list[str | bytes]:
-        """As `Step`."""
+        """See `Step.key`."""
         return ["folder", self.path, self.user]
 
     def is_needed(self, base: Image) -> bool:
-        """As `Step`."""
+        """See `Step.is_needed`."""
         return not Tree(base.layers).is_dir(self.path)
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
-        """As `Step`."""
+        """See `Step.fill`."""
         account = resolve_image_account(base.layers, self.user)
-        writer = Writer(base, layer, (account.uid, account.gid), None)
+        writer = LayerWriter(base, layer, (account.uid, account.gid), None)
         writer.folders(self.path)
         writer.finish()
 
 
 @dataclass(frozen=True, slots=True)
 class Copy(Step):
-    """Files and folders, from the context or another stage, or written in the Dockerfile."""
+    """The step that copies files from the context, another stage, or the Dockerfile itself."""
 
     items: tuple[Item, ...]
     digest: str
-    """Of what is copied."""
+    """Digest of the sources."""
     destination: str
-    """Absolute; with a slash at its end it is a directory."""
+    """Absolute path; a slash at its end denotes a directory."""
     owner: str
     mode: int | None
     unpack: bool
-    """Whether archives are unpacked."""
+    """Whether to unpack archives."""
     keep_owner: bool
-    """Whether files without an owner here keep their own: those of an image."""
+    """Whether files keep their owners if `owner` is empty: true for an image's files."""
 
     def key(self) -> list[str | bytes]:
-        """As `Step`."""
+        """See `Step.key`."""
         return ["copy", self.digest, self.destination, self.owner, f"{self.mode} {self.unpack}"]
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
-        """As `Step`."""
+        """See `Step.fill`."""
         owner = resolve_image_owner(base.layers, self.owner) if self.owner else None
-        writer = Writer(base, layer, owner, self.mode, self.keep_owner)
+        writer = LayerWriter(base, layer, owner, self.mode, self.keep_owner)
         is_folder = (
             self.destination.endswith("/")
             or len(self.items) > 1
@@ -386,7 +388,7 @@ class Copy(Step):
         for item in self.items:
             entry = item.tree.look(item.parts) if item.tree else None
             if item.tree is None:
-                writer.text(self._place(base, item, is_folder), item.content)
+                writer.text(self._file_destination(base, item, is_folder), item.content)
             elif entry is None:
                 raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
             elif entry.is_dir:
@@ -394,11 +396,11 @@ class Copy(Step):
             elif self.unpack and is_archive(entry.path):
                 writer.archive(entry.path, self.destination)
             else:
-                writer.file(entry.path, self._place(base, item, is_folder))
+                writer.file(entry.path, self._file_destination(base, item, is_folder))
         writer.finish()
 
-    def _place(self, base: Image, item: Item, is_folder: bool) -> str:
-        """Where a file goes: what a link stands for is replaced, if it is named itself."""
+    def _file_destination(self, base: Image, item: Item, is_folder: bool) -> str:
+        """Return the destination of a file; a destination that is a link is resolved."""
         if is_folder:
             return f"{self.destination.rstrip('/')}/{item.name}"
         parts = Tree(base.layers).resolve(self.destination, allow_missing=True)

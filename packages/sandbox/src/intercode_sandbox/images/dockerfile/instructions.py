@@ -1,8 +1,8 @@
-"""The instructions of a Dockerfile's text, as BuildKit's own parser reads them.
+"""Parser of a Dockerfile's instructions, equivalent to BuildKit's.
 
-Lines end with a line feed. A directive sets the escape character; a line that ends with it goes on
-in the next one, past comments and empty lines. The body of a heredoc follows its instruction. Flags
-and words keep their quotes: `parse.expand` takes them away.
+Lines end with a line feed. A directive sets the escape character. A line that ends with the escape
+continues in the next one, past comments and empty lines. The body of a heredoc follows its
+instruction. Flags and words keep their quotes: `parse.expand` removes them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from intercode_sandbox.errors import DockerfileError
 
 _MAX_DISPLAY_LENGTH = 60
 _LONGEST_LINE = 65535
-"""The bytes of a line that BuildKit's scanner takes."""
+"""Maximum bytes of a line in BuildKit's scanner."""
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
 _BLANKS += "\u2028\u2029\u202f\u205f\u3000"
-"""Go's white space; that of Python's patterns has four more characters."""
+"""Go's white space; the white space of Python's patterns has four more characters."""
 _ASCII_BLANKS = "\t\n\v\f\r "
 _BLANK = re.compile(r"[\t\v\f\r ]+")
 _DIRECTIVES = ("check", "escape", "syntax")
@@ -48,44 +48,44 @@ _HEREDOC_INSTRUCTIONS = {"ADD", "COPY", "RUN"}
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction, as it is written."""
+    """One instruction, unexpanded."""
 
     line: int
     name: str
     """In capitals."""
     flags: tuple[tuple[str, str], ...]
-    """``--NAME=VALUE``; without a value it is empty."""
+    """``--NAME=VALUE``; a flag without a value has an empty one."""
     values: tuple[str, ...]
     is_json: bool
-    """Whether the values are those of a JSON array."""
+    """Whether the values come from a JSON array."""
     text: str
-    """All of it, continuation lines joined."""
+    """The whole instruction, with continuation lines joined."""
     heredocs: tuple[tuple[str, str], ...]
-    """Name and content."""
+    """Name and content of each heredoc."""
 
     def flag(self, name: str) -> str:
-        """Return a flag's value, or nothing."""
+        """Return a flag's value; empty if the flag is missing."""
         return dict(self.flags).get(name, "")
 
     @property
     def display_text(self) -> str:
-        """The text for a message, in one line."""
+        """The text for a message, on one line."""
         text = " ".join(self.text.split())
         return text if len(text) <= _MAX_DISPLAY_LENGTH else f"{text[: _MAX_DISPLAY_LENGTH - 1]}…"
 
 
 def directives(text: str, name: str) -> dict[str, str]:
-    """Return the directives before all else, name in small letters → value.
+    """Return the directives at the top of a text: name in lower case → value.
 
     Args:
         text: The Dockerfile.
         name: The name of the Dockerfile, for messages.
 
     Raises:
-        DockerfileError: The directives are not BuildKit's own, or one of them stands twice.
+        DockerfileError: A directive is not BuildKit's own, or is repeated.
     """
     values: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
+    for line_number, line in enumerate(text.split("\n"), 1):
         match = _DIRECTIVE.fullmatch(line.strip(_BLANKS))
         if match is None:
             break
@@ -98,7 +98,7 @@ def directives(text: str, name: str) -> dict[str, str]:
         elif key == "syntax" and not _FRONTEND.fullmatch(value):
             reason = f"the syntax {value!r} is not Docker's own"
         if reason:
-            raise DockerfileError(f"{name}:{number}: {reason}")
+            raise DockerfileError(f"{name}:{line_number}: {reason}")
         values[key] = value
     return values
 
@@ -124,10 +124,10 @@ def instructions(text: str, escape: str, name: str) -> list[Instruction]:
 
 
 class _InstructionReader:
-    """Reads a text line by line.
+    """A line-by-line reader of a Dockerfile's text.
 
     Attributes:
-        start: The number of the line with which the instruction begins that is being read.
+        start: The number of the first line of the present instruction.
     """
 
     def __init__(self, text: str, escape: str) -> None:
@@ -146,7 +146,7 @@ class _InstructionReader:
         """Yield the instructions.
 
         Raises:
-            ValueError: The one that begins in line `start` is malformed.
+            ValueError: The instruction at line `start` is malformed.
         """
         while self._position < len(self._lines):
             self.start = self._position + 1
@@ -201,7 +201,7 @@ class _InstructionReader:
         """Return an instruction's values, and whether they are a JSON array.
 
         Raises:
-            ValueError: The array has other values than texts, or a pair is malformed.
+            ValueError: The array has values that are not texts, or a pair is malformed.
         """
         if not arguments:
             return [], False
@@ -216,7 +216,7 @@ class _InstructionReader:
         return [arguments if name in _TEXTS else ""], False
 
     def _pairs(self, name: str, arguments: str) -> list[str]:
-        """Return names and values, in turn: of ``NAME=VALUE …``, or of the older ``NAME VALUE``."""
+        """Return names and values, alternating, of ``NAME=VALUE …``, or of old ``NAME VALUE``."""
         words = self._words(arguments)
         if not words:  # an escape alone
             return []
@@ -231,10 +231,10 @@ class _InstructionReader:
                 raise ValueError(
                     f"Syntax error - can't find = in {quoted_word}. Must be of the form: name=value"
                 )
-        return [part for word in words for part in word.split("=", 1)]
+        return [side for word in words for side in word.split("=", 1)]
 
     def _words(self, arguments: str) -> list[str]:
-        """Return the words of arguments, with quotes; an escape before their end is none."""
+        """Return the words of arguments, with quotes; drop an escape at their very end."""
         matches = self._word.finditer(arguments)
         return [match[0][: -1 if match["dangling"] else None] for match in matches]
 
@@ -261,7 +261,7 @@ def _strip_comment(line: str) -> str:
 
 
 def _flags(arguments: str) -> tuple[list[str], str]:
-    """Return the flags at the beginning of arguments, without quotes, and the rest."""
+    """Return the flags at the beginning of arguments, without quotes, and the remaining text."""
     flags = []
     remaining_text = arguments
     while match := _FLAG.match(remaining_text.lstrip(_ASCII_BLANKS)):
@@ -273,16 +273,16 @@ def _flags(arguments: str) -> tuple[list[str], str]:
     return flags, remaining_text.strip(_BLANKS)
 
 
-def _unescape(part: re.Match[str]) -> str:
-    """Return an escaped character, or what stands between quotes."""
-    return part[1] or _ESCAPED_CHARACTER.sub(r"\1", part[3] or "")
+def _unescape(match: re.Match[str]) -> str:
+    """Return an escaped character, or the text between quotes."""
+    return match[1] or _ESCAPED_CHARACTER.sub(r"\1", match[3] or "")
 
 
 def _array(arguments: str) -> list[str] | None:
-    """Return the texts of a JSON array; None: the arguments begin with none.
+    """Return the texts of a JSON array; None if the arguments do not begin with an array.
 
     Raises:
-        ValueError: One of its values is not a text.
+        ValueError: A value of the array is not a text.
     """
     if not arguments.startswith("["):
         return None
@@ -301,7 +301,7 @@ _SHELL_WORD = re.compile(
 
 
 def _shell_words(line: str) -> list[str]:
-    """Return the words of a line as a shell splits it, with quotes; none if a quote is open."""
+    """Split a line into words like a shell, with quotes; return none if a quote is not closed."""
     matches = list(_SHELL_WORD.finditer(line))
     return [] if any(match["open"] for match in matches) else [match[0] for match in matches]
 

@@ -1,4 +1,4 @@
-"""A Dockerfile's words and stages, and all that a build refuses."""
+"""Words and stages of a Dockerfile, and the checks for unsupported instructions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from intercode_sandbox.images.dockerfile.instructions import (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A Dockerfile that was read."""
+    """A parsed Dockerfile."""
 
     name: str
-    """For people."""
+    """Display name."""
     path: Path
     escape: str
     instructions: tuple[Instruction, ...]
 
     def error(self, line: int, reason: str) -> ImageError:
-        """Return an error that names a line, and the fault in it."""
+        """Return an error that names a line and its fault."""
         return DockerfileError(f"{self.name}:{line}: {reason}")
 
     def locate_error(self, line: int, error: Exception) -> ImageError:
-        """Return an error with the line that led to it, unless it names one itself."""
+        """Return an error with the line that caused it, unless it names a line itself."""
         if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
             return error
         is_written = isinstance(error, (DockerfileError, ValueError, LookupError))
@@ -40,10 +40,10 @@ class Source:
 
 
 def read(path: Path) -> Source:
-    """Read a Dockerfile.
+    """Read and parse a Dockerfile.
 
     Raises:
-        ImageError: It cannot be read or is none.
+        ImageError: The file cannot be read, or is not a Dockerfile.
     """
     name = f"{path.parent.name}/{path.name}"
     try:
@@ -70,7 +70,7 @@ _IGNORED_REASONS = {
     "MAINTAINER": "it changes no file",
     "--mount": "it is an empty folder, and what the command writes there stays in the image",
 }
-"""Instructions that change nothing in a sandbox, and mounts that a command finds empty."""
+"""Instructions without effect in a sandbox, and mounts that a command finds empty."""
 _EMPTY_MOUNTS = ("cache", "tmpfs")
 _OTHER_MOUNTS = {
     "bind": "COPY what the command reads, before it",
@@ -93,33 +93,33 @@ _OCTAL_MODE = re.compile(r"[0-7]{3,4}|.*\$.*")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """From one ``FROM`` to the next."""
+    """The instructions from one ``FROM`` to the next."""
 
     index: int
     name: str
-    """After ``AS``, in small letters; else empty."""
+    """The name after ``AS``, in lower case; else empty."""
     start: Instruction
     instructions: tuple[Instruction, ...]
 
     @property
     def base(self) -> str:
-        """The name of the base image, as it is written."""
+        """The name of the base image, unexpanded."""
         return self.start.values[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole Dockerfile, in which each instruction is one that can be done."""
+    """A whole Dockerfile with supported instructions only."""
 
     source: Source
     arguments: tuple[Instruction, ...]
     """The arguments before the first stage."""
     stages: tuple[Stage, ...]
     warnings: tuple[str, ...]
-    """The instructions that are ignored, each with its line and the reason."""
+    """The ignored instructions, each with its line and the reason."""
 
     def stage(self, name: str, end_index: int | None = None) -> Stage | None:
-        """Return a stage by its name or number, among those before a stage."""
+        """Return a stage by its name or number, among the stages before `end_index`."""
         candidates = self.stages[:end_index]
         if name.isdigit():
             return candidates[int(name)] if int(name) < len(candidates) else None
@@ -131,7 +131,7 @@ def plan(source: Source) -> Plan:
     """Return the stages of a Dockerfile.
 
     Raises:
-        ImageError: An instruction cannot be done; it says which line, and why.
+        ImageError: An instruction is not supported; the message names the line and the reason.
     """
     arguments: list[Instruction] = []
     stages: list[tuple[Instruction, list[Instruction]]] = []
@@ -183,14 +183,14 @@ def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
 
 
 def _ignored_keys(instruction: Instruction) -> list[str]:
-    """List the keys of `_IGNORED_REASONS` that hold for an instruction."""
+    """List the keys of `_IGNORED_REASONS` that apply to an instruction."""
     if instruction.name in _IGNORED_REASONS:
         return [instruction.name]
     return ["--mount"] if list(empty_mounts(instruction)) else []
 
 
 def empty_mounts(instruction: Instruction) -> Iterator[str]:
-    """Yield the folders that a ``RUN`` would have mounted, empty at first."""
+    """Yield the targets of a ``RUN``'s mounts that start empty."""
     for options in _mounts(instruction):
         if options.get("type") in _EMPTY_MOUNTS:
             yield options.get("target") or options.get("dst") or options.get("destination") or ""
@@ -204,7 +204,7 @@ def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
 
 
 def _instruction_problem(instruction: Instruction) -> str:
-    """Why an instruction cannot be done, or nothing."""
+    """Return the reason why an instruction is not supported; empty if it is."""
     name = instruction.name
     if name in _REASONS:
         return f"{name} is not supported: {_REASONS[name]}"
@@ -299,21 +299,22 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#]")
 _LONGEST_WORD = 128 * 1024
 """The longest argument and variable that Linux gives a program: ``ENV X=$X$X`` doubles a word."""
 _DEEPEST_WORD = 100
-"""Levels of ``${X:-…}``."""
+"""Maximum levels of ``${X:-…}``."""
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
-    r"""Return the word without its quotes and escapes, with variables replaced.
+    r"""Expand a word: remove its quotes and escapes, and replace variables.
 
-    ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}``, ``${X:?word}``.
+    Supported are ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}`` and
+    ``${X:?word}``.
 
     Args:
-        text: As it is written.
-        variables: Those that are set.
+        text: The word as written.
+        variables: The variables that are set.
         escape: The escape character: ``\`` or the Dockerfile's own choice.
 
     Raises:
-        ValueError: It is not well formed, too long or too deep, or asks for an unknown operation.
+        ValueError: The word is malformed, too long or too deep, or has an unknown operation.
     """
     reader = _WordReader(text, variables, escape)
     return reader.read("")
@@ -329,37 +330,37 @@ class _WordReader:
         self.remaining_length = _LONGEST_WORD
 
     def read(self, stop: str) -> str:
-        """Up to an unquoted character of `stop`, or the end."""
+        """Read up to an unquoted character of `stop`, or to the end."""
         self.depth += 1
         if self.depth > _DEEPEST_WORD:
             raise ValueError(f"${{…}} nests deeper than {_DEEPEST_WORD} levels")
-        parts: list[str] = []
+        fragments: list[str] = []
         while self.position < len(self.text) and self.text[self.position] not in (stop or "\0"):
-            parts.append(self._read_part())
+            fragments.append(self._read_fragment())
         self.depth -= 1
-        return "".join(parts)
+        return "".join(fragments)
 
-    def _value(self, name: str) -> str | None:
-        """Return a variable's value, as long as the values of a word are not too long."""
+    def _variable_value(self, name: str) -> str | None:
+        """Return a variable's value; refuse values that make the word too long."""
         value = self.variables.get(name)
         self.remaining_length -= len(value or "")
         if self.remaining_length < 0:
             raise ValueError(f"a word is longer than {_LONGEST_WORD} characters")
         return value
 
-    def _read_part(self) -> str:
-        char = self.text[self.position]
-        if char == "$":
+    def _read_fragment(self) -> str:
+        character = self.text[self.position]
+        if character == "$":
             return self._read_variable()
         self.position += 1
-        if char == "'":
+        if character == "'":
             return self._read_single_quoted()
-        if char == '"':
+        if character == '"':
             return self._read_double_quoted()
-        if char == self.escape:
-            char = self.text[self.position : self.position + 1]
+        if character == self.escape:
+            character = self.text[self.position : self.position + 1]
             self.position += 1
-        return char
+        return character
 
     def _read_single_quoted(self) -> str:
         end = self.text.find("'", self.position)
@@ -370,21 +371,21 @@ class _WordReader:
         return text
 
     def _read_double_quoted(self) -> str:
-        parts: list[str] = []
-        while (char := self.text[self.position : self.position + 1]) != '"':
-            if not char:
+        fragments: list[str] = []
+        while (character := self.text[self.position : self.position + 1]) != '"':
+            if not character:
                 raise ValueError(f"a double quote is not closed: {self.text}")
-            if char == "$":
-                parts.append(self._read_variable())
+            if character == "$":
+                fragments.append(self._read_variable())
                 continue
             next_character = self.text[self.position + 1 : self.position + 2]
-            if char == self.escape and next_character and next_character in f'"${self.escape}':
-                char = next_character
+            if character == self.escape and next_character and next_character in f'"${self.escape}':
+                character = next_character
                 self.position += 1
-            parts.append(char)
+            fragments.append(character)
             self.position += 1
         self.position += 1
-        return "".join(parts)
+        return "".join(fragments)
 
     def _read_variable(self) -> str:
         self.position += 1
@@ -395,7 +396,7 @@ class _WordReader:
         if match is None:
             return "$"
         self.position = match.end()
-        return self._value(match[0]) or ""
+        return self._variable_value(match[0]) or ""
 
     def _read_braced(self) -> str:
         match = _NAME.match(self.text, self.position)
@@ -403,9 +404,9 @@ class _WordReader:
             raise ValueError(f"a variable's name is missing after '${{': {self.text}")
         self.position = match.end()
         operation = re.compile(r":?[-+?]|\}|").match(self.text, self.position)
-        assert operation is not None  # it matches nothing, too
+        assert operation is not None  # the pattern also matches an empty text
         self.position = operation.end()
-        value = self._value(match[0])
+        value = self._variable_value(match[0])
         if operation[0] == "}":
             return value or ""
         if not operation[0]:
