@@ -613,7 +613,8 @@ DEFENCES = [
     ),
     _one(
         "numbers_before_lines", "cheating", READING,
-        "if line_number is not None and line_number <= last_number_by_name.get(name, 0):", "if False:",
+        "if line_number is not None and line_number <= last_number_by_name.get(name, 0):",
+        "if False:",
     ),
     _one(
         "files_before_lines", "cheating", READING,
@@ -719,7 +720,9 @@ DEFENCES = [
     ),
     _one(
         "marked_failures", "cheating", "intercode/rewards/swe_run.py",
-        "and (\n                self._expects_failure or not self._has_expected_failure\n            )", "",
+        "and (\n                self._expects_failure or not self._has_expected_failure\n        "
+        "    )",
+        "",
     ),
     _one(
         "reports_in_one_encoding", "cheating", "intercode/rewards/swe_run.py",
@@ -749,7 +752,8 @@ DEFENCES = [
     ),
     _one(
         "fixes_in_objects", "cheating", FIXES,
-        "self._report_location(path, self._search_pack(pack_content))", 'self._report_location(path, "")',
+        "self._report_location(path, self._search_pack(pack_content))",
+        'self._report_location(path, "")',
     ),
     _one(
         "fixes_in_archives", "cheating", FIXES,
@@ -1159,7 +1163,8 @@ DEFENCES = [
     _one("skill_read_only", "cheating", SKILLS, ", read_only=True)", ")"),
     _one(
         "layer_elsewhere", "escape", LAYERS,
-        'if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:', 'if ".." in member_parts:',
+        'if ".." in member_parts or "/".join(member_parts[:3]) != agent_root:',
+        'if ".." in member_parts:',
     ),
     _one(
         "layer_parents", "escape", LAYERS,
@@ -1224,7 +1229,8 @@ DEFENCES = [
     _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
     _one(
         "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
-        "if path in gold.setup_changes or (path in gold.changed_paths and not is_unnamed_temporary):",
+        "if path in gold.setup_changes or (path in gold.changed_paths and not "
+        "is_unnamed_temporary):",
         "if False:",
     ),
     _one(
@@ -1304,7 +1310,10 @@ DEFENCES = [
     _one("size_of_manifests", "host DoS", RECORDS, "> _LARGEST_FILE:", "> 1 << 40:"),
     _one("lines_of_records", "host DoS", RECORDS, "readline(_LONGEST_LINE)", "readline()"),
     _one("levels_of_data", "host DoS", PLAIN, "        if depth > MAX_DEPTH:", "        if False:"),
-    _one("aliases_of_data", "host DoS", PLAIN, "            if max_bytes < 0:", "            if False:"),
+    _one(
+        "aliases_of_data", "host DoS", PLAIN,
+        "            if max_bytes < 0:", "            if False:",
+    ),
     _one(
         "words_of_dockerfiles", "host DoS", DOCKERFILE,
         "        if self.remaining_length < 0:", "        if False:",

@@ -56,7 +56,7 @@ def test_arguments_become_typed_parts() -> None:
     assert spec.env.name == "sql" and spec.env.protocol == "default"
     assert spec.env.options == {"timeout": 2.0, "memory": 1 << 30}
     assert (spec.tasks, spec.model.name, spec.agent.name) == (("a",), "x/y", "oracle")
-    assert (spec.how.workers, spec.epochs, spec.seed) == (1, 1, 0)
+    assert (spec.run_options.workers, spec.epochs, spec.seed) == (1, 1, 0)
 
 
 def test_a_later_layer_goes_before_an_earlier_one() -> None:
@@ -135,7 +135,7 @@ def test_another_agent_takes_nothing_that_was_said_to_the_recorded_one() -> None
     spec = RunSpec.from_record(manifest, {"agent": "noop", "tasks": ["x"], "locked": "run"})
     assert spec.model.name is None and spec.agent.samples is None
     assert (spec.limit, spec.tasks) == (None, ("x",))
-    assert spec.how.accept == ("agent",)
+    assert spec.run_options.accept == ("agent",)
 
 
 def test_a_spec_is_run(tmp_path: Path) -> None:

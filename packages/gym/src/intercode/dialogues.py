@@ -97,7 +97,7 @@ def parse_talk(document: object) -> RecordedDialogue | None:
         msgspec.convert(document, RecordedDialogue)
     except msgspec.ValidationError:
         return None
-    talk = cast("Talk", document)
+    talk = cast("RecordedDialogue", document)
     valid_numbers = range(len(talk.get("messages", ())))
     calls = talk.get("calls", ())
     message_numbers = chain.from_iterable([*call.get("sent", ()), *_reply(call)] for call in calls)

@@ -1,13 +1,13 @@
 """The spec of a run: a complete description in one frozen, typed value, `RunSpec`.
 
 A spec has four parts: the environment and its tasks (`EnvSpec`), the agent (`AgentSpec`), the
-language model (`ModelSpec`), and the execution of the run (`RunOptions`). Their fields, with the fields of
-`intercode.envs.options`, are the single source of options: for the command line with its help and
-defaults, the keys of ``intercode.toml``, a run's record, and all validation. A name has the same
-meaning in all these forms. Each form is a flat object, option → value::
+language model (`ModelSpec`), and the execution of the run (`RunOptions`). Their fields, with the
+fields of `intercode.envs.options`, are the single source of options: for the command line with its
+help and defaults, the keys of ``intercode.toml``, a run's record, and all validation. A name has
+the same meaning in all these forms. Each form is a flat object, option → value::
 
     spec = RunSpec.from_layers({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
-    spec.env.options["timeout"], spec.how.workers
+    spec.env.options["timeout"], spec.run_options.workers
     spec.merge(seed=1).diff(spec)
 """
 
@@ -400,7 +400,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     env: EnvSpec = EnvSpec()
     agent: AgentSpec = AgentSpec()
     model: ModelSpec = ModelSpec()
-    how: RunOptions = RunOptions()
+    run_options: RunOptions = RunOptions()
     limit: Annotated[Positive | None, _describe("N", "only the first N tasks", daily=True)] = None
     tasks: Annotated[
         tuple[str, ...] | None,
@@ -578,7 +578,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return {
             name: _PORTABLE.get(name, portable)(value)
             for name, value in sorted(self.flat().items())
-            if _section_by_option().get(name) != "how" and name != "exclude"
+            if _section_by_option().get(name) != "run_options" and name != "exclude"
         }
 
     def identity(self) -> dict[str, Any]:
@@ -603,7 +603,7 @@ SECTIONS: Mapping[str, type[_Part]] = {
     "env": EnvSpec,
     "agent": AgentSpec,
     "model": ModelSpec,
-    "how": RunOptions,
+    "run_options": RunOptions,
 }
 """The parts of `RunSpec`, by the names of its fields."""
 _EXCLUSIVE_GROUPS = ({"limit", "tasks"},)

@@ -32,7 +32,7 @@ class Sayings(AgentProvider):
 
     def make(self, spec: RunSpec, budget: Any, pace: Any) -> PreparedAgent:
         word = self.name.partition(":")[2]
-        if spec.how.workers > 1:
+        if spec.run_options.workers > 1:
             raise UsageError("one at a time")
         return PreparedAgent(
             lambda task: ScriptedAgent([f"echo {word}"] * 9),

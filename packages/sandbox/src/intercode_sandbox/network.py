@@ -1,8 +1,8 @@
 """Network policies: nothing, everything, single endpoints, or an allowlist of hosts.
 
 A `Policy` is parsed from a caller's `network`. Except for nothing and everything, the sandbox has
-no network but its loopback, and a `NetworkGate` on the host opens each connection. The gate resolves
-names itself, and connects to the very address that it has checked.
+no network but its loopback, and a `NetworkGate` on the host opens each connection. The gate
+resolves names itself, and connects to the very address that it has checked.
 """
 
 from __future__ import annotations

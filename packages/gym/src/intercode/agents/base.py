@@ -221,12 +221,14 @@ def check_factory(factory: object) -> None:
         return
     if not callable(factory):
         raise UsageError(
-            f"an agent is made by a function or a class that takes a task: {_qualified_name(factory)} is "
+            "an agent is made by a function or a class that takes a task: "
+            f"{_qualified_name(factory)} is "
             "neither"
         )
     if not _accepts_arguments(factory, 1):
         raise UsageError(
-            f"an agent is made for each task: {_qualified_name(factory)} has to take one argument, the task"
+            f"an agent is made for each task: {_qualified_name(factory)} has to take one "
+            "argument, the task"
         )
     if inspect.iscoroutinefunction(factory):
         raise UsageError(

@@ -1,7 +1,7 @@
 """The conversation of one episode with a model: prompts, replies, and the actions in replies.
 
-A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. Its `Dialogue` keeps the
-messages within the model's context length.
+A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. Its
+`Dialogue` keeps the messages within the model's context length.
 """
 
 from __future__ import annotations

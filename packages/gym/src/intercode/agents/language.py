@@ -214,9 +214,8 @@ class LanguageAgents:
         self._model = model
         examples = strategy.shows_examples(options.examples, model.name)
         has_recap = options.recap if options.recap is not None else is_local(model.name)
-        has_recap = (
-            has_recap and strategy.recaps and not strategy.sees_reward
-        )  # as in 2023: no recaps
+        # As in 2023: no recaps.
+        has_recap = has_recap and strategy.recaps and not strategy.sees_reward
         self._options = options = replace(options, examples=examples, recap=has_recap)
         self._permits: AbstractContextManager[float] | None = None
         self._prompt = Prompt(strategy.template, options.prompt)

@@ -54,9 +54,9 @@ def next_action(
     episode: further turns would be the same.
 
     Args:
-        talk: The conversation; see `Talk.ask_again` for recaps.
+        talk: The conversation; see `Conversation.ask_again` for recaps.
         history: The turns so far.
-        read: As in `Talk.ask`.
+        read: As in `Conversation.ask`.
     """
     action = talk.ask(read)
     if not talk.recaps or not is_repeated_failure(action, history):

@@ -176,7 +176,8 @@ def _tree_lines(episode: Episode) -> Iterator[str]:
                 text = number(node.get("judgement")) if node.get("judgement") is not None else "-"
                 action = one_line(safe(node.get("action", "")), _WIDTH) or "(no action)"
                 loss_note = f"  ({one_line(safe(node['lost']), _WIDTH)})" if "lost" in node else ""
-                yield f"  {'  ' * depth}{'*' if index in branch else ' '} {text:>4}  {action}{loss_note}"
+                mark = "*" if index in branch else " "
+                yield f"  {'  ' * depth}{mark} {text:>4}  {action}{loss_note}"
                 yield from subtree_lines(index, depth + 1)
 
     yield from subtree_lines(0, 0)

@@ -133,7 +133,9 @@ def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]
 
 def repeated_options(spec: RunSpec) -> str:
     """Return the options with which a later command repeats the effects of a spec's record."""
-    record_effects = effects({**spec.recorded(), **({"on": spec.how.on} if spec.how.on else {})})
+    record_effects = effects(
+        {**spec.recorded(), **({"on": spec.run_options.on} if spec.run_options.on else {})}
+    )
     option_names = {"on", "env", *environment_options()}
     option_names |= {name for _, names in _GROUPS for name in names.split()}
     if any(

@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     manifest = read_manifest(folder := run_folder(args.run))
     spec = _rescoring_spec(args, folder, manifest)
     output_folder = Path(args.out or f"{folder}-rescored-{_reward_label(spec.reward)}")
-    watcher = Watcher(quiet=spec.how.quiet)
+    watcher = Watcher(quiet=spec.run_options.quiet)
     rescore_plan = plan(spec, watcher)
     # Options and limits that the recorded agent requested stay in force.
     env = manifest["env"]
@@ -87,16 +87,16 @@ def execute(args: argparse.Namespace) -> int:
             get_setting().reward if spec.reward == ModelReward.KIND else spec.reward,
             lambda: get_setting().make(),
             out=output_folder,
-            workers=spec.how.workers,
+            workers=spec.run_options.workers,
             settings=lambda: get_setting().facts,
             progress=watcher,
-            max_retries=spec.how.retries,
+            max_retries=spec.run_options.retries,
             context=lambda: get_setting().context(),
-            accept=spec.how.accept,
+            accept=spec.run_options.accept,
             trust=args.trust,
         )
     except DriftError as error:
-        if spec.how.json:
+        if spec.run_options.json:
             differences = [asdict(difference) for difference in error.differences]
             print_json({"rescored": str(folder), "differences": differences})
         raise
@@ -108,7 +108,7 @@ def execute(args: argparse.Namespace) -> int:
         )
         print(f"stopped{remainder_text}", file=sys.stderr)
         raise
-    _print_result(spec.how.json, folder, output_folder, result)
+    _print_result(spec.run_options.json, folder, output_folder, result)
     has_failures = result.lost or len(result.outcomes) < result.planned
     return 130 if result.cut_short else int(bool(has_failures))
 

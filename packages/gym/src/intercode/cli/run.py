@@ -84,7 +84,7 @@ def _run_gold(spec: RunSpec, command: str) -> int:
     if can_be_scored and not any(task.gold for task in tasks):
         raise UsageError(_no_agent(run_plan.dataset, command))
     code = finish(spec, carry_out(run_plan, watcher))
-    if not (spec.how.quiet or spec.how.json):
+    if not (spec.run_options.quiet or spec.run_options.json):
         print(_GOLD_MESSAGE.format(command=command))
     return code
 
@@ -128,7 +128,7 @@ def _run_command(options: Options) -> str:
 
 def assign_folder(spec: RunSpec) -> RunSpec:
     """Return the spec with a folder for its run: its own, or a new one below ``runs/``."""
-    return spec if spec.how.out is not None else spec.merge(out=_default_folder(spec))
+    return spec if spec.run_options.out is not None else spec.merge(out=_default_folder(spec))
 
 
 def carry_out(
@@ -146,7 +146,9 @@ def carry_out(
             printed.
         KeyboardInterrupt: The run was interrupted at once.
     """
-    run_options = (spec_or_plan if isinstance(spec_or_plan, RunSpec) else spec_or_plan.spec).how
+    run_options = (
+        spec_or_plan if isinstance(spec_or_plan, RunSpec) else spec_or_plan.spec
+    ).run_options
     try:
         return run(spec_or_plan, watcher, budget)
     except DriftError as error:
@@ -167,27 +169,31 @@ def carry_out(
 def make_watcher(spec: RunSpec) -> Watcher:
     """Return the progress display of a run."""
     return Watcher(
-        show=(sys.stderr if spec.how.json else sys.stdout) if spec.how.show else None,
+        show=(sys.stderr if spec.run_options.json else sys.stdout)
+        if spec.run_options.show
+        else None,
         # No live line for a person at the terminal, because typed text would mix with the line.
-        quiet=spec.how.quiet or spec.agent.name == "human",
+        quiet=spec.run_options.quiet or spec.agent.name == "human",
         rate=rate_name(spec.env.judge_model),
     )
 
 
 def resume_command(spec: RunSpec) -> str:
     """Return the command that resumes the run of a spec."""
-    return f"intercode resume {shlex.quote(safe(str(spec.how.out)))}{repeated_options(spec)}"
+    return (
+        f"intercode resume {shlex.quote(safe(str(spec.run_options.out)))}{repeated_options(spec)}"
+    )
 
 
 def finish(spec: RunSpec, result: RunResult) -> int:
     """Print the result of a run; return 0 if complete, 1 if incomplete, 130 if interrupted."""
-    output_folder = Path(str(spec.how.out))
-    if spec.how.json:
+    output_folder = Path(str(spec.run_options.out))
+    if spec.run_options.json:
         _print_json(output_folder, result)
     else:
-        _print_result(spec.how.workers, output_folder, result)
+        _print_result(spec.run_options.workers, output_folder, result)
     if remainder_text := _remainder_text(spec, result):
-        print(remainder_text, file=sys.stderr if spec.how.json else sys.stdout)
+        print(remainder_text, file=sys.stderr if spec.run_options.json else sys.stdout)
     if result.cut_short:
         return 130
     return 0 if result.complete else 1

@@ -30,7 +30,7 @@ def execute(args: argparse.Namespace) -> int:
         run.make_spec({**read_arguments(args), **prediction_options}, trust=args.trust)
     )
     code = run.run_and_print(spec)
-    total = int(read_manifest(Path(str(spec.how.out)))["dataset"]["tasks"])
+    total = int(read_manifest(Path(str(spec.run_options.out)))["dataset"]["tasks"])
     if args.tasks is None and (shortfall := total - len(texts)) > 0:
         print_message(
             f"intercode: warning: {shortfall} of {format_count(total, 'task')} have no "

@@ -39,7 +39,10 @@ def execute(args: argparse.Namespace) -> int:
     results: list[tuple[Plan, RunResult]] = []
     for run_number, run_plan in enumerate(plans, 1):
         if not args.quiet:
-            print(f"{run_number}/{len(plans)} {safe(str(run_plan.spec.how.out))}", file=sys.stderr)
+            print(
+                f"{run_number}/{len(plans)} {safe(str(run_plan.spec.run_options.out))}",
+                file=sys.stderr,
+            )
         results.append((run_plan, run.carry_out(run_plan, run.make_watcher(run_plan.spec), budget)))
         if results[-1][1].interrupted:
             break
@@ -83,7 +86,7 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
 def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
     """Plan each run with the same secret, because all agents must find the same flags."""
     plans: list[Plan] = []
-    secret = find_secret(*(spec.how.out for spec in specs))
+    secret = find_secret(*(spec.run_options.out for spec in specs))
     for spec in specs:
         if spec.env.secret is None and secret is not None:
             spec = spec.merge(secret=secret)
@@ -115,7 +118,7 @@ def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
 
 
 def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
-    folders = [str(spec.how.out) for spec in specs]
+    folders = [str(spec.run_options.out) for spec in specs]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(
@@ -161,7 +164,7 @@ def _print_report(
     planned_count: int,
     results: Sequence[tuple[Plan, RunResult]],
 ) -> None:
-    runs = read_runs([Path(str(run_plan.spec.how.out)) for run_plan, _ in results])
+    runs = read_runs([Path(str(run_plan.spec.run_options.out)) for run_plan, _ in results])
     pairs = _skill_pairs([run_plan.spec for run_plan, _ in results], runs)
     if args.json:
         run_entries = [

@@ -1,9 +1,9 @@
 """Database engines and sessions: the interface of all engines that run an agent's SQL.
 
-An `DatabaseEngine` opens a `DatabaseSession` for each episode: one connection to a private, pristine database, with
-privileges on this database only. Closing the session discards the agent's changes. The embedded
-SQLite, a server at a URL and a user's engine are interchangeable. Their specification is one
-conformance suite (``packages/gym/tests/databases/``).
+An `DatabaseEngine` opens a `DatabaseSession` for each episode: one connection to a private,
+pristine database, with privileges on this database only. Closing the session discards the agent's
+changes. The embedded SQLite, a server at a URL and a user's engine are interchangeable. Their
+specification is one conformance suite (``packages/gym/tests/databases/``).
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _provider(options: EngineOptions, preload: Sequence[str], path: Sequence[str
 
 
 class EmbeddedSession:
-    """A session with a worker process; see `databases.base.Session`.
+    """A session with a worker process; see `databases.base.DatabaseSession`.
 
     The constructor opens the database.
 
@@ -694,7 +694,7 @@ class PristineFiles:
         self._files: OrderedDict[str, PristineFile] = OrderedDict()
 
     def get(self, key: str, make_file: Callable[[], Path]) -> PristineFile:
-        """Return the file of a key; on a cache miss, read it from the path that `make_file` returns.
+        """Return the file of a key; after a cache miss, read it from the path of `make_file`.
 
         Raises:
             DatabaseError: The file cannot be read, or memory for it is insufficient.

@@ -50,9 +50,9 @@ def find(location: str | Path, name: str | None = None) -> Source:
     """Return the source of a database.
 
     Args:
-        location: A folder that holds ``NAME.sqlite``, ``NAME/NAME.sqlite`` (the layout of Spider and
-            BIRD), ``NAME.duckdb`` or ``NAME.sql``; or one such file, or a dump that includes the
-            database.
+        location: A folder that holds ``NAME.sqlite``, ``NAME/NAME.sqlite`` (the layout of Spider
+            and BIRD), ``NAME.duckdb`` or ``NAME.sql``; or one such file, or a dump that includes
+            the database.
         name: Name of the database; None: the only database of `location`. The name of a single
             database file is its stem.
 

@@ -164,7 +164,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         if stage is None:
             if (image := getattr(options, "image", None)) and Path(image).exists():
                 options = kind.merge(options, {"image": Path(image)})  # "./" is not needed
-            stage = cast("Stage[PlaceT]", SandboxStage.from_options(options, self.traits))
+            stage = cast("Stage[WorkspaceT]", SandboxStage.from_options(options, self.traits))
         hide(tasks.source, tasks.databases)
         super().__init__(tasks, self.options)
         self.render_mode = options.render_mode
@@ -179,13 +179,12 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         if isinstance(stage, SandboxStage):
             stage.programs = stage.programs or self.traits.programs
         self._open = opens
-        self._reward = cast("Reward[PlaceT]", reward)
+        self._reward = cast("Reward[WorkspaceT]", reward)
         self._workspace: WorkspaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
-        self._scored_workspaces: weakref.WeakSet[Any] = (
-            weakref.WeakSet()
-        )  # workspaces already scored
+        # Workspaces already scored.
+        self._scored_workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
         self._is_wire = options.observations == "utf-8"  # texts are escaped in both directions
@@ -431,9 +430,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
-        gate = getattr(
-            self._workspace, "gate", None
-        )  # only a sandbox with a network policy has one
+        # Only a sandbox with a network policy has one.
+        gate = getattr(self._workspace, "gate", None)
         if gate is not None and (refusals := gate.refusal_counts):
             self.episode.metadata["network_refused"] = dict(refusals)
         if self.scores_later and not self.reward_every_turn:
@@ -658,7 +656,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         """Save the running episode between two actions; the episode continues unchanged.
 
         Args:
-            how: ``"state"`` saves the state of workspace and interpreter. With ``"replay"`` each
+            mode: ``"state"`` saves the state of workspace and interpreter. With ``"replay"`` each
                 fork repeats the actions and compares their results. ``"auto"`` saves the state
                 if possible, and replays otherwise.
             lossy: Omit the parts of the state that cannot be saved, such as running programs,
@@ -710,7 +708,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
         Args:
             n: The number of forks, at least 1, each in a new environment. The caller closes them.
-            how: See `snapshot`.
+            mode: See `snapshot`.
             lossy: See `snapshot`.
 
         Returns:

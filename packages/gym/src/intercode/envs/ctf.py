@@ -140,7 +140,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
 
     @classmethod
     def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Exclude the tasks that need an unavailable network: see `InterCodeEnv.narrowed`."""
+        """Exclude the tasks that need an unavailable network: see `InterCodeEnv.filter_tasks`."""
         available_tasks = (
             tasks
             if Policy.parse(options.get("network") or False).reaches_out

@@ -1,7 +1,7 @@
 """Remote environments, whose episodes run on a server or in another framework.
 
-A subclass of `RemoteEnvironment` begins an episode on the remote system and forwards actions to it. The
-local side keeps the record, the turn limit and the rules of `step`. Agents, runs and statistics
+A subclass of `RemoteEnvironment` begins an episode on the remote system and forwards actions to it.
+The local side keeps the record, the turn limit and the rules of `step`. Agents, runs and statistics
 therefore treat a remote environment like a local one. A remote environment has no workspace of
 InterCode, so its episodes can be neither forked nor scored from outside.
 """

@@ -197,7 +197,8 @@ def take_snapshot(
         # A repeated action may get further, or less far, before the time limit.
         if saved_state is None and turn.info.get("timed_out"):
             raise ForkError(
-                f"turn {turn_number} ran into the time limit: it cannot be repeated exactly{refusal}"
+                f"turn {turn_number} ran into the time limit: it cannot be repeated "
+                f"exactly{refusal}"
             )
     state_parts = ("whatever its actions do again",) if saved_state is None else saved_state.carried
     return EpisodeSnapshot(
@@ -254,7 +255,8 @@ def repeat(turns: Iterable[Turn], take_action: Callable[[str], Turn]) -> None:
             continue
         if mismatch := difference(turn, take_action(turn.action)):
             raise ForkError(
-                f"the episode cannot be forked by its actions: turn {turn_number} differs: {mismatch}"
+                f"the episode cannot be forked by its actions: turn {turn_number} differs: "
+                f"{mismatch}"
             )
 
 

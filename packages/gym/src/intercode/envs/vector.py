@@ -157,7 +157,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         Args:
             index: The environment with the episode, which continues there.
             into: The environments that receive one fork each; None: all others.
-            how: See `InterCodeEnv.snapshot`.
+            mode: See `InterCodeEnv.snapshot`.
             lossy: See `InterCodeEnv.snapshot`.
 
         Returns:

@@ -180,7 +180,7 @@ def actors(
 
 def max_concurrent_calls(spec: RunSpec) -> int:
     """Return the maximum number of concurrent model calls of a run."""
-    return spec.how.max_connections or spec.how.workers
+    return spec.run_options.max_connections or spec.run_options.workers
 
 
 def unused_model_options(spec: RunSpec) -> list[str]:

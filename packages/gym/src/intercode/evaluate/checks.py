@@ -180,15 +180,15 @@ class Trial:
             reward=episode.reward,
             error=episode.error,
             error_type=episode.metadata.get("error_type"),
-            why="" if episode.success else _one_line(detail),
+            score_detail="" if episode.success else _one_line(detail),
             observations=tuple(
                 (hash(turn.observation), turn.observation[:_MAX_OBSERVATION])
                 for turn in episode.turns
             ),
-            slowest=max((turn.seconds for turn in episode.turns), default=0.0),
+            slowest_seconds=max((turn.seconds for turn in episode.turns), default=0.0),
             rest=episode.seconds - episode.metadata.get(WAIT_FIELD, 0.0) - action_seconds,
             timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
-            without_twin=tuple(detail.get("without_twin", ())),
+            twinless_tests=tuple(detail.get("without_twin", ())),
             guess=guesses_by_trial.get(episode.epoch),
             no_rows=detail.get("gold_rows") == [],
             parts=episode.score.parts if episode.score is not None else {},
@@ -228,7 +228,8 @@ def _shortfall(trial: Trial) -> str:
     if trial.patch_error:
         return f"{trial.name}'s patch does not apply: {trial.patch_error}"
     note = ", it ran into the time limit" if trial.timed_out else ""
-    return f"{trial.name} scores {trial.reward:.2f}{note}{f' ({trial.score_detail})' if trial.score_detail else ''}"
+    detail = f" ({trial.score_detail})" if trial.score_detail else ""
+    return f"{trial.name} scores {trial.reward:.2f}{note}{detail}"
 
 
 def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:

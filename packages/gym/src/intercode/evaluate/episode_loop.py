@@ -1,8 +1,8 @@
 """The episode loop: one agent, one environment, one episode.
 
 `run_episode` resets the environment, creates the agent, and lets it act until the episode ends.
-`Semaphore` and `SharedResources` limit the concurrency of episodes. The last functions build the records of
-episodes that have no result.
+`Semaphore` and `SharedResources` limit the concurrency of episodes. The last functions build the
+records of episodes that have no result.
 """
 
 from __future__ import annotations

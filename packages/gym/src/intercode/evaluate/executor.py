@@ -1,7 +1,7 @@
 """Executors of a run's episodes: threads of this process, or other machines.
 
-`PreparedRun` holds a prepared run. An `Executor` starts its jobs and returns `Runs`, which yields the
-recorded episodes. `Threads` is the default executor.
+`PreparedRun` holds a prepared run. An `Executor` starts its jobs and returns `Runs`, which yields
+the recorded episodes. `Threads` is the default executor.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PreparedRun:
         Args:
             resources: The limits on their concurrency; default: the limits of the spec.
         """
-        agent, run_options, seed = self.agent, self.plan.spec.how, self.plan.spec.seed
+        agent, run_options, seed = self.agent, self.plan.spec.run_options, self.plan.spec.seed
         resources = resources or SharedResources(
             calls=Semaphore(run_options.max_connections),
             sandboxes=Semaphore(run_options.max_sandboxes or default_sandboxes()),
@@ -91,7 +91,7 @@ class Executor(Protocol):
     def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> Runs:
         """Return the running jobs, in the given order as far as possible.
 
-        The process of the caller records each episode by `Work.record` before the returned object
+        The process of the caller records each episode by `PreparedRun.record` before the returned object
         yields the episode.
         """
 
@@ -106,7 +106,7 @@ class Threads:
         """See `Executor`."""
         if jobs:
             prepared_run.agent.start()
-        return WorkerPool(jobs, prepared_run.orders(), prepared_run.plan.spec.how.workers)
+        return WorkerPool(jobs, prepared_run.orders(), prepared_run.plan.spec.run_options.workers)
 
 
 def resolve_executor(spec: RunSpec) -> Executor:
@@ -115,6 +115,8 @@ def resolve_executor(spec: RunSpec) -> Executor:
     Raises:
         UsageError: No executor has that name.
     """
-    if spec.how.on is None:
+    if spec.run_options.on is None:
         return Threads()
-    return cast(Executor, EXECUTORS.resolve(split(spec.how.on, ":")[0])(spec.how.on))
+    return cast(
+        Executor, EXECUTORS.resolve(split(spec.run_options.on, ":")[0])(spec.run_options.on)
+    )

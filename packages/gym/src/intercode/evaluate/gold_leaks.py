@@ -114,8 +114,8 @@ def find_gold_form(
         golds: Accepted solutions.
         content: The text.
         flags: Whether golds are flags, which also match backwards, in base64 or in hexadecimal.
-        accepts_short_lines: Whether short lines count. A task's query may contain all of gold except its missing
-            short line. In a file, the long lines suffice.
+        accepts_short_lines: Whether short lines count. A task's query may contain all of gold
+            except its missing short line. In a file, the long lines suffice.
 
     Returns:
         ``as it is``, ``backwards``, ``in base64``, ``in hexadecimal``, or an empty text.

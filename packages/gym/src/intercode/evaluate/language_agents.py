@@ -126,4 +126,4 @@ def _language_agents(
 
 
 _SEARCH = {"order": "search", "start": "search_from"}
-"""Field of `Search` → option of a spec, for fields with another option name."""
+"""Field of `SearchOptions` → option of a spec, for fields with another option name."""

@@ -188,7 +188,8 @@ class SandboxSearch:
         prune_options = [
             word for name in ("/proc", "/sys", "/dev") for word in ("-o", "-path", name)
         ][1:]
-        return self._paths(["find", "/", *options, "(", *prune_options, ")", "-prune", "-o", "-type", "f",
+        return self._paths(["find", "/", *options, "(", *prune_options, ")", "-prune", "-o",
+        "-type", "f",
                             "(", *name_tests, ")", "-print0"])  # fmt: skip
 
     def _paths(self, argv: Sequence[str | bytes]) -> list[str]:

@@ -1,8 +1,8 @@
 """The setup of a run: its tasks (`plan`) and its environment (`resolve_setting`), from a spec.
 
-`plan` loads and selects the tasks without starting anything. `resolve_setting` resolves the provider or the
-database engine, builds the images, and returns a factory of environments. `check` refuses agents
-that cannot try the tasks.
+`plan` loads and selects the tasks without starting anything. `resolve_setting` resolves the
+provider or the database engine, builds the images, and returns a factory of environments. `check`
+refuses agents that cannot try the tasks.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Plan:
         """Return the record's facts on the options and on the locked run."""
         facts: dict[str, Any] = {"options": self.spec.recorded()}
         if self.locked is not None:
-            run = str(Path(str(self.spec.how.locked)).absolute())
-            facts["locked"] = {"run": run, "accepted": list(self.spec.how.accept)}
+            run = str(Path(str(self.spec.run_options.locked)).absolute())
+            facts["locked"] = {"run": run, "accepted": list(self.spec.run_options.accept)}
         return facts
 
 
@@ -89,10 +89,12 @@ def plan(spec: RunSpec, progress: Progress) -> Plan:
         TaskError: The data is malformed.
         RecordError: The locked run cannot be read.
     """
-    if spec.how.accept and not spec.how.locked:
+    if spec.run_options.accept and not spec.run_options.locked:
         raise UsageError("--accept lists permitted differences from --locked RUN: add --locked RUN")
     locked_manifest = (
-        None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
+        None
+        if spec.run_options.locked is None
+        else read_manifest(run_folder(spec.run_options.locked))
     )
     environment(spec)
     with preserve_working_directory():
@@ -161,7 +163,11 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
         return spec, datasets.load(dataset_name, spec.env.split, reviewed=True)
     if datasets.accepts_option(dataset_name, "secret") and spec.env.secret is None:
         # A locked run without a secret predates secrets.
-        secret = "" if spec.how.locked else find_secret(spec.how.out, spec.agent.recording)
+        secret = (
+            ""
+            if spec.run_options.locked
+            else find_secret(spec.run_options.out, spec.agent.recording)
+        )
         spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
     return spec, datasets.load_seeded(dataset_name, spec.seed, spec.env.secret, spec.env.split)
 
@@ -384,7 +390,7 @@ def _digests(
 def find_provider(
     env: str, sandbox: str = "native", report_line: Callable[[str], None] = lambda text: None
 ) -> Provider:
-    """Return an environment's provider of sandboxes, which reports its builds through `report_line`."""
+    """Return an environment's provider of sandboxes; it reports builds through `report_line`."""
     provider = find_traits(env).provider(sandbox)
     if hasattr(provider, "progress"):
         provider.progress = report_line
@@ -397,7 +403,7 @@ def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
     Raises:
         UsageError: The object makes no agents, or the agent cannot try a task.
     """
-    workers = plan.spec.how.workers
+    workers = plan.spec.run_options.workers
     if isinstance(agent, SupportsRunCheck) and (warning := agent.check_run(plan.tasks, workers)):
         progress.warn(f"warning: {warning}")
     check_tasks(plan.tasks, agent)

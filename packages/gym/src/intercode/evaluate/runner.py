@@ -315,7 +315,7 @@ def _run(
 ) -> RunResult:
     """Run the episodes that have no result yet, and write the record."""
     plan = prepared_run.plan
-    folder = plan.spec.how.out
+    folder = plan.spec.run_options.out
     current_manifest = _describe_run(plan, prepared_run.agent, prepared_run.setting.facts)
     session = _session(plan.spec, context)
     machine_changes = _check_lock(
@@ -353,7 +353,7 @@ def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progr
     """
     if plan.locked is None:
         return []
-    run_differences = differences(plan.locked, current_manifest, plan.spec.how.accept)
+    run_differences = differences(plan.locked, current_manifest, plan.spec.run_options.accept)
     machine_differences = (
         find_machine_drift(run_differences, plan.locked) if plan.follows_machine else []
     )
@@ -424,15 +424,19 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
     """Return the record of this session."""
     return session_record(
         context,
-        workers=spec.how.workers,
-        max_connections=spec.how.max_connections,
-        max_sandboxes=spec.how.max_sandboxes,
+        workers=spec.run_options.workers,
+        max_connections=spec.run_options.max_connections,
+        max_sandboxes=spec.run_options.max_sandboxes,
         limit=spec.limit,
         tasks=None if spec.tasks is None else list(spec.tasks),
         epochs=spec.epochs,
-        max_retries=spec.how.retries,
-        **({} if spec.how.model_timeout is None else {"model_timeout": spec.how.model_timeout}),
-        **({} if spec.how.on is None else {"on": absolute(spec.how.on)}),
+        max_retries=spec.run_options.retries,
+        **(
+            {}
+            if spec.run_options.model_timeout is None
+            else {"model_timeout": spec.run_options.model_timeout}
+        ),
+        **({} if spec.run_options.on is None else {"on": absolute(spec.run_options.on)}),
     )
 
 

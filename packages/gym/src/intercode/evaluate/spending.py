@@ -74,12 +74,12 @@ def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
     limits = spec.model.max_cost, spec.model.max_tokens
     for run in runs or (spec,):
         names = run.model.name, run.env.judge_model
-        if run.how.out is None or not any(names) or limits == (None, None):
+        if run.run_options.out is None or not any(names) or limits == (None, None):
             continue
         prices = Prices(run.model.prices)
         price, judge_price = (prices.find(name) if name else None for name in names)
         run_spending = read_spending(
-            Path(run.how.out),
+            Path(run.run_options.out),
             price,
             run.model.reply_tokens,
             judge_price=judge_price,
@@ -91,7 +91,7 @@ def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
 
 def retry_policy(spec: RunSpec) -> Retry:
     """Return the retry policy of a run's model calls."""
-    seconds = spec.how.model_timeout
+    seconds = spec.run_options.model_timeout
     return Retry() if seconds is None else Retry(timeout=seconds)
 
 

@@ -256,9 +256,8 @@ def check_worker(sandbox: SandboxBackend) -> None:
     Raises:
         SandboxError: The worker ends, or does not respond.
     """
-    if not isinstance(
-        sandbox, SupportsFork
-    ):  # a third-party provider cannot start a second sandbox
+    # A third-party provider cannot start a second sandbox.
+    if not isinstance(sandbox, SupportsFork):
         return
     with (
         closing(sandbox.start_sibling("scratch")) as pristine_sandbox,

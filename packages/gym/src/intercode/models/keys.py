@@ -65,7 +65,8 @@ def check_url(url: str) -> str:
         or url_parts.fragment
     ):
         raise UsageError(
-            f"the base URL of {url_parts.hostname} has a user, a query or a fragment, which would be "
+            f"the base URL of {url_parts.hostname} has a user, a query or a fragment, which "
+            "would be "
             f"recorded: put keys in the environment or in {FILE}"
         )
     return url.rstrip("/")

@@ -108,7 +108,8 @@ def serve_upstream(model: str, base_url: str | None = None, calls: int = 1) -> I
         calls: The number of concurrent calls to expect, for a local server.
 
     Raises:
-        UsageError: As for `Upstream.resolve`; or a local model is missing, or the memory is too small.
+        UsageError: As for `Upstream.resolve`; or a local model is missing, or the memory is too
+            small.
         ModelAccessError: The server of a local model cannot be started.
     """
     provider, _, name = model.partition("/")

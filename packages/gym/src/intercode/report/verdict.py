@@ -167,7 +167,8 @@ def describe_drift(comparison: BaselineComparison) -> list[str]:
                 ),
             ]
             lines = [
-                f"  {run_difference.what}: {_format_value(run_difference.recorded)} and {_format_value(run_difference.now)}"
+                f"  {run_difference.what}: {_format_value(run_difference.recorded)} and "
+                f"{_format_value(run_difference.now)}"
                 for run_difference in run_differences[:_MAX_LINES]
             ]
             if len(run_differences) > _MAX_LINES:
@@ -183,10 +184,8 @@ def describe_drift(comparison: BaselineComparison) -> list[str]:
             lines += [f"  not compared, as versions differ: {text}" for text in advice]
             folders_by_text.setdefault("\n".join(lines), []).append(folder)
     return [
-        (
-            f"{comparison.first.folder} and {', '.join(folders)} differ in their "
-            f"conditions:\n{difference_text}"
-        )
+        f"{comparison.first.folder} and {', '.join(folders)} differ in their "
+        f"conditions:\n{difference_text}"
         for difference_text, folders in folders_by_text.items()
     ]
 

@@ -106,7 +106,8 @@ def choose_reward(
             ``file.py:name`` or as registered under ``env:name``; or None for the environment's
             default.
         default: The factory of the environment's default reward.
-        **components: Parts of the environment. A registered class receives the parts that its parameters
+        **components: Parts of the environment. A registered class receives the parts that its
+        parameters
             name, such as ``databases`` and ``cache`` of SQL.
 
     Raises:

@@ -186,10 +186,12 @@ class _Mutation:
                 if key.table.lower() == table.name.lower():
                     pairs = zip(key.targets, key.columns, strict=True)
                     join = " AND ".join(
-                        f"{name}.{quote_identifier(key_column)} = o.{quote_identifier(target_column)}"
+                        f"{name}.{quote_identifier(key_column)} = "
+                        f"o.{quote_identifier(target_column)}"
                         for key_column, target_column in pairs
                     )
-                    clause = f"WHERE EXISTS (SELECT 1 FROM {quote_identifier(child.name)} AS o WHERE {join})"
+                    child_table = quote_identifier(child.name)
+                    clause = f"WHERE EXISTS (SELECT 1 FROM {child_table} AS o WHERE {join})"
                     row_ids.update(self._rows(table, clause))
         return sorted(row_ids)
 
@@ -336,9 +338,10 @@ class _Mutation:
         stored_columns = self._stored_columns(table)
         columns = [column.name for column in table.columns if column.name in stored_columns]
         values = ["?" if name in new_values else quote_identifier(name) for name in columns]
-        origin = "" if row is None else f" FROM {quote_identifier(table.name)} WHERE rowid = ?"
+        table_name = quote_identifier(table.name)
+        origin = "" if row is None else f" FROM {table_name} WHERE rowid = ?"
         names = ", ".join(map(quote_identifier, columns))
-        sql = f"INSERT OR IGNORE INTO {quote_identifier(table.name)} ({names}) SELECT {', '.join(values)}"
+        sql = f"INSERT OR IGNORE INTO {table_name} ({names}) SELECT {', '.join(values)}"
         parameters = [new_values[name] for name in columns if name in new_values]
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
@@ -466,7 +469,8 @@ def _lookup_conditions(table: TableSchema, lookup: Lookup) -> Iterator[tuple[str
         return
     for collation in ("BINARY", "NOCASE"):
         search_values = [
-            f"{quote_identifier(columns[condition.column].name)} {condition.operator} ? COLLATE {collation}"
+            f"{quote_identifier(columns[condition.column].name)} {condition.operator} ? COLLATE "
+            f"{collation}"
             for condition in lookup.comparisons
         ]
         yield f"WHERE {' AND '.join(search_values)}", values

@@ -3,7 +3,8 @@
 A `Gateway` serves a run, and has the key, the budget and the rate limit. A `GatewaySession` serves
 one episode, and has its own token, the only secret that the sandbox sees::
 
-    with Gateway(Upstream.resolve("anthropic/claude-sonnet-4-5")) as gateway, gateway.open_session() as session:
+    with Gateway(Upstream.resolve("anthropic/claude-sonnet-4-5")) as gateway, gateway.open_session()
+    as session:
         sandbox.forward(8080, session.serve)
         sandbox.exec([...], env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080",
                                  "ANTHROPIC_API_KEY": session.token})

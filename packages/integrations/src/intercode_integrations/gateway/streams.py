@@ -20,7 +20,7 @@ MAX_EVENT_BYTES = 32 * 1024**2
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
 _CONTINUED_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
-"""Text fields of a chat's delta that append; `_extend_message` also appends fields of tool calls."""
+"""Text fields of a chat's delta that append. `_extend_message` also appends tool calls' fields."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,9 @@ def execute(args: argparse.Namespace) -> int:
         ) from None
     spec = assign_folder(RunSpec.from_layers(read_arguments(args)).merge(agent="mcp", retries=0))
     sessions = EpisodeSessions(idle_seconds=args.idle, show_score=args.show_score)
-    watcher = _Watcher(sessions, quiet=spec.how.quiet)
+    watcher = _Watcher(sessions, quiet=spec.run_options.quiet)
     run_plan = plan(spec, watcher)
-    output_folder = Path(str(spec.how.out))
+    output_folder = Path(str(spec.run_options.out))
     fresh = not output_folder.exists()
     with ExitStack() as stack:
         if args.http:
@@ -119,9 +119,9 @@ def _run_episodes(run_plan: Plan, sessions: EpisodeSessions, watcher: Watcher) -
             sessions,
             run_setting.make,
             progress=watcher,
-            workers=spec.how.workers,
-            max_sandboxes=spec.how.max_sandboxes,
-            out=spec.how.out,
+            workers=spec.run_options.workers,
+            max_sandboxes=spec.run_options.max_sandboxes,
+            out=spec.run_options.out,
             tasks=[task.task_id for task in run_plan.tasks],
             exclude=run_plan.exclude,
             epochs=spec.epochs,

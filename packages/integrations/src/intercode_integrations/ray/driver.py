@@ -88,7 +88,7 @@ class RayExecutor:
         self._loss_counts: Counter[Key] = Counter()
         """Number of losses of a job; after the first loss the job runs alone in its batch."""
         self._work, self._address, self._cpus = work, address, cpus
-        self._worker_count = min(work.plan.spec.how.workers, max(1, len(jobs)))
+        self._worker_count = min(work.plan.spec.run_options.workers, max(1, len(jobs)))
         self._worker_handles: list[_WorkerHandle] = []
         self._calls: dict[Any, _WorkerCall] = {}
         self._refusals: dict[str, str] = {}
@@ -125,7 +125,7 @@ class RayExecutor:
         facts, spec = self._work.setting.facts, plan.spec
         images = {} if self._work.setting.provider is None else facts["images"]
         self._ledger: Any = None
-        if spec.model.name or spec.env.judge_model or spec.how.max_connections:
+        if spec.model.name or spec.env.judge_model or spec.run_options.max_connections:
             budget = self._work.budget
             assert budget is not None  # a run of a spec has a budget
             self._prior_spending = budget.spent.cost, budget.spent.tokens
@@ -136,10 +136,15 @@ class RayExecutor:
                     max_concurrency=2 * self._worker_count + 8,
                     scheduling_strategy=node_affinity(ray.get_runtime_context().get_node_id()),
                 )
-                .remote(budget.max_cost, budget.max_tokens, budget.spent, spec.how.max_connections)
+                .remote(
+                    budget.max_cost,
+                    budget.max_tokens,
+                    budget.spent,
+                    spec.run_options.max_connections,
+                )
             )
         image_digests = {n: d for n, d in images.items() if not self._image(n).host}
-        hidden_paths = [spec.how.out, plan.dataset.source]
+        hidden_paths = [spec.run_options.out, plan.dataset.source]
         assignment = Assignment(
             plan,
             facts,
@@ -395,7 +400,7 @@ class RayExecutor:
 
     def _abandon_jobs(self) -> Iterable[Episode]:
         """Yield failed episodes for jobs that lost their workers more than `retries` times."""
-        max_retries = self._work.plan.spec.how.retries
+        max_retries = self._work.plan.spec.run_options.retries
         for job in [
             job for job in self._remaining_jobs if self._loss_counts[job.key] > max_retries
         ]:

@@ -175,7 +175,7 @@ class RayWorker:
         )
         self._setting.make().close()
         getattr(self._setting.provider, "facts", dict)()  # raises without permission for sandboxes
-        run_options = spec.how
+        run_options = spec.run_options
         calls = (
             SharedCalls(self._outbox)
             if self._outbox and run_options.max_connections

@@ -78,8 +78,8 @@ class Fault:
         body: The body sent with it; ``None`` is an error in the protocol's form.
         delay: Seconds before the first byte.
         pause: Seconds before each event of a stream except the first.
-        last_request: A stream stops half way, and another answer before its first byte, until this event
-            is set or the server ends.
+        last_request: A stream stops half way, and another answer before its first byte, until this
+            event is set or the server ends.
     """
 
     kind: Kind

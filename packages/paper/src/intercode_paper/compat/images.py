@@ -39,7 +39,8 @@ def image_for(name: str, data_path: str | None = None) -> str:
     layer = _find_above(data_path, [f"filesystems/fs_{file_system_number}.tar.gz", scripts])
     if layer is None and match:
         raise TaskError(
-            f"{data_path}: its tasks need the file system {file_system_number} of NL2Bash, as {scripts} in a "
+            f"{data_path}: its tasks need the file system {file_system_number} of NL2Bash, as "
+            f"{scripts} in a "
             "folder above, where the release has it; to try them without: image_name='nl2bash'"
         )
     return BASE_IMAGE if layer is None else f"{BASE_IMAGE}+{layer}"

@@ -28,7 +28,7 @@ from intercode_sandbox.docker.runtime_mounts import (
     check_users,
     has_own_users,
 )
-from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, SnapshotLayer
+from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, SnapshotFile
 from intercode_sandbox.errors import ImageError, InterCodeError, SandboxError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.files import cache_root
@@ -109,7 +109,7 @@ class DockerProvider:
         sandbox.admit(policy)
         return sandbox
 
-    def _take(self, key: ContainerKey, layer: SnapshotLayer | None) -> Container:
+    def _take(self, key: ContainerKey, layer: SnapshotFile | None) -> Container:
         """Return an unused container, with a snapshot's changes applied."""
         container = self._pool.take(key)
         try:
@@ -185,9 +185,7 @@ class DockerProvider:
                 self._home = RuntimeFolder(self._workers, info)
             return self._home
 
-    def _find_image(
-        self, image: str | Snapshot | Image
-    ) -> tuple[EngineImage, SnapshotLayer | None]:
+    def _find_image(self, image: str | Snapshot | Image) -> tuple[EngineImage, SnapshotFile | None]:
         if isinstance(image, DockerSnapshot):
             return image.engine_image, image.layer
         if isinstance(image, str | Image):
@@ -197,7 +195,7 @@ class DockerProvider:
     def _start_container(self, key: ContainerKey) -> Container:
         return start_container(self._engine, self._prepare_runtime(), key)
 
-    def _find_baseline(self, image: EngineImage, layer: SnapshotLayer | None) -> Container:
+    def _find_baseline(self, image: EngineImage, layer: SnapshotFile | None) -> Container:
         """Return the container with which sandboxes of an image are compared."""
         if layer is not None:
             return layer.get_baseline(
@@ -335,9 +333,8 @@ class ContainerPool:
             self._starting_counts[key] += missing_count
             for _ in range(missing_count):
                 self._jobs.put(key)
-            while (
-                self._thread_count < _MAX_STARTERS
-            ):  # each thread keeps a connection to the engine
+            # Each thread keeps a connection to the engine.
+            while self._thread_count < _MAX_STARTERS:
                 self._thread_count += 1
                 thread = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
                 thread.start()

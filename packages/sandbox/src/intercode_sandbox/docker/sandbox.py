@@ -33,13 +33,13 @@ class Origin:
     """The image or snapshot from which a sandbox started."""
 
     image: EngineImage
-    layer: SnapshotLayer | None
+    layer: SnapshotFile | None
     """All differences from the image; they must exist as long as the sandbox."""
-    baseline_layer: SnapshotLayer | None
+    baseline_layer: SnapshotFile | None
     """The baseline of changes; None: the image is the baseline."""
-    get_baseline: Callable[[SnapshotLayer | None], Container]
+    get_baseline: Callable[[SnapshotFile | None], Container]
     """Returns a container of the image, or of the snapshot over it, that no sandbox uses."""
-    take: Callable[[SnapshotLayer | None], Container]
+    take: Callable[[SnapshotFile | None], Container]
     """Returns a container for the sandbox alone."""
     count_end: Callable[[], None]
     """Called when the sandbox no longer needs its container."""
@@ -101,8 +101,8 @@ class DockerSandbox(NativeSandbox):
         """Save the present files."""
         return DockerSnapshot(self.origin.image, self._save_stream(), self.origin.baseline_layer)
 
-    def _save_stream(self) -> SnapshotLayer:
-        return self._wait_until_still(lambda: SnapshotLayer(self.archive))
+    def _save_stream(self) -> SnapshotFile:
+        return self._wait_until_still(lambda: SnapshotFile(self.archive))
 
     def _continue(self, alone: bool) -> SandboxSlot:  # a container prepares no program
         self.container = self.origin.take(self.origin.layer)
@@ -113,7 +113,7 @@ class DockerSandbox(NativeSandbox):
         self._request_comparison({"op": "archive", "timeout": _FILES_SECONDS}, None, descriptor)
 
     def _request_comparison(
-        self, request: dict[str, Any], layer: SnapshotLayer | None, *fds: int
+        self, request: dict[str, Any], layer: SnapshotFile | None, *fds: int
     ) -> dict[str, Any]:
         """Send a request that compares the sandbox with the root of a pristine container."""
         if self._end is not None:
@@ -142,7 +142,7 @@ def _make_slot(container: Container) -> SandboxSlot:
     )
 
 
-class SnapshotLayer:
+class SnapshotFile:
     """A snapshot's stream in a file, removed with its last user: a snapshot, or a sandbox.
 
     Args:
@@ -194,13 +194,13 @@ class DockerSnapshot:
     """The Docker implementation of `Snapshot`; its storage is freed with this object."""
 
     def __init__(
-        self, base_image: EngineImage, layer: SnapshotLayer, baseline_layer: SnapshotLayer | None
+        self, base_image: EngineImage, layer: SnapshotFile, baseline_layer: SnapshotFile | None
     ) -> None:
         image = base_image.image
         self.base = base_image
         self.baseline_layer = baseline_layer
         """See `Origin.baseline_layer`."""
-        self._layer: SnapshotLayer | None = layer
+        self._layer: SnapshotFile | None = layer
         self.name = f"{image.name} (snapshot)"
         self.digest = joint_digest(image.digest, layer.name)
 
@@ -211,7 +211,7 @@ class DockerSnapshot:
         return replace(self.base, image=image)
 
     @property
-    def layer(self) -> SnapshotLayer:
+    def layer(self) -> SnapshotFile:
         """The stream of changes.
 
         Raises:

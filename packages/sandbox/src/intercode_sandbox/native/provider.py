@@ -150,7 +150,7 @@ class NativeProvider:
         return dict(self._running_spawner().facts)
 
     def capability_problem(self, capabilities: Sequence[str], network: Network) -> str:
-        """Return the reason why sandboxes cannot have some capabilities: see `GrantsSome`."""
+        """Return the reason why sandboxes cannot have some capabilities: see `SupportsCapabilityCheck`."""
         names = ", ".join(name for name in capabilities if name in MULTI_USER_CAPABILITIES)
         if names and has_single_user():
             return (

@@ -70,7 +70,7 @@ class SnapshotLayer:
         return self.path.parent.name
 
     def fill(self, write: Callable[[int], None]) -> None:
-        """Unpack the stream that `write` produces into the layer; see the function `unpack_stream`."""
+        """Unpack the stream that `write` produces into the layer; see `unpack_stream`."""
         self.special = unpack_stream(self.path, write, self.discard)[:_SPECIAL_FILES]
 
     def discard(self) -> None:

@@ -122,9 +122,8 @@ def get_cached_file(key: str, write_file: Callable[[Path], None]) -> Path:
 
 def _make_file(path: Path, write_file: Callable[[Path], None]) -> None:
     with atomic_file(path, sync=True) as temporary:
-        _remove_database_files(
-            temporary
-        )  # a killed process may have left it: this process has the lock
+        # A killed process may have left it: this process has the lock.
+        _remove_database_files(temporary)
         try:
             write_file(temporary)
             temporary.chmod(0o444)

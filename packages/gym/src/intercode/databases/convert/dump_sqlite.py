@@ -250,7 +250,8 @@ class _Table:
         elif kind in ("KEY", "INDEX") and names:
             name = f"{self._name}_{_unquote_name(match['name'] or '_'.join(names))}"
             self._indexes.append(
-                f"CREATE INDEX {quote_identifier(name)} ON {quote_identifier(self._name)} ({join_quoted(names)})"
+                f"CREATE INDEX {quote_identifier(name)} ON {quote_identifier(self._name)} "
+                f"({join_quoted(names)})"
             )
         return True
 

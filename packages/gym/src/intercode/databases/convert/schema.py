@@ -211,7 +211,8 @@ def _collations(name: str, sql: str, columns: list[str]) -> list[str]:
             scratch_connection.execute(sql)
             for index_number, column in enumerate(columns):
                 scratch_connection.execute(
-                    f"CREATE INDEX i{index_number} ON {quote_identifier(name)} ({quote_identifier(column)})"
+                    f"CREATE INDEX i{index_number} ON {quote_identifier(name)} "
+                    f"({quote_identifier(column)})"
                 )
             infos = [
                 scratch_connection.execute(f"PRAGMA index_xinfo(i{n})") for n in range(len(columns))

@@ -81,7 +81,8 @@ def choose_type(
     connection: sqlite3.Connection, table: str, column: str, declared_type: str
 ) -> tuple[Type, int]:
     """Return the type for a column, and the length of its longest text in characters."""
-    values = f"(SELECT {quote_identifier(column)} AS c FROM {quote_identifier(table)}) WHERE c IS NOT NULL"
+    column_sql, table_sql = quote_identifier(column), quote_identifier(table)
+    values = f"(SELECT {column_sql} AS c FROM {table_sql}) WHERE c IS NOT NULL"
     content = _survey(connection, values)
     declared_type = " ".join(declared_type.upper().split())
 
@@ -180,7 +181,8 @@ def is_whole_text(connection: sqlite3.Connection, table: str, column: str) -> bo
     """Return whether all texts of a column are whole 32-bit numbers in canonical form."""
     name = quote_identifier(column)
     query = (
-        f"SELECT 1 FROM {quote_identifier(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
+        f"SELECT 1 FROM {quote_identifier(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} "
+        "AS "
         f"INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
     )
     return connection.execute(query).fetchone() is None

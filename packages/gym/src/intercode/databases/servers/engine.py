@@ -178,8 +178,8 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
         """Yield an administrator's connection, for this thread alone.
 
         Args:
-            should_wait: Whether to wait for a server that does not respond, and to restart a private
-                one.
+            should_wait: Whether to wait for a server that does not respond, and to restart a
+                private one.
 
         Raises:
             DatabaseError: No connection is possible, or it was lost.

@@ -118,7 +118,8 @@ class MySQLSession(ServerSession[MySQLConnection]):
             return (), ActionOutcome(failure=Failure(str(error)))  # the view contains too much
         # Columns by their names, because ``*`` omits invisible columns.
         column_list = ", ".join(quote_identifier(str(column), "`") for column, _ in columns)
-        text = f"SELECT {column_list} FROM {quote_identifier(self.name, '`')}.{quote_identifier(relation.name, '`')}"
+        database, table = (quote_identifier(name, "`") for name in (self.name, relation.name))
+        text = f"SELECT {column_list} FROM {database}.{table}"
         return columns, connection.run(text, limits=limits)
 
     def _schema(self, connection: MySQLConnection, relation: Relation) -> RelationSchema:

@@ -3,8 +3,8 @@
 InterCode uses the engines' own drivers, not SQLAlchemy: a thin interpreter needs errors, types and
 cancellation exactly as the engine gives them.
 
-PyMySQL makes the connection and sends the query. `QueryReply` reads the response as it arrives, so a
-result without end never fills this process. PyMySQL's own reader, including its `SSCursor`, needs
+PyMySQL makes the connection and sends the query. `QueryReply` reads the response as it arrives, so
+a result without end never fills this process. PyMySQL's own reader, including its `SSCursor`, needs
 1.1 to 2.5 times the processor time. PyMySQL's reader also decodes every row that is only counted,
 and fails on text that is not UTF-8. The text protocol is stable since MySQL 4.1. A packet has a
 length, a number and a body; a result is the count of its columns, their definitions, and its rows.

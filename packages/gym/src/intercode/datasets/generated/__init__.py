@@ -88,7 +88,7 @@ def load_generated(
         split: ``train``; ``validation`` or ``test``, with separate names and values; or
             ``compositions``, with pairs of operations that ``train`` never has.
         count: The number of listed tasks, from 1. Further tasks have indices from `count`: see
-            `Generated.at`.
+            `GeneratedDataset.at`.
 
     Returns:
         The dataset.

@@ -176,6 +176,7 @@ def lottery(draw: SeededRandom) -> Puzzle:
     key = b"".join(
         generator_output.to_bytes(8, "big") for generator_output in generator_outputs[5:]
     )
+    drawn_numbers = " ".join(map(str, generator_outputs[:5]))
     sealed_prize = bytes(x ^ y for x, y in zip(flag.encode(), key, strict=False)).hex()
     return Puzzle(
         "lottery.py draws numbers, and today.txt is what it printed. Tomorrow's prize is sealed "
@@ -199,7 +200,7 @@ print(bytes(p ^ q for p, q in zip(data, key)).decode())
         "cryptography",
         {
             "lottery.py": _LOTTERY,
-            "today.txt": f"drawn: {' '.join(map(str, generator_outputs[:5]))}\nsealed: {sealed_prize}\n",
+            "today.txt": f"drawn: {drawn_numbers}\nsealed: {sealed_prize}\n",
         },
         wrong_flags=(f"intercode{{{generator_outputs[5]}}}", f"intercode{{{sealed_prize}}}"),
     )

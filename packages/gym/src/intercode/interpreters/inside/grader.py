@@ -3,11 +3,11 @@
 Names of the submission stand for objects of another process, the subject (`submission`). Values
 from the subject are data, or a `RemoteObject`.
 
-A test may use a `RemoteObject` in any way that reveals facts about the object: call it, measure it, take
-its items, read it as a number. But a test may not give the object the very value that the object
-should equal. An object equals a value only if the object *is* that data, whatever its ``__eq__``
-says. For arithmetic, ``in`` and method calls, the object must be of a class that the task knows,
-with an operator that gold's class has.
+A test may use a `RemoteObject` in any way that reveals facts about the object: call it, measure it,
+take its items, read it as a number. But a test may not give the object the very value that the
+object should equal. An object equals a value only if the object *is* that data, whatever its
+``__eq__`` says. For arithmetic, ``in`` and method calls, the object must be of a class that the
+task knows, with an operator that gold's class has.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ class RemoteObject:
 
 
 def _method(helper_name: str, *bound_values: Any) -> Any:
-    """Return a special method that calls a private helper of `RemoteObject` with bound arguments."""
+    """Return a special method that calls a private helper of `RemoteObject` with these values."""
 
     def method(self: RemoteObject, *args: Any) -> Any:
         name, *bound_arguments = bound_values
