@@ -537,9 +537,9 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
             name: {"run": item[0].name} for name in ("tasks", "this run")
         }
         links_by_column["baseline"] = {"run": baseline.name}
-        pair_link = {"baseline": baseline.name, "second": item[0].name}
+        pair_link = {"first": baseline.name, "second": item[0].name}
         links_by_column |= {
-            "only baseline": {**pair_link, "only": "baseline"},
+            "only baseline": {**pair_link, "only": "first"},
             "only this run": {**pair_link, "only": "second"},
         }
         return [None, *(links_by_column.get(name, pair_link) for name in names[1:])]
@@ -561,7 +561,7 @@ def _consumption_tables(
     for run, comparison in pairs:
         if comparison.tokens is None:
             continue
-        pair_link = {"baseline": baseline.name, "second": run.name}
+        pair_link = {"first": baseline.name, "second": run.name}
         for name, kind in kinds.items():
             if (consumption := getattr(comparison, name)) is None:
                 continue
