@@ -461,14 +461,14 @@ def _summary_text(total: Mapping[str, Any]) -> str:
     """Return the total usage as text."""
     notes = [f"{total['cached']} from the cache"] if total["cached"] else []
     notes += [f"{total['errors']} without a whole answer"] if total["errors"] else []
-    notes_text = f" ({', '.join(notes)})" if notes else "cost"
+    notes_text = f" ({', '.join(notes)})" if notes else ""
     cost = "at a price that is not known" if total["cost"] is None else dollars(total["cost"])
     text = (
         f"{format_count(total['calls'], 'call')}{notes_text}: {total['input_tokens']} input and "
         f"{total['output_tokens']} output tokens, {cost}"
     )
     if total["presumed_tokens"]:
-        price = f", {dollars(total['presumed_cost'])}" if total["presumed_cost"] else "cost"
+        price = f", {dollars(total['presumed_cost'])}" if total["presumed_cost"] else ""
         text += f"; and at most {total['presumed_tokens']} tokens{price} for answers that were lost"
     return text
 
