@@ -82,8 +82,8 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "FILE",
-            "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, qa.py:load "
-            "(default: the bundled tasks)",
+            "tasks (JSON, JSONL, CSV, TSV, YAML), a dataset's name, or your own loader, "
+            "qa.py:load (default: the bundled tasks)",
             daily=True,
         ),
     ] = None
@@ -159,8 +159,7 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         _describe("PATH", "recorded actions, for --agent replay and predictions", path=True),
     ] = None
     preset: Annotated[
-        str | None,
-        _describe("NAME", "settings of the paper, such as paper-gpt-3.5-bash-try-again"),
+        str | None, _describe("NAME", "settings of the paper, such as paper-gpt-3.5-bash-try-again")
     ] = None
     prompt: Annotated[
         str | None, _describe("FILE", "your own prompt template", path=True, group=_PROMPT_GROUP)
@@ -177,8 +176,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool,
         _describe(
             None,
-            "for SQL: add the tables and columns to the prompt, if the dataset lists them (2023's "
-            "'handicap')",
+            "for SQL: add the tables and columns to the prompt, if the dataset lists them "
+            "(2023's 'handicap')",
             group=_PROMPT_GROUP,
         ),
     ] = False
@@ -186,8 +185,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             None,
-            "add to the first observation the tables of the database, or the files of the shell's "
-            "working directory",
+            "add to the first observation the tables of the database, or the files of the "
+            "shell's working directory",
             choices=("schema",),
             group=_PROMPT_GROUP,
         ),
@@ -196,8 +195,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _describe(
             None,
-            "add worked examples to the prompt, if the agent supports it (default: for react, and "
-            "for local models)",
+            "add worked examples to the prompt, if the agent supports it (default: for react, "
+            "and for local models)",
             group=_PROMPT_GROUP,
         ),
     ] = None
@@ -205,8 +204,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _describe(
             None,
-            "for try-again and react: ask the model once more if it repeats an action that failed "
-            "(default: only local models)",
+            "for try-again and react: ask the model once more if it repeats an action that "
+            "failed (default: only local models)",
             group=_PROMPT_GROUP,
         ),
     ] = None
@@ -411,8 +410,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         str | None,
         _describe(
             "FILE",
-            "a list of tasks to exclude: the file of 'datasets validate --write-exclude', or lines "
-            "with an id and a reason",
+            "a list of tasks to exclude: the file of 'datasets validate --write-exclude', or "
+            "lines with an id and a reason",
             path=True,
             fact="excluded",
         ),
@@ -985,8 +984,8 @@ def _is_env(name: str) -> bool:
 def add_environment(parser: argparse.ArgumentParser) -> None:
     """Add the arguments ``ENV`` and ``--env ENV`` to a parser."""
     description = (
-        f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; or "
-        f"tasks of another framework, such as harbor:FOLDER"
+        f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; "
+        "or tasks of another framework, such as harbor:FOLDER"
     )
     parser.add_argument("env", nargs="?", metavar="ENV", help=description)
     parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same as ENV")
@@ -1036,8 +1035,10 @@ def add_named(parser: argparse._ActionsContainer) -> None:
         action="append",
         dest="options",
         metavar="NAME=VALUE",
-        help="an option of the environment, including your own environment's; may be given several "
-        "times",
+        help=(
+            "an option of the environment, including your own environment's; may be given "
+            "several times"
+        ),
     )
     vars(action)["is_rare"] = True
 

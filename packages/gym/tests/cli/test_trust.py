@@ -635,7 +635,7 @@ def test_no_link_and_no_special_file_of_a_folder_is_read(
     thread.start()
     assert ended.wait(PATIENCE), "it waits for the FIFO's other end, or does not fail"
     told = capsys.readouterr().err
-    assert f"{name} is " in told and ("a link" in told or "not a regular file" in told)
+    assert f"{name} is " in told and ("a symbolic link" in told or "not a regular file" in told)
     assert secret.read_bytes() == before
 
 

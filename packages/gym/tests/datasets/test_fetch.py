@@ -153,7 +153,7 @@ def test_at_the_same_time(archive: Path, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sql", "of InterCode"),
+        ("sql", "comes with InterCode"),
         ("nl2bash", "clone the 2023 release"),
         ("no_such", "there is no dataset 'no_such'; known: apps, "),
     ],

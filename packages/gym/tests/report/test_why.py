@@ -88,7 +88,7 @@ def reasons(
         (  # a command
             {"verification": 0.0},
             {"exit_code": 3, "timed_out": False, "output": "no such file"},
-            "the verification ended with exit code 3; it printed: no such file",
+            "the verification ended with exit code 3; its output: no such file",
         ),
         (
             {"verification": 0.0},
@@ -108,14 +108,14 @@ def reasons(
         (
             {"output": 0.2},
             {"judge": {**JUDGE, "golds": [{"same": False, "not_asked": "nothing printed"}]}},
-            "the judge openai/m was not asked: nothing printed",
+            "the judge openai/m was not called: nothing printed",
         ),
         (  # a reader's own
             {"mine": 0.0},
             {"hint": "try again", "counts": {"a": 1}},
             'hint: try again|counts: {"a": 1}',
         ),
-        ({}, {"ended": "it killed its shell"}, "the agent's code ended its sandbox: it killed"),
+        ({}, {"ended": "it killed its shell"}, "the agent's code killed its sandbox: it killed"),
         ({"mine": 0.3}, {}, "the reward gives no reason"),
     ],
 )

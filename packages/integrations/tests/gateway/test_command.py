@@ -360,7 +360,7 @@ def test_no_call_is_made_that_the_record_has_no_room_for(
         spent = found.end()
     assert refusal.value.status_code == 402
     assert (spent["calls"], len(server.exchanges), len(lines(record))) == (1, 1, 1)
-    assert "bytes, and may have 100: name another file, or raise --record-limit" in refused(
+    assert "bytes, above the limit of 100: name another file, or raise --record-limit" in refused(
         *options
     )
     assert len(lines(record)) == 1
@@ -436,7 +436,7 @@ def test_a_command_of_an_ordinary_user_sees_no_memory(server: ScriptedServer) ->
 
 def test_wrong_usage(server: ScriptedServer, refused: Callable[..., str], tmp_path: Path) -> None:
     port = urlsplit(server.root).port
-    assert f"port {port} of 127.0.0.1 cannot be had" in refused("--port", port)
+    assert f"port {port} of 127.0.0.1 is not available" in refused("--port", port)
     assert "the price of ollama/any is not known" in refused("--max-cost", 1)
     assert "--allow-model needs a name" in refused("--allow-model", "=x")
     assert "nowhere" in refused("--record", tmp_path / "nowhere/calls.jsonl")

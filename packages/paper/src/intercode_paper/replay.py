@@ -59,8 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     if reworded_ids:
         print_message(
             f"intercode: {_format_ids(reworded_ids)} of the data: matched by id, because their "
-            "text has "
-            "changed since the run"
+            "text has changed since the run"
         )
     selected_run = _select_episodes(recorded_run, args)
     progress = None if args.quiet else _progress()

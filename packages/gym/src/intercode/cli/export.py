@@ -107,8 +107,8 @@ def _check_tokens(run: Path, episodes: _EpisodeSelection) -> None:
     if next(iter(episodes), None) is None and episodes.tokenless_count:
         raise UsageError(
             f"no episode of {run} has token ids (of {episodes.tokenless_count}): a model's run "
-            "has them with "
-            "'intercode run … --record-tokens' and a server that reports them, such as vLLM"
+            "has them with 'intercode run … --record-tokens' and a server that reports them, such "
+            "as vLLM"
         )
 
 

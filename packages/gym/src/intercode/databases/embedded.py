@@ -259,7 +259,7 @@ class EmbeddedSession:
             outcome, self._written, is_exhausted = _outcome(answer)
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process sent a malformed reply: {error}") from error
-        # The next statement would fail, or wait, for the memory that this one took.
+        # The next statement would fail or wait for the memory that this statement has taken.
         if is_exhausted:
             self._is_stale = True
             return replace(outcome, restarted=True)

@@ -79,8 +79,7 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
         raise TaskError(
             f"{data!r} is neither a file nor a dataset's name{hint_text(data, DATASETS.names())} "
-            "(or "
-            "your own loader, as path/to/file.py:name)"
+            "(or your own loader, as path/to/file.py:name)"
         )
     return load_cached_file(data)
 

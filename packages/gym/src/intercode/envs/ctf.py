@@ -291,8 +291,8 @@ class CtfStage(SandboxStage):
         if inspection_capabilities and _text(task, "service") is not None:
             raise TaskError(
                 f"task {task.task_id!r}: with the capabilities "
-                f"{', '.join(inspection_capabilities)} the agent could "
-                "read the processes or files of the task's service: omit these capabilities"
+                f"{', '.join(inspection_capabilities)} the agent could read the processes or "
+                "files of the task's service: omit these capabilities"
             )
         return limits
 

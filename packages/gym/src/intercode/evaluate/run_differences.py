@@ -300,8 +300,7 @@ def warning(drift_texts: Sequence[str]) -> str:
     return (
         f"warning: this machine has changed since the run began, and its image 'host' with it: "
         f"{format_names(drift_texts, _MAX_ITEMS)}. The record says so; --strict refuses it, and "
-        "the "
-        "image 'base' follows no machine"
+        "the image 'base' follows no machine"
     )
 
 

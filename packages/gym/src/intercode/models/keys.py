@@ -66,7 +66,6 @@ def check_url(url: str) -> str:
     ):
         raise UsageError(
             f"the base URL of {url_parts.hostname} has a user, a query or a fragment, which "
-            "would be "
-            f"recorded: put keys in the environment or in {FILE}"
+            f"would be recorded: put keys in the environment or in {FILE}"
         )
     return url.rstrip("/")

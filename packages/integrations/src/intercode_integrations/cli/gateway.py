@@ -1,8 +1,8 @@
 r"""Serve a model on this machine within limits, with every call recorded, and without its key.
 
 Clients of OpenAI's and Anthropic's APIs reach it at a port of 127.0.0.1 with a token; the key stays
-in this process. The gateway has an allowlist of request fields. Unless you permit it, it refuses
-tools that the provider executes, URLs that it fetches, and responses that it stores.
+in this process. The gateway refuses fields outside its allowlist, such as tools that the provider
+runs, URLs that it fetches and responses that it stores; options permit them.
 
 Examples:
   intercode gateway --upstream openai/gpt-5 --port 8080 --record calls.jsonl --max-cost 5
@@ -10,10 +10,10 @@ Examples:
   intercode gateway --upstream openai-compatible/mine --base-url http://localhost:8000/v1 \
       --token-file token.txt --allow-model fast=mine
 
-With a command after '--', the gateway serves only that command, and ends with it. It sets
-OPENAI_BASE_URL, ANTHROPIC_BASE_URL, OPENAI_API_KEY and ANTHROPIC_API_KEY for the command. Without a
-command, SIGTERM or Ctrl-C lets running calls end, and a second one cancels them. At the end the
-gateway prints its spending.
+With a command after '--' the gateway serves only that command, and ends with it. The command finds
+the address in OPENAI_BASE_URL and ANTHROPIC_BASE_URL, and the token in OPENAI_API_KEY and
+ANTHROPIC_API_KEY. Otherwise SIGTERM or Ctrl-C stops the gateway after its current calls; a second
+signal ends them. The gateway then prints the total usage.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "command",
         nargs="*",
         metavar="COMMAND",
-        help="a command after '--': serve only its processes, and end with it",
+        help=("a command after '--': serve only its processes, and end with it"),
     )
     parser.add_argument(
         "--upstream",
         required=True,
         metavar="NAME",
-        help="the model: PROVIDER/NAME, such as openai/gpt-5",
+        help=("the model: PROVIDER/NAME, such as openai/gpt-5"),
     )
     add_options(parser, model, "base_url")
     parser.add_argument(
@@ -88,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=port,
         default=0,
         metavar="N",
-        help="port of the gateway at 127.0.0.1 (default: any free one)",
+        help=("port of the gateway at 127.0.0.1 (default: any free one)"),
     )
     parser.add_argument(
         "--token-file",
@@ -99,7 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record",
         metavar="FILE",
-        help="append each call to this file, as a line of JSON, without keys",
+        help=("append each call to this file, as a line of JSON, without keys"),
     )
     parser.add_argument(
         "--json", action="store_true", help="print the addresses and the spending as JSON lines"
@@ -111,41 +111,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
     cache.add_argument(
         "--cache-sampled",
         action="store_true",
-        help="also reuse replies at a temperature above 0 without a seed: equal requests get equal "
-        "replies",
+        help=(
+            "also reuse replies at a temperature above 0 without a seed: equal requests get "
+            "equal replies"
+        ),
     )
 
 
 def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) -> None:
     """Add the limits of all calls together, of a call, and of the record."""
     add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
-    limits.add_argument("--max-calls", type=positive, metavar="N", help="maximum number of calls")
+    limits.add_argument("--max-calls", type=positive, metavar="N", help=("maximum number of calls"))
     limits.add_argument(
-        "--rate", type=positive, metavar="N", help="maximum calls a minute; further calls wait"
+        "--rate", type=positive, metavar="N", help=("maximum calls a minute; further calls wait")
     )
     limits.add_argument(
         "--token-rate",
         type=positive,
         metavar="N",
-        help="maximum tokens a minute; further calls wait",
+        help=("maximum tokens a minute; further calls wait"),
     )
     limits.add_argument(
         "--at-once",
         type=positive,
         default=64,
         metavar="N",
-        help="maximum parallel calls (default: 64)",
+        help=("maximum parallel calls (default: 64)"),
     )
     add_options(limits, list_section_options(RunOptions), "model_timeout")
     limits.add_argument(
-        "--max-context", type=size, metavar="SIZE", help="maximum size of a dialogue with its tools"
+        "--max-context",
+        type=size,
+        metavar="SIZE",
+        help=("maximum size of a dialogue with its tools"),
     )
     limits.add_argument(
         "--record-limit",
         type=size,
         default="16G",
         metavar="SIZE",
-        help="maximum size of the file of --record; at this size, calls are refused (default: 16G)",
+        help=(
+            "maximum size of the file of --record; at this size, calls are refused (default: 16G)"
+        ),
     )
     limits.add_argument(
         "--drain",
@@ -174,10 +181,10 @@ def _add_permissions(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--remote",
         action="store_true",
-        help="allow URLs that the provider fetches, and files that it stores",
+        help=("allow URLs that the provider fetches, and files that it stores"),
     )
     group.add_argument(
-        "--stored", action="store_true", help="allow responses that the provider stores"
+        "--stored", action="store_true", help=("allow responses that the provider stores")
     )
 
 

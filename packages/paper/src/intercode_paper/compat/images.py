@@ -40,8 +40,8 @@ def image_for(name: str, data_path: str | None = None) -> str:
     if layer is None and match:
         raise TaskError(
             f"{data_path}: its tasks need the file system {file_system_number} of NL2Bash, as "
-            f"{scripts} in a "
-            "folder above, where the release has it; to try them without: image_name='nl2bash'"
+            f"{scripts} in a folder above, where the release has it; to try them without: "
+            "image_name='nl2bash'"
         )
     return BASE_IMAGE if layer is None else f"{BASE_IMAGE}+{layer}"
 

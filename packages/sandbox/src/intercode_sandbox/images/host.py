@@ -164,10 +164,8 @@ def _cached_private_paths(cache: str) -> tuple[Path, ...]:
     if len(private_paths) > _MAX_PRIVATE_PATHS:
         raise ImageError(
             f"the image {SPEC!r} cannot hide {len(private_paths)} files and folders below /usr "
-            "without "
-            f"permissions for other users ({private_paths[0]} …): move them elsewhere, or use "
-            "the image "
-            "'base'"
+            f"without permissions for other users ({private_paths[0]} …): move them elsewhere, or "
+            "use the image 'base'"
         )
     return tuple(map(Path, private_paths))
 

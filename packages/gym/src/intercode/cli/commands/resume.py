@@ -43,8 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="with the image 'host': refuse to continue if the machine has changed (always "
-        "so for a run that was made with --locked)",
+        help="with the image 'host': refuse to continue if the machine has changed (always so for "
+        "a run that was made with --locked)",
     )
     budget_group = parser.add_argument_group("limits of the whole run")
     add_options(budget_group, list_section_options(ModelSpec), "max_cost", "max_tokens")

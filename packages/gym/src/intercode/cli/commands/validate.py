@@ -56,7 +56,9 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
         help="the tasks, if the first argument is their environment, as for 'intercode run'",
     )
     parser.add_argument(
-        "--env", metavar="ENV", help="environment of the tasks (default: derived from their fields)"
+        "--env",
+        metavar="ENV",
+        help=("environment of the tasks (default: derived from their fields)"),
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -182,8 +182,7 @@ def is_whole_text(connection: sqlite3.Connection, table: str, column: str) -> bo
     name = quote_identifier(column)
     query = (
         f"SELECT 1 FROM {quote_identifier(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} "
-        "AS "
-        f"INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
+        f"AS INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
     )
     return connection.execute(query).fetchone() is None
 

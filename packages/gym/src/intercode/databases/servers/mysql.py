@@ -228,9 +228,8 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         )
         if url_parts.path.strip("/"):
             raise UsageError(
-                f"leave {url_parts.path!r} from the URL: every episode has a separate database "
-                "on the "
-                "MySQL server, so the URL ends with host and port, such as …@host:3306"
+                f"leave {url_parts.path!r} from the URL: every episode has a separate database on "
+                "the MySQL server, so the URL ends with host and port, such as …@host:3306"
             )
         for flag in connect_args.keys() & _FLAGS:
             connect_args[flag] = connect_args[flag].lower() in ("1", "true", "yes")
