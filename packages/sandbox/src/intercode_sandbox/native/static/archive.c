@@ -1,12 +1,12 @@
 #include "archive.h"
 
 enum {
-    LONGEST = 3072, /* bytes of a path: no longer one can be named where layers are kept */
-    SLOTS = 1 << 20, /* more than the paths that a walk finds */
+    MAX_ARCHIVE_PATH = 3072, /* bytes of a path: no longer one can be named where layers are kept */
+    NAME_SLOTS = 1 << 20, /* more than the paths that a walk finds */
 };
 
 static struct walk *now;
-static char buffer[1 << 16], path_bytes[LONGEST + 512];
+static char buffer[1 << 16], path_bytes[MAX_ARCHIVE_PATH + 512];
 static size_t used; /* bytes of `buffer` that are still to be written */
 static int target;
 static struct text path;
@@ -15,20 +15,20 @@ static struct text path;
 
 static void flush(void) {
     if (now->error) return;
-    long failed = write_all(target, buffer, used);
-    if (failed) fail(now, failed, NULL);
+    long error = sys_write_all(target, buffer, used);
+    if (error) walk_fail(now, error, NULL);
     used = 0;
 }
 
 static void write_bytes(const void *bytes, size_t count) {
-    const char *at = bytes;
+    const char *cursor = bytes;
     while (count && !now->error) {
         if (used == sizeof buffer) flush();
         size_t room = sizeof buffer - used, part = count < room ? count : room;
         if (now->error) return;
-        memcpy(buffer + used, at, part);
+        memcpy(buffer + used, cursor, part);
         used += part;
-        at += part;
+        cursor += part;
         count -= part;
     }
 }
@@ -46,44 +46,44 @@ static char *names;
 static size_t names_used;
 
 static void *reserve(size_t bytes) {
-    long at = map_shared(bytes);
-    if (at < 0) {
-        fail(now, at, NULL);
+    long address = sys_map_shared(bytes);
+    if (address < 0) {
+        walk_fail(now, address, NULL);
         return NULL;
     }
-    return (void *)at;
+    return (void *)address;
 }
 
 /* The first name of a file of several; NULL: it is this one. `status` is of its layer: where a name
  * was given to a file of the image, the merged tree may show two files. */
 static const struct first_name *first_name(const struct statx *status) {
-    if (!slots) slots = reserve(SLOTS * sizeof *slots);
-    if (!names) names = reserve(MOST_BYTES);
+    if (!slots) slots = reserve(NAME_SLOTS * sizeof *slots);
+    if (!names) names = reserve(MAX_PATH_BYTES);
     if (!slots || !names) return NULL;
-    uint64_t device = device_of(status);
+    uint64_t device = sys_device_number(status);
     uint64_t slot = (status->stx_ino * 0x9e3779b97f4a7c15u + device) >> 44;
-    for (;; slot = (slot + 1) % SLOTS) {
-        if (!slots[slot % SLOTS]) break;
-        const struct first_name *known = (void *)(names + slots[slot % SLOTS] - 1);
-        if (known->inode == status->stx_ino && known->device == device) return known;
+    for (;; slot = (slot + 1) % NAME_SLOTS) {
+        if (!slots[slot % NAME_SLOTS]) break;
+        const struct first_name *entry = (void *)(names + slots[slot % NAME_SLOTS] - 1);
+        if (entry->inode == status->stx_ino && entry->device == device) return entry;
     }
     size_t bytes = (sizeof(struct first_name) + path.used + 7) & ~(size_t)7;
-    if (bytes > MOST_BYTES - names_used) {
-        fail(now, -EOVERFLOW, "too many files have several names");
+    if (bytes > MAX_PATH_BYTES - names_used) {
+        walk_fail(now, -EOVERFLOW, "too many files have several names");
         return NULL;
     }
-    struct first_name *added = (struct first_name *)(names + names_used);
-    *added = (struct first_name){device, status->stx_ino, (uint32_t)path.used};
-    memcpy(added->name, path.at, path.used);
-    slots[slot % SLOTS] = (uint32_t)names_used + 1;
+    struct first_name *entry_new = (struct first_name *)(names + names_used);
+    *entry_new = (struct first_name){device, status->stx_ino, (uint32_t)path.used};
+    memcpy(entry_new->name, path.start, path.used);
+    slots[slot % NAME_SLOTS] = (uint32_t)names_used + 1;
     names_used += bytes;
     return NULL;
 }
 
 static void forget_names(void) {
     /* What cannot be given back is memory of this sandbox's. */
-    if (slots) ignore(CALL2(__NR_munmap, slots, SLOTS * sizeof *slots));
-    if (names) ignore(CALL2(__NR_munmap, names, MOST_BYTES));
+    if (slots) ignore(CALL2(__NR_munmap, slots, NAME_SLOTS * sizeof *slots));
+    if (names) ignore(CALL2(__NR_munmap, names, MAX_PATH_BYTES));
     slots = NULL;
     names = NULL;
     names_used = 0;
@@ -117,7 +117,7 @@ static void write_head(const struct entry *entry, const struct statx *status, si
         .target_bytes = (uint32_t)entry->target_bytes,
     };
     write_bytes(&head, sizeof head);
-    write_bytes(path.at, bytes);
+    write_bytes(path.start, bytes);
     write_bytes(entry->target, entry->target_bytes);
 }
 
@@ -135,100 +135,100 @@ static bool all_zero(const unsigned char *bytes, size_t count) {
     return !bytes[0] && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-static void write_piece(int64_t from, int64_t count) {
-    write_bytes(&from, sizeof from);
+static void write_piece(int64_t offset, int64_t count) {
+    write_bytes(&offset, sizeof offset);
     write_bytes(&count, sizeof count);
 }
 
 static void write_content(int folder, const char *name) {
     struct content content;
-    int64_t from;
-    long got = open_content(&content, folder, name);
-    if (got) {
-        fail(now, got, NULL);
+    int64_t offset;
+    long nread = walk_open_content(&content, folder, name);
+    if (nread) {
+        walk_fail(now, nread, NULL);
         return;
     }
-    while ((got = next_block(now, &content, &from)) > 0) {
-        if (all_zero(block, (size_t)got)) continue; /* it may as well be a hole */
-        write_piece(from, got);
-        write_bytes(block, (size_t)got);
+    while ((nread = walk_next_block(now, &content, &offset)) > 0) {
+        if (all_zero(walk_block, (size_t)nread)) continue; /* it may as well be a hole */
+        write_piece(offset, nread);
+        write_bytes(walk_block, (size_t)nread);
     }
-    if (got < 0) fail(now, got, NULL);
-    close_fd(content.fd);
+    if (nread < 0) walk_fail(now, nread, NULL);
+    sys_close(content.fd);
     write_piece(0, 0);
 }
 
-/* Writes the file of the path, which is `name` in `folder`; of a folder not what is in it. `own` is
+/* Writes the file of the path, which is `name` in `folder`; of a folder not what is in it. `layer_status` is
  * its status in its layer, NULL of a folder. */
 static void write_file(int folder, const char *name, const struct statx *status,
-                       const struct statx *own, bool opaque) {
+                       const struct statx *layer_status, bool opaque) {
     char link[PATH_MAX];
     struct entry entry = {.mark = opaque ? OPAQUE : PLAIN};
     const struct first_name *first = NULL;
-    const char *type = type_of(status);
-    if (!has_time(now)) return;
-    if (same(type, "device")) /* only where programs have rights that ours have not */
-        fail(now, -EOVERFLOW, "a device cannot be saved");
-    bool linked = own && own->stx_nlink > 1;
-    if (linked) first = first_name(own);
+    const char *type = walk_type(status);
+    if (!walk_has_time(now)) return;
+    if (text_equal(type, "device")) /* only where programs have rights that ours have not */
+        walk_fail(now, -EOVERFLOW, "a device cannot be saved");
+    bool linked = layer_status && layer_status->stx_nlink > 1;
+    if (linked) first = first_name(layer_status);
     if (now->error) return;
     if (first) {
         entry.mark = LINK;
         entry.target = first->name;
         entry.target_bytes = first->bytes;
-    } else if (same(type, "symlink")) {
-        long got = CALL4(__NR_readlinkat, folder, name, link, sizeof link);
-        if (got < 0) fail(now, got, NULL);
+    } else if (text_equal(type, "symlink")) {
+        long nread = CALL4(__NR_readlinkat, folder, name, link, sizeof link);
+        if (nread < 0) walk_fail(now, nread, NULL);
         entry.target = link;
-        entry.target_bytes = got > 0 ? (size_t)got : 0;
+        entry.target_bytes = nread > 0 ? (size_t)nread : 0;
     }
     write_entry(&entry, status);
-    if (!first && same(type, "file")) write_content(folder, name);
+    if (!first && text_equal(type, "file")) write_content(folder, name);
 }
 
 static void write_folder(const struct trees *trees, int depth);
 
 /* `upper`: the first layer that has the name. */
 static void write_name(const struct trees *trees, int upper, const char *name, int depth) {
-    struct statx status, own, old;
-    bool is = look_at(now, trees->merged, name, &status);
-    bool was = look_at(now, trees->lower, name, &old);
-    if (!is && !was) return;
-    if (is && visit_of(now, trees, path.at, name, &status) == PASS_BY) return;
-    if (path.used > LONGEST)
-        fail(now, -EOVERFLOW, "what was changed has a path of more than 3072 bytes");
-    if (now->error || !count_path(now, path.used)) return;
-    if (!is) {
+    struct statx status, layer_status, lower_status;
+    bool is_present = walk_stat(now, trees->merged, name, &status);
+    bool was_present = walk_stat(now, trees->lower, name, &lower_status);
+    if (!is_present && !was_present) return;
+    if (is_present && cont_visit(now, trees, path.start, name, &status) == SKIP) return;
+    if (path.used > MAX_ARCHIVE_PATH)
+        walk_fail(now, -EOVERFLOW, "what was changed has a path of more than 3072 bytes");
+    if (now->error || !walk_count_path(now, path.used)) return;
+    if (!is_present) {
         write_entry(&(struct entry){.mark = DELETED}, NULL);
-    } else if (!is_folder(&status)) {
-        if (look_at(now, trees->uppers[upper], name, &own))
-            write_file(trees->merged, name, &status, &own, false);
+    } else if (!walk_is_folder(&status)) {
+        if (walk_stat(now, trees->uppers[upper], name, &layer_status))
+            write_file(trees->merged, name, &status, &layer_status, false);
     } else {
-        int fds[MOST_UPPERS];
+        int fds[MAX_UPPERS];
         struct trees below;
-        open_below_all(now, trees, was && is_folder(&old), name, fds, &below);
+        walk_open_below(now, trees, was_present && walk_is_folder(&lower_status), name, fds, &below);
         if (below.merged >= 0) write_folder(&below, depth + 1);
-        close_trees(&below);
+        walk_close_trees(&below);
     }
 }
 
 static void write_named(const struct trees *trees, int upper, const char *name, int depth) {
-    if (depth > MAX_DEPTH) fail(now, -EOVERFLOW, "folders are nested more than 300 deep");
-    size_t before = path.used;
-    if (before) add(&path, "/");
-    add(&path, name);
+    if (depth > MAX_DEPTH) walk_fail(now, -EOVERFLOW, "folders are nested more than 300 deep");
+    size_t path_length = path.used;
+    if (path_length) text_add(&path, "/");
+    text_add(&path, name);
     write_name(trees, upper, name, depth);
-    path.used = before;
-    path.at[before] = 0;
+    path.used = path_length;
+    path.start[path_length] = 0;
 }
 
 static void write_each(const struct trees *trees, int upper, int depth) {
     struct listing listing;
     const char *name;
-    restart(&listing, trees->uppers[upper]);
-    while (!now->error && (name = next_name(&listing)))
-        if (!has_name(now, trees->uppers, upper, name)) write_named(trees, upper, name, depth);
-    if (listing.got < 0) fail(now, listing.got, NULL);
+    walk_rewind(&listing, trees->uppers[upper]);
+    while (!now->error && (name = sys_next_name(&listing)))
+        if (!walk_has_name(now, trees->uppers, upper, name)) write_named(trees, upper, name, depth);
+    if (listing.result < 0) walk_fail(now, listing.result, NULL);
 }
 
 /* Writes what is deleted, where no layer marks it. */
@@ -236,21 +236,21 @@ static void write_deleted(const struct trees *trees, int depth) {
     struct listing listing;
     const char *name;
     if (now->error || trees->lower < 0) return;
-    restart(&listing, trees->lower);
-    while (!now->error && (name = next_name(&listing)))
-        if (!has_name(now, trees->uppers, trees->count, name)) write_named(trees, 0, name, depth);
-    if (listing.got < 0) fail(now, listing.got, NULL);
+    walk_rewind(&listing, trees->lower);
+    while (!now->error && (name = sys_next_name(&listing)))
+        if (!walk_has_name(now, trees->uppers, trees->count, name)) write_named(trees, 0, name, depth);
+    if (listing.result < 0) walk_fail(now, listing.result, NULL);
 }
 
 /* Writes a folder that the path names, `depth` - 1 names below the root, and what is in it. */
 static void write_folder(const struct trees *trees, int depth) {
     struct statx status;
-    bool layers = trees->since == SINCE_LAYERS;
-    long failed = status_of_fd(trees->merged, &status);
-    if (failed) fail(now, failed, NULL);
-    bool opaque = layers && is_opaque(now, trees);
+    bool layers = trees->baseline == SINCE_LAYERS;
+    long error = sys_stat_fd(trees->merged, &status);
+    if (error) walk_fail(now, error, NULL);
+    bool opaque = layers && walk_is_opaque(now, trees);
     if (now->error) return;
-    if (!layers && depth == 2 && has_begun_so(&status)) {
+    if (!layers && depth == 2 && cont_is_initial(&status)) {
         waiting.status = status;
         waiting.path_bytes = path.used;
     } else {
@@ -261,13 +261,13 @@ static void write_folder(const struct trees *trees, int depth) {
     if (depth == 2) waiting.path_bytes = 0;
 }
 
-void write_archive(const struct trees *trees, int out, struct walk *walk) {
+void archive_write(const struct trees *trees, int output, struct walk *walk) {
     now = walk;
-    target = out;
+    target = output;
     used = 0;
-    path = text_in(path_bytes, sizeof path_bytes);
+    path = text_init(path_bytes, sizeof path_bytes);
     waiting.path_bytes = 0;
-    if (has_room(walk, trees)) write_folder(trees, 1);
+    if (walk_has_room(walk, trees)) write_folder(trees, 1);
     write_bytes(&(struct head){.mark = END}, sizeof(struct head));
     flush();
     forget_names();

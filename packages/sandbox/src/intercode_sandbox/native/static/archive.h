@@ -16,10 +16,10 @@ struct head {
 
 /* Before each piece of a file: where it is, and how many bytes it has. After the last: 0 and 0. */
 struct piece {
-    int64_t from, count;
+    int64_t offset, count;
 };
 
 /* Streams what differs from the image into `out`. */
-void write_archive(const struct trees *trees, int out, struct walk *walk);
+void archive_write(const struct trees *trees, int out, struct walk *walk);
 
 #endif
