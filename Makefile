@@ -123,9 +123,11 @@ test-aarch64: $(VENV)/.test  ## The sandbox's aarch64 wheel by its tests, in an 
 	@scripts/need-system --packages qemu-system-arm
 	@DIST="$(DIST)" $(BIN)/python packages/sandbox/tests/aarch64/machine.py $(TESTS)
 
+NATIVE := packages/sandbox/src/intercode_sandbox/native/static
 lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling, English and names
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/clang-format --dry-run -Werror --style=file:$(NATIVE)/.clang-format $(NATIVE)/*.[ch] packages/sandbox/tests/sandbox/static/*.c
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tests/rules.py

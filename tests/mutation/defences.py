@@ -98,7 +98,8 @@ NO_NAMESPACES = Edit(ENTER, 'proc, zero_limits[i], "0")', 'proc, zero_limits[i],
 
 NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
 """Beside the rlimit, which alone would not be missed."""
-LATER_SCORE = Edit(PROGRAM, '    ignore(sys_write_text(sandbox->proc_fd, path.start, "1000"));', "")
+LATER_SCORE = Edit(PROGRAM, "    ignore(sys_write_text(sandbox->proc_fd, path.start,\n"
+                            '                          "1000"));', "")
 """Beside the first score, which comes a moment before."""
 UNWATCHED = Edit(SPAWNER, "        self.poll.register(self.owner, select.EPOLLIN)\n", "")
 """Beside the end of its socket, which a fork of the caller may hold."""
@@ -195,8 +196,9 @@ DEFENCES = [
             ),
             Edit(
                 ENTER,
-                '    MUST(enter_note("prctl", CALL2(__NR_prctl, PR_SET_SECUREBITS,'
-                " SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));\n",
+                '    MUST(enter_note("prctl",\n'
+                "                    CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT"
+                " | SECBIT_NOROOT_LOCKED)));\n",
                 "",
             ),
             Edit(
@@ -330,9 +332,10 @@ DEFENCES = [
         (
             Edit(
                 PROGRAM,
-                "set_score(sandbox, sandbox->oom_score > STARTING_SCORE ?"
+                "set_score(sandbox,\n"
+                "                     sandbox->oom_score > STARTING_SCORE ?"
                 " sandbox->oom_score : STARTING_SCORE);\n",
-                "0;\n",
+                "0;",
             ),
             LATER_SCORE,
         ),
@@ -382,8 +385,9 @@ DEFENCES = [
         (
             Edit(
                 ENTER,
-                "        MUST(set_limit(RLIMIT_NPROC, (processes > 2 ? processes : 2) +"
-                " (setup->own_id ? 0 : OWN_PROCESSES)));\n",
+                "        MUST(set_limit(RLIMIT_NPROC,\n"
+                "                       (processes > 2 ? processes : 2) + (setup->own_id"
+                " ? 0 : OWN_PROCESSES)));\n",
                 "",
             ),
             Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""),
@@ -699,7 +703,7 @@ DEFENCES = [
     ),
     _one(
         "the_group_that_cannot_read_them", "cheating", PROGRAM,
-        "        user.groups[user.count++] = PRIVATE_GROUP;", "        user.count += 0;",
+        "        user.groups[user.count++] = PRIVATE_GROUP;", " user.count += 0;",
         needs_root=True,
     ),
     _one(
@@ -932,7 +936,7 @@ DEFENCES = [
     _one(
         "bounded_paths", "host DoS", WALK,
         "    if (walk->room < 0)\n",
-        "    if (0)\n",
+        "    if (0)",
     ),
     _one(
         "sockets_are_saved", "cheating", NATIVE + "archive.py",
@@ -946,7 +950,9 @@ DEFENCES = [
     _one(
         "files_of_process_1", "host leak", STATIC + "files.c",
         'return text_starts_with(target, "/proc/1/") || text_starts_with(target,'
-        ' "/proc/sys/") ? -EACCES : 0;',
+        ' "/proc/sys/") ? -EACCES\n'
+        "                                                                       "
+        "                   : 0;",
         "return 0;",
     ),
     Defence(
@@ -1593,7 +1599,7 @@ DEFENCES = [
     _docker("filter", "host DoS", ENTER, "    MUST(install_filter(setup));\n", ""),
     _docker(
         "written_and_set_back", "cheating", STATIC + "container.c",
-        "equal_time(&status->stx_ctime, &lower_status->stx_ctime) && ", "",
+        "equal_time(&status->stx_ctime, &lower_status->stx_ctime) &&\n", "",
     ),
     _docker(
         "shared_root", "host DoS", "intercode_sandbox/docker/runtime_mounts.py",

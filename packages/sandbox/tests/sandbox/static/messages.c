@@ -23,25 +23,21 @@ static void copy(struct reply *reply, struct value value) {
     size_t count;
     const char *bytes;
     switch (msg_kind(value)) {
-    case 'i':
-        msg_put_number(reply, msg_number(value, 0));
-        break;
+    case 'i': msg_put_number(reply, msg_number(value, 0)); break;
     case 's':
         bytes = msg_bytes(value, &count);
         msg_put_bytes(reply, bytes, count);
         break;
     case 't':
-    case 'f':
-        msg_put_bool(reply, msg_is_true(value));
-        break;
+    case 'f': msg_put_bool(reply, msg_is_true(value)); break;
     case 'L':
     case 'M':
         msg_put_open(reply, msg_kind(value));
-        for (struct value item = msg_first(value); item.start; item = msg_next(item)) copy(reply, item);
+        for (struct value item = msg_first(value); item.start; item = msg_next(item))
+            copy(reply, item);
         msg_put_close(reply);
         break;
-    default:
-        msg_put_null(reply);
+    default: msg_put_null(reply);
     }
 }
 

@@ -1,6 +1,11 @@
 #include "archive.h"
 
-enum { MAX_REMOVE_DEPTH = 1200, REMOVE_FOLDER = 0x200 /* AT_REMOVEDIR */, FROM_START = 0, FROM_HERE = 1 };
+enum {
+    MAX_REMOVE_DEPTH = 1200,
+    REMOVE_FOLDER = 0x200 /* AT_REMOVEDIR */,
+    FROM_START = 0,
+    FROM_HERE = 1
+};
 
 struct stream {
     int source, root;
@@ -28,7 +33,8 @@ static long next_entry(struct stream *stream) {
     long error = read_exactly(stream->source, &stream->head, sizeof stream->head);
     if (error) return error;
     if (stream->head.mark == END) return 0;
-    if (stream->head.path_bytes >= PATH_MAX || stream->head.target_bytes >= PATH_MAX) return -EPROTO;
+    if (stream->head.path_bytes >= PATH_MAX || stream->head.target_bytes >= PATH_MAX)
+        return -EPROTO;
     stream->path[stream->head.path_bytes] = stream->target[stream->head.target_bytes] = 0;
     error = read_exactly(stream->source, stream->path, stream->head.path_bytes);
     if (!error) error = read_exactly(stream->source, stream->target, stream->head.target_bytes);
@@ -49,7 +55,8 @@ static long write_pieces(const struct stream *stream, int file) {
         }
         error = read_exactly(stream->source, walk_block, (size_t)piece.count);
         for (int64_t offset = 0; !error && offset < piece.count;) {
-            long nwritten = CALL4(__NR_pwrite64, file, walk_block + offset, piece.count - offset, piece.offset + offset);
+            long nwritten = CALL4(__NR_pwrite64, file, walk_block + offset, piece.count - offset,
+                                  piece.offset + offset);
             if (nwritten > 0) offset += nwritten;
             if (nwritten < 0 && nwritten != -EINTR) error = nwritten;
         }
@@ -91,7 +98,9 @@ static long remove(int folder, const char *name, int depth) {
     if (depth > MAX_REMOVE_DEPTH) return -EOVERFLOW;
     long below = sys_open(folder, name, FOLDER_FLAGS, 0), count;
     if (below < 0) return below;
-    do count = remove_below((int)below, depth + 1); /* a folder that changes lists some only later */
+    do
+        count =
+            remove_below((int)below, depth + 1); /* a folder that changes lists some only later */
     while (count > 0);
     sys_close((int)below);
     return count ? count : CALL3(__NR_unlinkat, folder, name, REMOVE_FOLDER);
@@ -157,11 +166,13 @@ static long apply_entry(const struct stream *stream) {
     const char *name = ".";
     bool plain = head->mark == PLAIN || head->mark == OPAQUE, root = text_equal(stream->path, "");
     bool folder = plain && (head->mode & S_IFMT) == S_IFDIR;
-    bool mounted = text_equal(stream->path, "dev") || text_equal(stream->path, "dev/shm"); /* and as it must be */
+    bool mounted = text_equal(stream->path, "dev") ||
+                   text_equal(stream->path, "dev/shm"); /* and as it must be */
     if (mounted || (root && !stream->folders)) return 0;
     if (stream->folders && !folder)
         return plain && (head->mode & S_IFMT) == S_IFREG ? write_pieces(stream, -1) : 0;
-    long above = root ? sys_open_folder(stream->root, ".") : open_above(stream->root, stream->path, &name);
+    long above =
+        root ? sys_open_folder(stream->root, ".") : open_above(stream->root, stream->path, &name);
     if (above < 0) return above;
     long error = stream->folders ? dress(head, (int)above, name) : make(stream, (int)above, name);
     sys_close((int)above);

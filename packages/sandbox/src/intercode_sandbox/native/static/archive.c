@@ -2,7 +2,7 @@
 
 enum {
     MAX_ARCHIVE_PATH = 3072, /* bytes of a path: no longer one can be named where layers are kept */
-    NAME_SLOTS = 1 << 20, /* more than the paths that a walk finds */
+    NAME_SLOTS = 1 << 20,    /* more than the paths that a walk finds */
 };
 
 static struct walk *now;
@@ -206,7 +206,8 @@ static void write_name(const struct trees *trees, int upper, const char *name, i
     } else {
         int fds[MAX_UPPERS];
         struct trees below;
-        walk_open_below(now, trees, was_present && walk_is_folder(&lower_status), name, fds, &below);
+        walk_open_below(now, trees, was_present && walk_is_folder(&lower_status), name, fds,
+                        &below);
         if (below.merged >= 0) write_folder(&below, depth + 1);
         walk_close_trees(&below);
     }
@@ -238,7 +239,8 @@ static void write_deleted(const struct trees *trees, int depth) {
     if (now->error || trees->lower < 0) return;
     walk_rewind(&listing, trees->lower);
     while (!now->error && (name = sys_next_name(&listing)))
-        if (!walk_has_name(now, trees->uppers, trees->count, name)) write_named(trees, 0, name, depth);
+        if (!walk_has_name(now, trees->uppers, trees->count, name))
+            write_named(trees, 0, name, depth);
     if (listing.result < 0) walk_fail(now, listing.result, NULL);
 }
 

@@ -8,7 +8,13 @@
 
 #include "blake2b.h"
 
-enum { MOUNTS_BYTES = 1 << 18, MAX_STAMPS = 8192, MAX_MOUNTED_FILES = 8, MAX_NAME = 64, READ_MS = 60000 };
+enum {
+    MOUNTS_BYTES = 1 << 18,
+    MAX_STAMPS = 8192,
+    MAX_MOUNTED_FILES = 8,
+    MAX_NAME = 64,
+    READ_MS = 60000
+};
 
 struct look { /* at a mounted file */
     uint32_t mode, uid, gid;
@@ -27,7 +33,8 @@ struct stamp {
     uint32_t nanoseconds;
 };
 
-static char mounts[MOUNTS_BYTES], volumes[PATH_MAX]; /* paths, each with its NUL; an empty one ends them */
+static char mounts[MOUNTS_BYTES],
+    volumes[PATH_MAX]; /* paths, each with its NUL; an empty one ends them */
 static struct text all_volumes;
 static struct mounted_file files[MAX_MOUNTED_FILES];
 static int file_count;
@@ -105,7 +112,8 @@ static long note_folder(const char *path) {
     struct listing names = {.fd = (int)sys_open(AT_FDCWD, path, FOLDER_FLAGS, 0)};
     struct statx status;
     const char *name;
-    if (names.fd < 0) return names.fd == -ENOENT || names.fd == -ENOTDIR || names.fd == -ELOOP ? 0 : names.fd;
+    if (names.fd < 0)
+        return names.fd == -ENOENT || names.fd == -ENOTDIR || names.fd == -ELOOP ? 0 : names.fd;
     while ((name = sys_next_name(&names)))
         if (stamp_count < MAX_STAMPS && !sys_stat(names.fd, name, &status))
             stamps[stamp_count++] = stamp_of(&status);
@@ -122,7 +130,8 @@ static long read_look(const char *path, struct look *look) {
     walk_begin(&walk, READ_MS);
     long error = sys_stat(AT_FDCWD, name.start, &status);
     if (error) return error;
-    *look = (struct look){status.stx_mode & 07777, status.stx_uid, status.stx_gid, status.stx_size, {0}};
+    *look = (struct look){
+        status.stx_mode & 07777, status.stx_uid, status.stx_gid, status.stx_size, {0}};
     walk_hash_content(&walk, AT_FDCWD, name.start, look->digest);
     return walk.error;
 }
@@ -152,7 +161,8 @@ static void note_file(const char *path, struct value content) {
 
 long cont_begin(struct value plan) {
     all_volumes = text_init(volumes, sizeof volumes - 1);
-    for (struct value item = msg_first(msg_find(plan, "volumes")); item.start; item = msg_next(item)) {
+    for (struct value item = msg_first(msg_find(plan, "volumes")); item.start;
+         item = msg_next(item)) {
         const char *path = msg_text(item);
         if (!path || *path != '/') continue;
         text_add(&all_volumes, path + 1);
@@ -162,7 +172,8 @@ long cont_begin(struct value plan) {
     long error = read_mounts();
     if (!error) error = note_folder("/");
     if (!error) error = note_folder("/etc");
-    for (struct value item = msg_first(msg_find(plan, "files")); item.start; item = msg_next(msg_next(item)))
+    for (struct value item = msg_first(msg_find(plan, "files")); item.start;
+         item = msg_next(msg_next(item)))
         note_file(msg_text(item), msg_next(item));
     return error;
 }
@@ -206,9 +217,11 @@ static bool equal_time(const struct statx_timestamp *left, const struct statx_ti
 }
 
 static bool is_untouched(const struct statx *status, const struct statx *lower_status) {
-    return equal_time(&status->stx_ctime, &lower_status->stx_ctime) && equal_time(&status->stx_mtime, &lower_status->stx_mtime) &&
-           status->stx_size == lower_status->stx_size && status->stx_mode == lower_status->stx_mode &&
-           status->stx_uid == lower_status->stx_uid && status->stx_gid == lower_status->stx_gid;
+    return equal_time(&status->stx_ctime, &lower_status->stx_ctime) &&
+           equal_time(&status->stx_mtime, &lower_status->stx_mtime) &&
+           status->stx_size == lower_status->stx_size &&
+           status->stx_mode == lower_status->stx_mode && status->stx_uid == lower_status->stx_uid &&
+           status->stx_gid == lower_status->stx_gid;
 }
 
 static enum visit visit_mounted(struct walk *walk, const struct trees *trees, const char *path) {
@@ -217,15 +230,20 @@ static enum visit visit_mounted(struct walk *walk, const struct trees *trees, co
         if (!path_equal(path, files[i].path)) continue;
         long error = read_look(path, &current);
         if (error) walk_fail(walk, error, NULL);
-        const struct look *baseline = trees->baseline == SINCE_IMAGE ? &files[i].in_image : &files[i].in_snapshot;
-        if (current.size != baseline->size || memcmp(current.digest, baseline->digest, DIGEST)) return REPORT;
-        return current.mode == baseline->mode && current.uid == baseline->uid && current.gid == baseline->gid ? SKIP : REPORT_METADATA;
+        const struct look *baseline =
+            trees->baseline == SINCE_IMAGE ? &files[i].in_image : &files[i].in_snapshot;
+        if (current.size != baseline->size || memcmp(current.digest, baseline->digest, DIGEST))
+            return REPORT;
+        return current.mode == baseline->mode && current.uid == baseline->uid &&
+                       current.gid == baseline->gid
+                   ? SKIP
+                   : REPORT_METADATA;
     }
     return SKIP;
 }
 
-enum visit cont_visit(struct walk *walk, const struct trees *trees, const char *path, const char *name,
-                    const struct statx *status) {
+enum visit cont_visit(struct walk *walk, const struct trees *trees, const char *path,
+                      const char *name, const struct statx *status) {
     struct statx lower_status;
     if (trees->baseline == SINCE_LAYERS) return COMPARE;
     if (*path == '/') path++;

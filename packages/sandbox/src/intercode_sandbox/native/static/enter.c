@@ -21,7 +21,7 @@ enum {
     SPECIAL_BYTES = 16 << 20,
     FILE_BYTES = 4096, /* more than what the kernel keeps of an empty file with a long name */
     WALK_DESCRIPTORS = 5 * MAX_DEPTH, /* for each folder that is nested, and those of programs */
-    OWN_PROCESSES = 2, /* process 1, and a program that it is just starting */
+    OWN_PROCESSES = 2,                /* process 1, and a program that it is just starting */
     MIN_BYTES = 1 << 18, /* that there is room for also where frozen layers fill all that may be */
     MIN_FILES = 64,
     OPTIONS = 4096,
@@ -36,17 +36,18 @@ long enter_note(const char *call, long result) {
 }
 
 /* Ends the function with the error of a step, if it has one. */
-#define MUST(step)                        \
-    do {                                  \
-        long error_ = (step);            \
-        if (error_ < 0) return error_;    \
+#define MUST(step)                     \
+    do {                               \
+        long error_ = (step);          \
+        if (error_ < 0) return error_; \
     } while (0)
 
 /* -- the kernel's calls for mounts ------------------------------------------------------------ */
 
-CHECKED static long mount(const char *source, const char *target, const char *kind, unsigned long flags,
-                  const char *options) {
-    static const char *const calls[] = {"mount overlay", "mount proc", "mount tmpfs", "mount devpts"};
+CHECKED static long mount(const char *source, const char *target, const char *kind,
+                          unsigned long flags, const char *options) {
+    static const char *const calls[] = {"mount overlay", "mount proc", "mount tmpfs",
+                                        "mount devpts"};
     const char *called = "mount bind";
     for (int i = 0; kind && i < 4; i++)
         if (text_equal(calls[i] + 6, kind)) called = calls[i];
@@ -78,7 +79,9 @@ CHECKED static long map_ids(int tree, int namespace) {
     return enter_note("mount_setattr", error);
 }
 
-CHECKED static long make_folder(const char *path) { return enter_note("mkdir", CALL3(__NR_mkdirat, AT_FDCWD, path, 0777)); }
+CHECKED static long make_folder(const char *path) {
+    return enter_note("mkdir", CALL3(__NR_mkdirat, AT_FDCWD, path, 0777));
+}
 
 CHECKED static long make_empty(const char *path, int mode) {
     long fd = sys_open(AT_FDCWD, path, O_CREAT | O_WRONLY | O_CLOEXEC, mode);
@@ -106,7 +109,8 @@ static long raise_loopback(void) {
     MUST(probe);
     long error = enter_note("ioctl", CALL3(__NR_ioctl, probe, 0x8913 /* SIOCGIFFLAGS */, &request));
     request.flags |= 1; /* IFF_UP */
-    if (!error) error = enter_note("ioctl", CALL3(__NR_ioctl, probe, 0x8914 /* SIOCSIFFLAGS */, &request));
+    if (!error)
+        error = enter_note("ioctl", CALL3(__NR_ioctl, probe, 0x8914 /* SIOCSIFFLAGS */, &request));
     sys_close((int)probe);
     return error;
 }
@@ -116,7 +120,8 @@ static long copy_resolver(void) {
     long nread = sys_read_text(AT_FDCWD, "/etc/resolv.conf", servers, sizeof servers);
     if (nread == -ENOENT) return 0;
     MUST(enter_note("read", nread));
-    long copy = enter_note("open", sys_open(AT_FDCWD, "x/e/resolv.conf", O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+    long copy = enter_note(
+        "open", sys_open(AT_FDCWD, "x/e/resolv.conf", O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
     MUST(copy);
     long error = enter_note("write", sys_write_all((int)copy, servers, (size_t)nread));
     sys_close((int)copy);
@@ -137,12 +142,16 @@ static long mount_empty(bool network) {
 static const struct {
     const char *name;
     unsigned major, minor;
-} devices[] = {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
+} devices[] = {{"null", 1, 3},   {"zero", 1, 5},    {"full", 1, 7},
+               {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
 static const char *const device_links[][2] = {
-    {"fd", "/proc/self/fd"},         {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
+    {"fd", "/proc/self/fd"},       {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
     {"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"},
 };
-enum { DEVICES = sizeof devices / sizeof *devices, LINKS = sizeof device_links / sizeof *device_links };
+enum {
+    DEVICES = sizeof devices / sizeof *devices,
+    LINKS = sizeof device_links / sizeof *device_links
+};
 
 /* Mounts `d`, a /dev of the sandbox's own, which will be for reading only.
  *
@@ -159,7 +168,8 @@ static long mount_devices(bool root) {
         text_add(&source, devices[i].name);
         unsigned number = devices[i].major << 8 | devices[i].minor;
         if (root) {
-            MUST(enter_note("mknod", CALL4(__NR_mknodat, AT_FDCWD, path.start, S_IFCHR | 0666, number)));
+            MUST(enter_note("mknod",
+                            CALL4(__NR_mknodat, AT_FDCWD, path.start, S_IFCHR | 0666, number)));
         } else {
             MUST(make_empty(path.start, 0666));
             MUST(mount(source.start, path.start, NULL, MS_BIND, NULL));
@@ -169,12 +179,14 @@ static long mount_devices(bool root) {
         TEXT(path, 64);
         text_add(&path, "d/");
         text_add(&path, device_links[i][0]);
-        MUST(enter_note("symlink", CALL3(__NR_symlinkat, device_links[i][1], AT_FDCWD, path.start)));
+        MUST(
+            enter_note("symlink", CALL3(__NR_symlinkat, device_links[i][1], AT_FDCWD, path.start)));
     }
     MUST(make_folder("d/shm"));
     MUST(make_folder("d/pts"));
     /* The machine has some 3,000 terminals for all sandboxes together. */
-    return mount("devpts", "d/pts", "devpts", NO_SUID_EXEC, "newinstance,ptmxmode=0666,mode=620,max=16");
+    return mount("devpts", "d/pts", "devpts", NO_SUID_EXEC,
+                 "newinstance,ptmxmode=0666,mode=620,max=16");
 }
 
 /* Mounts `p`, a /proc for reading only, without what tells of the machine; returns one that can be
@@ -238,7 +250,8 @@ static long set_memory(struct sandbox *sandbox) {
     const char *cursor = text;
     /* What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty. */
     MUST(enter_note("write", sys_write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
-    long fd = enter_note("open", sys_open(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0));
+    long fd =
+        enter_note("open", sys_open(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0));
     MUST(fd);
     long nread = CALL4(__NR_pread64, fd, text, sizeof text - 1, 0);
     text[nread > 0 ? nread : 0] = 0;
@@ -285,12 +298,13 @@ static int64_t plan_number(const struct setup *setup, const char *name) {
 /* Whether a plan says all that there is to say: what is missing would limit or hide nothing. */
 static bool is_complete(const struct setup *setup) {
     static const char *const limits[] = {"memory", "disk", "files", "processes", "open_files"};
-    static const char *const numbers[] = {"used_bytes", "used_files", "shared_pages", "kept", "rights",
-                                          "filter", "frozen", "image", "first_id", "own_id",
-                                          "private"};
+    static const char *const numbers[] = {"used_bytes", "used_files", "shared_pages", "kept",
+                                          "rights",     "filter",     "frozen",       "image",
+                                          "first_id",   "own_id",     "private"};
     static const char *const lists[] = {"layers", "programs", "hide", "special", "user"};
     bool complete = setup->root == (setup->first_id > 0) && setup->root == (setup->own_id > 0);
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) complete &= plan_number(setup, limits[i]) > 0;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        complete &= plan_number(setup, limits[i]) > 0;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         complete &= msg_number(msg_find(setup->plan, numbers[i]), -1) >= 0;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -301,7 +315,8 @@ static bool is_complete(const struct setup *setup) {
 static long limit_files(const struct setup *setup) {
     /* Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
      * when the disk is full. */
-    int64_t memory_files = plan_number(setup, "memory") / FILE_BYTES, files = plan_number(setup, "files");
+    int64_t memory_files = plan_number(setup, "memory") / FILE_BYTES,
+            files = plan_number(setup, "files");
     int64_t disk = plan_number(setup, "disk");
     int64_t used = plan_number(setup, "used_bytes"), used_files = plan_number(setup, "used_files");
     if (files > memory_files) files = memory_files;
@@ -342,7 +357,8 @@ static long own_copy(const struct setup *setup, const char *name, struct text *c
     return error;
 }
 
-static long mount_overlay(const struct setup *setup, const char *target, const char *layers, const char *upper) {
+static long mount_overlay(const struct setup *setup, const char *target, const char *layers,
+                          const char *upper) {
     TEXT(options, OPTIONS);
     text_add(&options, "lowerdir=");
     text_add(&options, layers);
@@ -355,12 +371,13 @@ static long mount_overlay(const struct setup *setup, const char *target, const c
         text_add(&options, "/w");
     }
     if (options.cut) return enter_note("mount overlay", -E2BIG);
-    return mount("overlay", target, "overlay", upper ? NO_SUID_DEV : NO_SUID_DEV | MS_RDONLY, options.start);
+    return mount("overlay", target, "overlay", upper ? NO_SUID_DEV : NO_SUID_DEV | MS_RDONLY,
+                 options.start);
 }
 
 static long dress(const char *path, const struct statx *status, uint32_t mode) {
-    int64_t times[4] = {status->stx_atime.tv_sec, status->stx_atime.tv_nsec, status->stx_mtime.tv_sec,
-                        status->stx_mtime.tv_nsec};
+    int64_t times[4] = {status->stx_atime.tv_sec, status->stx_atime.tv_nsec,
+                        status->stx_mtime.tv_sec, status->stx_mtime.tv_nsec};
     MUST(set_owner(path, status->stx_uid, status->stx_gid));
     MUST(set_mode(path, mode));
     return enter_note("utimes", CALL4(__NR_utimensat, AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW));
@@ -368,7 +385,8 @@ static long dress(const char *path, const struct statx *status, uint32_t mode) {
 
 static long copy_bytes(int source, const char *target) {
     static char block[65536];
-    long copy = enter_note("open", sys_open(AT_FDCWD, target, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+    long copy = enter_note(
+        "open", sys_open(AT_FDCWD, target, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
     MUST(copy);
     long nread, error = 0;
     while (!error && (nread = sys_read(source, block, sizeof block)) != 0)
@@ -415,7 +433,8 @@ static long dress_above(int layer, const char *folder, const char *path) {
     return 0;
 }
 
-static long copy_special(int layer, const char *folder, const char *path, uint32_t mode, int64_t *room) {
+static long copy_special(int layer, const char *folder, const char *path, uint32_t mode,
+                         int64_t *room) {
     struct statx status;
     TEXT(target, PATH_MAX);
     long file = enter_note("open", sys_open_below(layer, path));
@@ -436,16 +455,21 @@ static long copy_special(int layer, const char *folder, const char *path, uint32
 
 /* Makes a layer of copies of some files of another one, with modes that no disk is to have. The
  * copies take room that the sandbox has: files beyond a quarter of it keep their plain modes. */
-static long special_modes(const struct setup *setup, const char *folder, const char *copy, struct value special) {
-    int64_t room = plan_number(setup, "disk") / 4, count = plan_number(setup, "files") / 4, index = 0;
+static long special_modes(const struct setup *setup, const char *folder, const char *copy,
+                          struct value special) {
+    int64_t room = plan_number(setup, "disk") / 4, count = plan_number(setup, "files") / 4,
+            index = 0;
     if (room > SPECIAL_BYTES) room = SPECIAL_BYTES;
     MUST(make_folder(folder));
-    long layer = enter_note("open", sys_open(AT_FDCWD, copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)), error = 0;
+    long layer =
+             enter_note("open", sys_open(AT_FDCWD, copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)),
+         error = 0;
     MUST(layer);
     struct value item = msg_first(special);
     for (; item.start && !error && index < count; item = msg_next(item), index++) {
         struct value path = msg_first(item);
-        error = copy_special((int)layer, folder, msg_text(path), (uint32_t)msg_number(msg_next(path), 0), &room);
+        error = copy_special((int)layer, folder, msg_text(path),
+                             (uint32_t)msg_number(msg_next(path), 0), &room);
         if (room < 0) break;
     }
     for (item = msg_first(special); item.start && !error && index--; item = msg_next(item))
@@ -480,7 +504,8 @@ static void add_layer(struct layers *layers, const char *name) {
 }
 
 static struct value special_of(struct value plan, const char *name) {
-    for (struct value item = msg_first(msg_find(plan, "special")); item.start; item = msg_next(item)) {
+    for (struct value item = msg_first(msg_find(plan, "special")); item.start;
+         item = msg_next(item)) {
         struct value layer = msg_first(item);
         if (msg_text(layer) && text_equal(msg_text(layer), name)) return msg_next(layer);
     }
@@ -536,7 +561,8 @@ static long open_uppers(struct sandbox *sandbox, const char *own_files, const ch
         sandbox->uppers[sandbox->upper_count++] = (int)fd;
         if (!*over) return 0;
         name.used = 0;
-        while (*over && *over != ':' && name.used < name.size - 1) name.start[name.used++] = *over++;
+        while (*over && *over != ':' && name.used < name.size - 1)
+            name.start[name.used++] = *over++;
         name.start[name.used] = 0;
         if (*over == ':') over++;
     }
@@ -595,7 +621,8 @@ static long open_folder_of(const struct setup *setup, const char *fault, const c
 }
 
 static long mount_all_programs(const struct setup *setup) {
-    for (struct value item = msg_first(msg_find(setup->plan, "programs")); item.start; item = msg_next(item)) {
+    for (struct value item = msg_first(msg_find(setup->plan, "programs")); item.start;
+         item = msg_next(item)) {
         struct value name = msg_first(item);
         long place = open_folder_of(setup, "image programs", msg_text(name));
         MUST(place);
@@ -608,7 +635,8 @@ static long mount_all_programs(const struct setup *setup) {
 }
 
 static long hide_paths(const struct setup *setup) {
-    for (struct value item = msg_first(msg_find(setup->plan, "hide")); item.start; item = msg_next(item)) {
+    for (struct value item = msg_first(msg_find(setup->plan, "hide")); item.start;
+         item = msg_next(item)) {
         struct statx status;
         /* Through links as programs go: what is there is to be hidden, wherever it is. */
         long place = sys_open_in_root(setup->merged, msg_text(item), O_PATH);
@@ -635,18 +663,28 @@ static long hide_paths(const struct setup *setup) {
  * linkers read it, where glibc's script of libc.so sends them: to a copy in /dev. (musl's loader is the
  * library itself, and stays as it is.) */
 static const char *const loaders[] = {
-    "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux.so.2", "/lib/ld-linux-aarch64.so.1",
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux.so.2",
+    "/lib/ld-linux-aarch64.so.1",
 };
 static const char *const scripts[] = {
-    "/usr/lib/x86_64-linux-gnu/libc.so", "/usr/lib/aarch64-linux-gnu/libc.so",
-    "/usr/lib/i386-linux-gnu/libc.so",   "/usr/lib64/libc.so",
-    "/usr/lib/libc.so",                  "/usr/lib32/libc.so",
+    "/usr/lib/x86_64-linux-gnu/libc.so",
+    "/usr/lib/aarch64-linux-gnu/libc.so",
+    "/usr/lib/i386-linux-gnu/libc.so",
+    "/usr/lib64/libc.so",
+    "/usr/lib/libc.so",
+    "/usr/lib32/libc.so",
 };
-enum { LOADERS = sizeof loaders / sizeof *loaders, SCRIPTS = sizeof scripts / sizeof *scripts, MAX_SCRIPT = 2048 };
+enum {
+    LOADERS = sizeof loaders / sizeof *loaders,
+    SCRIPTS = sizeof scripts / sizeof *scripts,
+    MAX_SCRIPT = 2048
+};
 
 /* Mounts a file over an open one; programs cannot write it. */
 static long mount_over(int file, const char *copy) {
-    struct mount_attr attributes = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
+    struct mount_attr attributes = {.attr_set =
+                                        MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
     int flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
     long tree = open_tree(copy);
     MUST(tree);
@@ -719,7 +757,8 @@ static long replace_script(int root, int number) {
         TEXT(private, 16);
         text_add(&private, "x/s");
         text_add_number(&private, number);
-        long output = enter_note("open", sys_open(AT_FDCWD, private.start, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
+        long output = enter_note("open", sys_open(AT_FDCWD, private.start,
+                                                  O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
         error = output < 0 ? output : sys_write_all((int)output, edited.start, edited.used);
         if (output >= 0) sys_close((int)output);
         if (!error) error = set_mode(private.start, 0644);
@@ -754,7 +793,9 @@ static long make_shared_memory(const struct setup *setup, int place) {
     if (error && error != -EEXIST) return enter_note("mkdir", error);
     long folder = enter_note("open", sys_open(place, "shm", FOLDER_FLAGS, 0));
     MUST(folder);
-    error = setup->root ? enter_note("chown", CALL3(__NR_fchown, folder, setup->first_id, setup->first_id)) : 0;
+    error = setup->root
+                ? enter_note("chown", CALL3(__NR_fchown, folder, setup->first_id, setup->first_id))
+                : 0;
     if (!error) error = enter_note("chmod", CALL2(__NR_fchmod, folder, 01777));
     if (error) sys_close((int)folder);
     return error ? error : folder;
@@ -798,7 +839,8 @@ static long bind_resolver(int servers) {
 }
 
 static long change_root(void) {
-    long servers = CALL3(__NR_open_tree, AT_FDCWD, "e/resolv.conf", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    long servers =
+        CALL3(__NR_open_tree, AT_FDCWD, "e/resolv.conf", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     if (servers < 0 && servers != -ENOENT) return enter_note("open_tree", servers);
     MUST(enter_note("chdir", CALL1(__NR_chdir, "x/m")));
     MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", ".")));
@@ -832,7 +874,8 @@ static long join_image(const struct setup *setup, struct layers *image) {
 }
 
 /* Mounts everything and changes the root. */
-static long make_file_system(struct setup *setup, struct message *message, int frozen_at, int link) {
+static long make_file_system(struct setup *setup, struct message *message, int frozen_at,
+                             int link) {
     static struct layers over, image;
     static char all[OPTIONS];
     struct sandbox *sandbox = setup->sandbox;
@@ -897,7 +940,9 @@ static long set_limits(int resource, uint64_t soft, uint64_t hard) {
     return enter_note("prlimit", CALL4(__NR_prlimit64, 0, resource, &limits, 0));
 }
 
-static long set_limit(int resource, uint64_t maximum) { return set_limits(resource, maximum, maximum); }
+static long set_limit(int resource, uint64_t maximum) {
+    return set_limits(resource, maximum, maximum);
+}
 
 static long limit_all(const struct setup *setup) {
     uint64_t processes = (uint64_t)plan_number(setup, "processes");
@@ -910,7 +955,8 @@ static long limit_all(const struct setup *setup) {
     /* An ordinary user's process 1 has the same id as its programs. In a container, processes are
      * for its engine: by their user's id, the machine's would count. */
     if (!setup->sandbox->contained)
-        MUST(set_limit(RLIMIT_NPROC, (processes > 2 ? processes : 2) + (setup->own_id ? 0 : OWN_PROCESSES)));
+        MUST(set_limit(RLIMIT_NPROC,
+                       (processes > 2 ? processes : 2) + (setup->own_id ? 0 : OWN_PROCESSES)));
     MUST(set_limit(RLIMIT_DATA, (uint64_t)plan_number(setup, "memory")));
     MUST(set_limit(RLIMIT_MEMLOCK, 1 << 20));
     MUST(set_limit(RLIMIT_MSGQUEUE, 1 << 20));
@@ -924,12 +970,14 @@ static long limit_all(const struct setup *setup) {
  * ordinary user's sandboxes have is part of what the user has. */
 static long limit_users(bool root, int proc) {
     static const char *const zero_limits[] = {
-        "sys/user/max_user_namespaces",   "sys/user/max_pid_namespaces",  "sys/user/max_uts_namespaces",
-        "sys/user/max_ipc_namespaces",    "sys/user/max_net_namespaces",  "sys/user/max_mnt_namespaces",
-        "sys/user/max_cgroup_namespaces", "sys/user/max_time_namespaces", "sys/user/max_fanotify_groups",
-        "sys/user/max_fanotify_marks",
+        "sys/user/max_user_namespaces",   "sys/user/max_pid_namespaces",
+        "sys/user/max_uts_namespaces",    "sys/user/max_ipc_namespaces",
+        "sys/user/max_net_namespaces",    "sys/user/max_mnt_namespaces",
+        "sys/user/max_cgroup_namespaces", "sys/user/max_time_namespaces",
+        "sys/user/max_fanotify_groups",   "sys/user/max_fanotify_marks",
     };
-    for (size_t i = 0; i < sizeof zero_limits / sizeof *zero_limits; i++) MUST(limit_namespace(root, proc, zero_limits[i], "0"));
+    for (size_t i = 0; i < sizeof zero_limits / sizeof *zero_limits; i++)
+        MUST(limit_namespace(root, proc, zero_limits[i], "0"));
     MUST(limit_namespace(root, proc, "sys/user/max_inotify_instances", "16"));
     return limit_namespace(root, proc, "sys/user/max_inotify_watches", "8192");
 }
@@ -940,12 +988,15 @@ static long leave_machine(const struct setup *setup) {
     MUST(enter_note("unshare", CALL1(__NR_unshare, CLONE_NEWCGROUP)));
     if (setup->own_id) {
         MUST(enter_note("setgroups", CALL2(__NR_setgroups, 0, 0)));
-        MUST(enter_note("setresgid", CALL3(__NR_setresgid, setup->own_id, setup->own_id, setup->own_id)));
-        MUST(enter_note("setresuid", CALL3(__NR_setresuid, setup->own_id, setup->own_id, setup->own_id)));
+        MUST(enter_note("setresgid",
+                        CALL3(__NR_setresgid, setup->own_id, setup->own_id, setup->own_id)));
+        MUST(enter_note("setresuid",
+                        CALL3(__NR_setresuid, setup->own_id, setup->own_id, setup->own_id)));
     }
     MUST(enter_note("setns", CALL2(__NR_setns, setup->namespace, CLONE_NEWUSER)));
     MUST(limit_users(setup->root, setup->sandbox->proc_fd));
-    return enter_note("prctl", user_protect_process(setup->sandbox)); /* as a change of credentials clears it */
+    return enter_note(
+        "prctl", user_protect_process(setup->sandbox)); /* as a change of credentials clears it */
 }
 
 /* Gives programs started from here no capability but those in `kept`; keeps all itself. */
@@ -953,15 +1004,19 @@ static long drop_capabilities(struct sandbox *sandbox) {
     uint64_t retained = sandbox->program_capabilities;
     MUST(enter_note("capget", user_get_permitted(&sandbox->capabilities)));
     for (int capability = 0; capability < 64; capability++) {
-        long error = retained >> capability & 1 ? 0 : CALL2(__NR_prctl, PR_CAPBSET_DROP, capability);
+        long error =
+            retained >> capability & 1 ? 0 : CALL2(__NR_prctl, PR_CAPBSET_DROP, capability);
         if (error == -EINVAL) break; /* the kernel has no more */
         MUST(enter_note("prctl", error));
     }
-    MUST(enter_note("prctl", CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));
-    MUST(enter_note("capset", user_set_capabilities(sandbox->capabilities, sandbox->capabilities, retained)));
+    MUST(enter_note("prctl",
+                    CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));
+    MUST(enter_note("capset",
+                    user_set_capabilities(sandbox->capabilities, sandbox->capabilities, retained)));
     for (int capability = 0; capability < 64; capability++)
         if (retained >> capability & 1)
-            MUST(enter_note("prctl", CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0)));
+            MUST(enter_note("prctl", CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE,
+                                           capability, 0, 0)));
     MUST(enter_note("prctl", CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
     return enter_note("prctl", user_protect_process(sandbox));
 }
@@ -1003,19 +1058,22 @@ static long confine(const struct setup *setup) {
     return 0;
 }
 
-long enter_sandbox(struct message *message, struct value plan, int link, const struct machine *machine,
-           struct sandbox *sandbox) {
-    struct setup setup = {.plan = plan, .machine = machine, .sandbox = sandbox, .root = machine->root};
+long enter_sandbox(struct message *message, struct value plan, int link,
+                   const struct machine *machine, struct sandbox *sandbox) {
+    struct setup setup = {
+        .plan = plan, .machine = machine, .sandbox = sandbox, .root = machine->root};
     setup.first_id = (uint32_t)plan_number(&setup, "first_id");
     setup.own_id = (uint32_t)plan_number(&setup, "own_id");
     if (!is_complete(&setup)) return enter_note("plan", -EINVAL);
     setup.namespace = msg_take_fd(message, 0);
-    if (setup.own_id) ignore(msg_take_fd(message, 1)); /* holds the range of ids for as long as this runs */
+    if (setup.own_id)
+        ignore(msg_take_fd(message, 1)); /* holds the range of ids for as long as this runs */
     TEXT(pages, 32);
     text_add_number(&pages, plan_number(&setup, "shared_pages"));
     MUST(limit_namespace(setup.root, sandbox->proc_fd, "sys/kernel/shmall", pages.start));
     if (msg_is_true(msg_find(plan, "low_ports")))
-        MUST(enter_note("write", sys_write_text(sandbox->proc_fd, "sys/net/ipv4/ip_unprivileged_port_start", "0")));
+        MUST(enter_note("write", sys_write_text(sandbox->proc_fd,
+                                                "sys/net/ipv4/ip_unprivileged_port_start", "0")));
     sandbox->program_capabilities = (uint64_t)plan_number(&setup, "kept");
     sandbox->many_ids = machine->root;
     if (!user_parse(msg_find(plan, "user"), &sandbox->user)) return enter_note("user", -EINVAL);
@@ -1030,7 +1088,8 @@ long enter_sandbox(struct message *message, struct value plan, int link, const s
 long enter_count_ids(void) {
     char map[4096];
     const char *cursor = map;
-    long nread = sys_read_text(AT_FDCWD, "/proc/self/uid_map", map, sizeof map), count = 0, number = 0;
+    long nread = sys_read_text(AT_FDCWD, "/proc/self/uid_map", map, sizeof map), count = 0,
+         number = 0;
     for (int field = 1; nread >= 0 && *cursor; field++) {
         while (*cursor == ' ' || *cursor == '\n') cursor++;
         number = text_read_number(&cursor);
@@ -1045,8 +1104,10 @@ long enter_container(struct value plan, struct sandbox *sandbox) {
     struct setup setup = {.plan = plan, .machine = &machine, .sandbox = sandbox};
     machine.filters[0].bytes = msg_bytes(msg_find(plan, "code"), &machine.filters[0].count);
     bool complete = plan_number(&setup, "memory") > 0 && plan_number(&setup, "disk") > 0 &&
-                 plan_number(&setup, "open_files") > 0 && msg_number(msg_find(plan, "kept"), -1) >= 0;
-    if (!complete || !machine.filters[0].bytes || !user_parse(msg_find(plan, "user"), &sandbox->user))
+                    plan_number(&setup, "open_files") > 0 &&
+                    msg_number(msg_find(plan, "kept"), -1) >= 0;
+    if (!complete || !machine.filters[0].bytes ||
+        !user_parse(msg_find(plan, "user"), &sandbox->user))
         return enter_note("plan", -EINVAL);
     sandbox->program_capabilities = (uint64_t)plan_number(&setup, "kept");
     MUST(enter_note("setgroups", CALL2(__NR_setgroups, 0, 0)));

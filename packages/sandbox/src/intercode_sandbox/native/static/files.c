@@ -16,7 +16,8 @@ static long check_readable(int fd) {
     long nread = CALL4(__NR_readlinkat, AT_FDCWD, path.start, target, sizeof target - 1);
     if (nread < 0) return nread;
     target[nread] = 0;
-    return text_starts_with(target, "/proc/1/") || text_starts_with(target, "/proc/sys/") ? -EACCES : 0;
+    return text_starts_with(target, "/proc/1/") || text_starts_with(target, "/proc/sys/") ? -EACCES
+                                                                                          : 0;
 }
 
 static long check_regular(long fd, long in_place_of_all) {

@@ -39,7 +39,8 @@ static bool read_machine(void) {
     struct value item = msg_first(msg_find(body, "filters"));
     for (int i = 0; i < 4; i++, item = msg_next(item))
         machine.filters[i].bytes = msg_bytes(item, &machine.filters[i].count);
-    return machine.filters[3].bytes && msg_kind(machine.masks) == 'L' && (root == 't' || root == 'f');
+    return machine.filters[3].bytes && msg_kind(machine.masks) == 'L' &&
+           (root == 't' || root == 'f');
 }
 
 /* -- in a child ------------------------------------------------------------------------------ */
@@ -94,7 +95,9 @@ static long join_cgroups(struct value folders) {
 
 /* Keeps the socket of its own, as `CONTROL_FD`, and nothing of the zygote's. */
 static long keep_only(int *link) {
-    long error = *link == CONTROL_FD ? 0 : enter_note("dup3", CALL3(__NR_dup3, *link, CONTROL_FD, O_CLOEXEC));
+    long error = *link == CONTROL_FD
+                     ? 0
+                     : enter_note("dup3", CALL3(__NR_dup3, *link, CONTROL_FD, O_CLOEXEC));
     if (error < 0) return error;
     *link = CONTROL_FD;
     return enter_note("close_range", sys_close_from(CONTROL_FD + 1));
@@ -113,7 +116,8 @@ static long try_calls(void) {
 
 /* Opens what `serve_requests` needs. */
 static long open_descriptors(int *children) {
-    sandbox.null_fd = (int)enter_note("open", sys_open(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
+    sandbox.null_fd =
+        (int)enter_note("open", sys_open(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
     *children = (int)enter_note("signalfd", serve_open_signals());
     return sandbox.null_fd < 0 ? sandbox.null_fd : *children < 0 ? *children : try_calls();
 }

@@ -17,10 +17,11 @@ enum {
     MAX_PIDS = 32768,
     STAT_BYTES = 512,
     STATUS_BYTES = 4096,
-    STATUS_TAIL_BYTES = 1024, /* its last lines: a list of groups before them may be of any length */
+    STATUS_TAIL_BYTES =
+        1024, /* its last lines: a list of groups before them may be of any length */
     MAX_MARKS = 16384,
-    MAX_DESCRIPTORS = 256, /* of a program */
-    MAX_DESCRIPTOR_BYTES = 4 << 20,   /* of what descriptors of all programs lead to */
+    MAX_DESCRIPTORS = 256,          /* of a program */
+    MAX_DESCRIPTOR_BYTES = 4 << 20, /* of what descriptors of all programs lead to */
 };
 
 static int running_pids[MAX_PIDS], visited_pids[MAX_PIDS];
@@ -116,7 +117,8 @@ static long signal_all(int number) {
 static void let_go(int pid, int status) {
     int number = status >> 8 & 0xff;
     /* The kernel stops a traced program by SIGTRAP where it executes another one. */
-    ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0, number == SIGTRAP ? 0 : number)); /* it may have ended */
+    ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0,
+                 number == SIGTRAP ? 0 : number)); /* it may have ended */
 }
 
 void proc_reap(bool wait) {
@@ -146,7 +148,9 @@ static void kill_few(int count) {
     for (int i = 0; i < count; i++) proc_signal(running_pids[i], SIGKILL);
     for (int i = 0; i <= count; i++) {
         proc_reap(false);
-        if (!has_children() || CALL4(__NR_rt_sigtimedwait, &child, NULL, &timeout, sizeof child) < 0) return;
+        if (!has_children() ||
+            CALL4(__NR_rt_sigtimedwait, &child, NULL, &timeout, sizeof child) < 0)
+            return;
     }
 }
 
@@ -218,7 +222,8 @@ static bool note_waiting(int pid, int thread, void *context) {
     if (!stat || (*stat != 'R' && *stat != 'D')) return true;
     waiting->running |= *stat == 'R';
     waiting->count++;
-    for (; *stat; stat++) waiting->mark = (waiting->mark << 7 | waiting->mark >> 57) ^ (uint8_t)*stat;
+    for (; *stat; stat++)
+        waiting->mark = (waiting->mark << 7 | waiting->mark >> 57) ^ (uint8_t)*stat;
     return true;
 }
 
@@ -339,7 +344,8 @@ long proc_thaw(void) {
         kill_missing();
     }
     mark_count = 0;
-    long cont_error = signal_all(SIGCONT), limit_error = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &descriptor_limit, 0);
+    long cont_error = signal_all(SIGCONT),
+         limit_error = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &descriptor_limit, 0);
     if (!error) error = cont_error ? cont_error : limit_error;
     return error ? error : movement.exists ? -EAGAIN : 0;
 }
@@ -348,7 +354,8 @@ long proc_thaw(void) {
 
 /* Removes an object with its owner's rights: process 1's are of no use in a namespace for them that
  * its spawner owns. */
-static void remove_as(const struct sandbox *sandbox, const struct user *owner, long call, long number) {
+static void remove_as(const struct sandbox *sandbox, const struct user *owner, long call,
+                      long number) {
     uint64_t capabilities = owner->uid ? 0 : sandbox->program_capabilities;
     long error = 0;
     if (sandbox->many_ids) {
@@ -374,18 +381,21 @@ static void remove_kind(const struct sandbox *sandbox, const char *path, long ca
         for (int field = 0; *cursor && *cursor != '\n'; field++) {
             while (*cursor == ' ') cursor++;
             if (field < 10) fields[field] = text_read_number(&cursor);
-            while (*cursor && *cursor != ' ' && *cursor != '\n') cursor++; /* a key may be negative */
+            while (*cursor && *cursor != ' ' && *cursor != '\n')
+                cursor++; /* a key may be negative */
             while (*cursor == ' ') cursor++;
         }
         if (*cursor) cursor++;
-        struct user owner = {.uid = (uint32_t)fields[owner_at], .gid = (uint32_t)fields[owner_at + 1]};
+        struct user owner = {.uid = (uint32_t)fields[owner_at],
+                             .gid = (uint32_t)fields[owner_at + 1]};
         remove_as(sandbox, &owner, call, fields[1]);
     }
 }
 
 static bool any_shared(void) {
     char lines[512];
-    static const char *const paths[] = {"/proc/sysvipc/shm", "/proc/sysvipc/msg", "/proc/sysvipc/sem"};
+    static const char *const paths[] = {"/proc/sysvipc/shm", "/proc/sysvipc/msg",
+                                        "/proc/sysvipc/sem"};
     for (int i = 0; i < 3; i++) {
         long nread = sys_read_text(AT_FDCWD, paths[i], lines, sizeof lines);
         int count = nread < 0 && nread != -ENOENT ? 2 : 0; /* a kernel may have none of it */
@@ -409,8 +419,8 @@ long proc_remove_shared(const struct sandbox *sandbox) {
     }
     int status;
     long ended_pid = pid;
-    if (pid > 0)
-        do ended_pid = CALL4(__NR_wait4, pid, &status, 0, 0);
+    if (pid > 0) do
+            ended_pid = CALL4(__NR_wait4, pid, &status, 0, 0);
         while (ended_pid == -EINTR);
     if (ended_pid < 0) return ended_pid;
     return any_shared() ? -EBUSY : 0;

@@ -212,7 +212,8 @@ static void become_worker(const struct sandbox *sandbox, const struct message *m
     add_channel(&channels, 2, message->fds[1]);
     add_channel(&channels, CONTROL_FD, message->fds[0]);
     if (place_channels(&channels)) sys_exit(1);
-    if (CALL3(__NR_fcntl, CONTROL_FD, F_SETFD, FD_CLOEXEC) || sys_close_from(CONTROL_FD + 1)) sys_exit(1);
+    if (CALL3(__NR_fcntl, CONTROL_FD, F_SETFD, FD_CLOEXEC) || sys_close_from(CONTROL_FD + 1))
+        sys_exit(1);
 }
 
 /* -- in process 1 ---------------------------------------------------------------------------- */
@@ -234,7 +235,8 @@ static long await_start(int pid, int report, struct trouble *trouble) {
     return sys_read(report, trouble, sizeof *trouble);
 }
 
-static long name_failure(const struct trouble *trouble, const char *folder, struct failure *failure) {
+static long name_failure(const struct trouble *trouble, const char *folder,
+                         struct failure *failure) {
     if (trouble->stage == STAGE_FOLDER) failure->path = folder;
     if (trouble->stage == STAGE_EXECUTION) failure->kind = "ExecError";
     return -(long)trouble->error;
@@ -266,17 +268,20 @@ static long set_score(const struct sandbox *sandbox, int score) {
 }
 
 static long begin_start(const struct sandbox *sandbox) {
-    return set_score(sandbox, sandbox->oom_score > STARTING_SCORE ? sandbox->oom_score : STARTING_SCORE);
+    return set_score(sandbox,
+                     sandbox->oom_score > STARTING_SCORE ? sandbox->oom_score : STARTING_SCORE);
 }
 
 /* Lets the kernel end a program before any that is just starting, as this process may be. */
 static void end_start(const struct sandbox *sandbox, long pid) {
     TEXT(path, 64);
-    ignore(set_score(sandbox, sandbox->oom_score)); /* it was just set, and at worst stays a program's */
+    ignore(set_score(sandbox,
+                     sandbox->oom_score)); /* it was just set, and at worst stays a program's */
     if (pid <= 0) return;
     text_add_number(&path, pid);
     text_add(&path, "/oom_score_adj");
-    ignore(sys_write_text(sandbox->proc_fd, path.start, "1000")); /* it may have ended, and has one already */
+    ignore(sys_write_text(sandbox->proc_fd, path.start,
+                          "1000")); /* it may have ended, and has one already */
 }
 
 static long fork_program(const struct sandbox *sandbox, const struct user *user,
@@ -307,12 +312,13 @@ static long fork_program(const struct sandbox *sandbox, const struct user *user,
 }
 
 long prog_start(const struct sandbox *sandbox, struct message *message, struct value request,
-                   int first_fd, struct failure *failure) {
+                int first_fd, struct failure *failure) {
     struct channels channels;
     struct user user = sandbox->user;
     struct program program = {0}, *slot = program_of(0);
     struct value user_value = msg_find(request, "user");
-    if (msg_kind(user_value) && msg_kind(user_value) != 'n' && !user_parse(user_value, &user)) return -EINVAL;
+    if (msg_kind(user_value) && msg_kind(user_value) != 'n' && !user_parse(user_value, &user))
+        return -EINVAL;
     user.private = msg_is_true(msg_find(request, "private"));
     if (user.private && sandbox->many_ids && user.count < MAX_GROUPS)
         user.groups[user.count++] = PRIVATE_GROUP;

@@ -6,10 +6,11 @@
 #include "wire.h"
 
 enum {
-    CONTROL_FD = 3, /* by it a zygote, a child of it that is no sandbox yet, and a worker are spoken to */
+    CONTROL_FD =
+        3, /* by it a zygote, a child of it that is no sandbox yet, and a worker are spoken to */
     MAX_UPPERS = 128,
     MAX_GROUPS = 64,
-    MAX_DEPTH = 300, /* folders nested deeper are listed, but not entered */
+    MAX_DEPTH = 300,       /* folders nested deeper are listed, but not entered */
     PRIVATE_GROUP = 65533, /* the group of programs that no other one can look at: see enter.c */
 };
 
@@ -24,18 +25,18 @@ struct user {
 struct sandbox {
     int uppers[MAX_UPPERS]; /* the layers with all that is changed, the topmost first */
     int upper_count;
-    int lower; /* the image */
-    int root;  /* the overlay of both, without what is mounted in it */
-    int proc_fd;  /* a /proc that can be written, unlike the programs' */
-    int peak_fd;  /* a file that tells how much memory was used at most; -1: there is none */
+    int lower;   /* the image */
+    int root;    /* the overlay of both, without what is mounted in it */
+    int proc_fd; /* a /proc that can be written, unlike the programs' */
+    int peak_fd; /* a file that tells how much memory was used at most; -1: there is none */
     int null_fd;
-    int oom_score_fd; /* its own oom_score_adj */
-    int oom_score;    /* what that is: a cluster's containers can begin with 1000 */
-    uint64_t capabilities;  /* the capabilities of process 1 */
-    uint64_t program_capabilities;    /* the capabilities of programs of user 0 */
-    struct user user; /* the user of programs, unless another one is asked for */
-    bool many_ids;    /* false: programs have the user of process 1 */
-    bool contained;   /* in a container, whose engine has made its namespaces and mounts */
+    int oom_score_fd;              /* its own oom_score_adj */
+    int oom_score;                 /* what that is: a cluster's containers can begin with 1000 */
+    uint64_t capabilities;         /* the capabilities of process 1 */
+    uint64_t program_capabilities; /* the capabilities of programs of user 0 */
+    struct user user;              /* the user of programs, unless another one is asked for */
+    bool many_ids;                 /* false: programs have the user of process 1 */
+    bool contained; /* in a container, whose engine has made its namespaces and mounts */
 };
 
 /* -- user.c ---------------------------------------------------------------------------------- */
@@ -83,8 +84,8 @@ struct failure {
 };
 
 /* Starts the program of a request, and keeps its exit pipe: its pid, or an error. */
-CHECKED long prog_start(const struct sandbox *sandbox, struct message *message, struct value request,
-                   int first_fd, struct failure *failure);
+CHECKED long prog_start(const struct sandbox *sandbox, struct message *message,
+                        struct value request, int first_fd, struct failure *failure);
 /* Forks a worker, for `serve_requests` to return in: its pid, 0 in the worker itself, or an error. Of its
  * request's descriptors the first is its socket, the second its error output. */
 CHECKED long prog_start_worker(const struct sandbox *sandbox, struct message *message);
@@ -120,8 +121,8 @@ CHECKED long enter_note(const char *call, long result);
 CHECKED long enter_prepare(bool network, const struct machine *machine, struct sandbox *sandbox);
 /* Becomes process 1 of a sandbox, for good. Its descriptors: the namespace, a lock where there is a
  * range of ids, then the mounts of frozen layers. */
-CHECKED long enter_sandbox(struct message *message, struct value plan, int link, const struct machine *machine,
-           struct sandbox *sandbox);
+CHECKED long enter_sandbox(struct message *message, struct value plan, int link,
+                           const struct machine *machine, struct sandbox *sandbox);
 CHECKED long enter_count_ids(void); /* how many users there can be here */
 /* Becomes process 1 of a container, for good. */
 CHECKED long enter_container(struct value plan, struct sandbox *sandbox);
@@ -139,7 +140,8 @@ extern int (*serve_fork_worker)(void);
 
 /* Serves until the caller goes away. Returns in a worker alone: the name of its module. `owner` is a
  * descriptor of the caller's process, at whose end this one ends, too; -1: its parent's end does. */
-const char *serve_requests(int control, int children, int owner, const struct sandbox *sandbox, long first);
+const char *serve_requests(int control, int children, int owner, const struct sandbox *sandbox,
+                           long first);
 CHECKED int serve_open_signals(void); /* a descriptor that tells of ended children; or an error */
 
 #endif

@@ -13,7 +13,7 @@
 #include <linux/signalfd.h>
 
 int (*serve_fork_worker)(void);
-static bool stopped; /* by a request, until another one */
+static bool stopped;     /* by a request, until another one */
 static char worker[256]; /* in a worker, the name of its module */
 
 struct request {
@@ -82,7 +82,9 @@ static long do_socket(struct request *request) {
     return give_fd(request, CALL3(__NR_socket, 2 /* AF_INET */, 1 | O_CLOEXEC /* STREAM */, 0));
 }
 
-static long do_terminal(struct request *request) { return give_fd(request, file_open_terminal(request->sandbox)); }
+static long do_terminal(struct request *request) {
+    return give_fd(request, file_open_terminal(request->sandbox));
+}
 
 static long do_signal(struct request *request) {
     proc_signal((int)number_in(request, "pid"), (int)number_in(request, "number"));
@@ -93,7 +95,8 @@ static long do_kill(struct request *request) {
     static int keep[4096];
     int count = 0;
     struct value item = msg_first(msg_find(request->body, "keep"));
-    for (; item.start && count < 4096; item = msg_next(item)) keep[count++] = (int)msg_number(item, -1);
+    for (; item.start && count < 4096; item = msg_next(item))
+        keep[count++] = (int)msg_number(item, -1);
     long killed = proc_kill_except(keep, count);
     long error = killed >= 0 && !count ? proc_remove_shared(request->sandbox) : 0;
     return give_number(request, "killed", error ? error : killed);
@@ -171,12 +174,16 @@ static long walk_still(struct request *request, void (*run)(void *)) {
     const struct sandbox *sandbox = request->sandbox;
     struct walking walking = {
         .request = request,
-        .trees = {.uppers = sandbox->uppers, .count = sandbox->upper_count, .lower = sandbox->lower,
+        .trees = {.uppers = sandbox->uppers,
+                  .count = sandbox->upper_count,
+                  .lower = sandbox->lower,
                   .merged = sandbox->root},
     };
     if (sandbox->contained) {
         /* The place in the listing of a descriptor is that of all of its copies. */
-        walking.trees.lower = request->message->count ? (int)sys_open(request->message->fds[0], ".", FOLDER_FLAGS, 0) : -1;
+        walking.trees.lower = request->message->count
+                                  ? (int)sys_open(request->message->fds[0], ".", FOLDER_FLAGS, 0)
+                                  : -1;
         if (walking.trees.lower < 0) return -EPROTO;
         bool layered = msg_is_true(msg_find(request->body, "layered"));
         walking.trees.baseline = layered ? SINCE_SNAPSHOT : SINCE_IMAGE;
@@ -255,12 +262,16 @@ static const struct {
     const char *name;
     long (*run)(struct request *request);
 } operations[] = {
-    {"memory", do_memory},     {"spawn", do_spawn},       {"worker", do_worker},
-    {"socket", do_socket},     {"terminal", do_terminal}, {"signal", do_signal},     {"kill", do_kill},
-    {"processes", do_processes}, {"programs", do_programs}, {"kill_started", do_kill_started},
-    {"open", do_open},         {"create", do_create},     {"stop", do_stop},
-    {"go_on", do_go_on},       {"changes", do_changes},   {"archive", do_archive},
-    {"space", do_space},       {"root", do_root},         {"apply", do_apply},
+    {"memory", do_memory},     {"spawn", do_spawn},
+    {"worker", do_worker},     {"socket", do_socket},
+    {"terminal", do_terminal}, {"signal", do_signal},
+    {"kill", do_kill},         {"processes", do_processes},
+    {"programs", do_programs}, {"kill_started", do_kill_started},
+    {"open", do_open},         {"create", do_create},
+    {"stop", do_stop},         {"go_on", do_go_on},
+    {"changes", do_changes},   {"archive", do_archive},
+    {"space", do_space},       {"root", do_root},
+    {"apply", do_apply},
 };
 
 static long run_operation(struct request *request) {
@@ -325,12 +336,14 @@ static void announce(int control, long first) {
     ignore(msg_send(&reply, control)); /* if the caller has gone, the loop sees it */
 }
 
-const char *serve_requests(int control, int children, int owner, const struct sandbox *sandbox, long first) {
+const char *serve_requests(int control, int children, int owner, const struct sandbox *sandbox,
+                           long first) {
     static struct message message;
     struct pollfd polls[3] = {
         {.fd = control, .events = POLLIN},
         {.fd = children, .events = POLLIN},
-        {.fd = owner, .events = POLLIN}, /* a fork that has run no code of ours may hold the socket */
+        {.fd = owner,
+         .events = POLLIN}, /* a fork that has run no code of ours may hold the socket */
     };
     announce(control, first);
     for (;;) {

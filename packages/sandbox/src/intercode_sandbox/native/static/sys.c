@@ -45,20 +45,23 @@ _Noreturn void sys_exit(int status) {
 /* -- a stack ---------------------------------------------------------------------------------- */
 
 enum {
-    STACK_BYTES = 16 << 20, /* twice what a walk needs at its most: 1200 folders deep, 7 KiB for each */
+    STACK_BYTES = 16
+        << 20, /* twice what a walk needs at its most: 1200 folders deep, 7 KiB for each */
     GUARD_BYTES = 1 << 16,
     READ_AND_WRITE = 3,
     AS_IT_IS_USED = 0x4021, /* anonymous, shared, not reserved */
 };
 
-void sys_call_on_stack(void *top, void (*run)(void *), void *context) __attribute__((visibility("hidden")));
-__asm__(".text\n.hidden sys_call_on_stack\n.global sys_call_on_stack\n.type sys_call_on_stack, %function\nsys_call_on_stack:\n"
+void sys_call_on_stack(void *top, void (*run)(void *), void *context)
+    __attribute__((visibility("hidden")));
+__asm__(
+    ".text\n.hidden sys_call_on_stack\n.global sys_call_on_stack\n.type sys_call_on_stack, %function\nsys_call_on_stack:\n"
 #if defined(__x86_64__)
-        "push %rbp\nmov %rsp, %rbp\nmov %rdi, %rsp\nmov %rdx, %rdi\ncall *%rsi\n"
-        "mov %rbp, %rsp\npop %rbp\nret\n"
+    "push %rbp\nmov %rsp, %rbp\nmov %rdi, %rsp\nmov %rdx, %rdi\ncall *%rsi\n"
+    "mov %rbp, %rsp\npop %rbp\nret\n"
 #else
-        "stp x29, x30, [sp, #-16]!\nmov x29, sp\nmov sp, x0\nmov x0, x2\nblr x1\n"
-        "mov sp, x29\nldp x29, x30, [sp], #16\nret\n"
+    "stp x29, x30, [sp, #-16]!\nmov x29, sp\nmov sp, x0\nmov x0, x2\nblr x1\n"
+    "mov sp, x29\nldp x29, x30, [sp], #16\nret\n"
 #endif
 );
 
@@ -71,7 +74,8 @@ long sys_run_on_stack(void (*run)(void *), void *context) {
     if (address < 0) return address;
     long error = CALL3(__NR_mprotect, address, GUARD_BYTES, 0);
     if (!error) sys_call_on_stack((char *)address + STACK_BYTES, run, context);
-    ignore(CALL2(__NR_munmap, address, STACK_BYTES)); /* what cannot be given back is the sandbox's */
+    ignore(
+        CALL2(__NR_munmap, address, STACK_BYTES)); /* what cannot be given back is the sandbox's */
     return error;
 }
 
@@ -338,8 +342,10 @@ const char *sys_next_name(struct listing *listing) {
                 CALL3(__NR_getdents64, listing->fd, listing->buffer, sizeof listing->buffer);
             if (listing->result <= 0) return NULL;
         }
-        const struct directory_entry *directory_entry = (const struct directory_entry *)(listing->buffer + listing->position);
+        const struct directory_entry *directory_entry =
+            (const struct directory_entry *)(listing->buffer + listing->position);
         listing->position += directory_entry->size;
-        if (!text_equal(directory_entry->name, ".") && !text_equal(directory_entry->name, "..")) return directory_entry->name;
+        if (!text_equal(directory_entry->name, ".") && !text_equal(directory_entry->name, ".."))
+            return directory_entry->name;
     }
 }

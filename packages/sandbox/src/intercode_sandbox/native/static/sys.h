@@ -74,7 +74,7 @@ struct text {
     size_t size, used;
     bool cut;
 };
-#define TEXT(name, bytes)   \
+#define TEXT(name, bytes)     \
     char name##_bytes[bytes]; \
     struct text name = text_init(name##_bytes, sizeof name##_bytes)
 struct text text_init(char *buffer, size_t size);
@@ -102,8 +102,8 @@ void sys_close(int fd); /* nothing where it is negative */
 /* Closes all from that number on. */
 CHECKED long sys_close_from(int first);
 CHECKED long sys_read(int fd, void *buffer, size_t count);
-CHECKED long sys_write(int fd, const void *bytes, size_t count);   /* once */
-CHECKED long sys_write_all(int fd, const void *bytes, size_t count);  /* 0, or an error */
+CHECKED long sys_write(int fd, const void *bytes, size_t count);     /* once */
+CHECKED long sys_write_all(int fd, const void *bytes, size_t count); /* 0, or an error */
 CHECKED long sys_write_text(int folder, const char *path, const char *text);
 /* Reads a file of /proc as text, with a NUL behind it: how many bytes. */
 CHECKED long sys_read_text(int folder, const char *path, char *buffer, size_t size);

@@ -48,14 +48,16 @@ long user_protect_process(const struct sandbox *sandbox) {
 static uint64_t program_capabilities(const struct sandbox *sandbox, const struct user *user) {
     /* The owner of all files, which an ordinary user is there, could read loaders by this one. */
     bool is_private = user->private && !sandbox->many_ids;
-    return user->uid ? 0 : sandbox->program_capabilities & ~((uint64_t)is_private << CAP_DAC_OVERRIDE);
+    return user->uid ? 0
+                     : sandbox->program_capabilities & ~((uint64_t)is_private << CAP_DAC_OVERRIDE);
 }
 
 long user_set_file_ids(uint32_t uid, uint32_t gid) {
     /* These two return what was, not whether it could be done. */
     ignore(CALL1(__NR_setfsgid, gid));
     ignore(CALL1(__NR_setfsuid, uid));
-    bool is_set = (uint32_t)CALL1(__NR_setfsuid, -1) == uid && (uint32_t)CALL1(__NR_setfsgid, -1) == gid;
+    bool is_set =
+        (uint32_t)CALL1(__NR_setfsuid, -1) == uid && (uint32_t)CALL1(__NR_setfsgid, -1) == gid;
     return is_set ? 0 : -EPERM;
 }
 
@@ -65,14 +67,17 @@ long user_assume(const struct sandbox *sandbox, const struct user *user) {
         error = CALL2(__NR_setgroups, user->count, user->groups);
         if (!error) error = user_set_file_ids(user->uid, user->gid);
     }
-    if (!error) error = user_set_capabilities(program_capabilities(sandbox, user), sandbox->capabilities, sandbox->program_capabilities);
+    if (!error)
+        error = user_set_capabilities(program_capabilities(sandbox, user), sandbox->capabilities,
+                                      sandbox->program_capabilities);
     if (!error) error = user_protect_process(sandbox);
     if (error) user_resume(sandbox);
     return error;
 }
 
 long user_restore(const struct sandbox *sandbox) {
-    long error = user_set_capabilities(sandbox->capabilities, sandbox->capabilities, sandbox->program_capabilities);
+    long error = user_set_capabilities(sandbox->capabilities, sandbox->capabilities,
+                                       sandbox->program_capabilities);
     if (sandbox->many_ids) {
         /* Its own ids have no number in this namespace. Each of these two, which are to change none
          * of the others, gives it back its ids for files. */

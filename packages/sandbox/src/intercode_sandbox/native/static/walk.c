@@ -89,7 +89,7 @@ static int open_folder(struct walk *walk, int folder, const char *name) {
 }
 
 void walk_open_below(struct walk *walk, const struct trees *trees, bool in_lower, const char *name,
-                    int *fds, struct trees *below) {
+                     int *fds, struct trees *below) {
     int count = 0;
     for (int i = 0; i < trees->count; i++) {
         int fd = open_folder(walk, trees->uppers[i], name);
@@ -328,15 +328,16 @@ static void put_deleted(const char *name, int lower, int depth) {
 }
 
 static bool equal_metadata(const struct statx *left, const struct statx *right) {
-    return (left->stx_mode & 07777) == (right->stx_mode & 07777) && left->stx_uid == right->stx_uid &&
-           left->stx_gid == right->stx_gid;
+    return (left->stx_mode & 07777) == (right->stx_mode & 07777) &&
+           left->stx_uid == right->stx_uid && left->stx_gid == right->stx_gid;
 }
 
 static bool equal_content(const struct trees *trees, const char *name, const struct statx *status,
-                         const struct statx *lower_status, const struct digest *digest) {
+                          const struct statx *lower_status, const struct digest *digest) {
     struct digest lower_digest = {0};
     if (walk_is_folder(status)) return true;
-    if (status->stx_size != lower_status->stx_size || status->stx_rdev_major != lower_status->stx_rdev_major ||
+    if (status->stx_size != lower_status->stx_size ||
+        status->stx_rdev_major != lower_status->stx_rdev_major ||
         status->stx_rdev_minor != lower_status->stx_rdev_minor)
         return false;
     lower_digest.exists = digest_of(now, trees->lower, name, lower_status, lower_digest.bytes);
@@ -348,7 +349,9 @@ static void compare(const struct trees *trees, int depth);
 static void compare_name(const struct trees *trees, const char *name, const struct statx *status,
                          int depth) {
     struct statx lower_status;
-    bool was_present = walk_stat(now, trees->lower, name, &lower_status) && !is_whiteout(&lower_status), in_lower = true;
+    bool was_present =
+             walk_stat(now, trees->lower, name, &lower_status) && !is_whiteout(&lower_status),
+         in_lower = true;
     struct digest digest = {0};
     digest.exists = digest_of(now, trees->merged, name, status, digest.bytes);
     if (!was_present) {
@@ -370,7 +373,8 @@ static void compare_name(const struct trees *trees, const char *name, const stru
     walk_close_trees(&below);
 }
 
-static void visit(const struct trees *trees, const char *name, const struct statx *status, int depth) {
+static void visit(const struct trees *trees, const char *name, const struct statx *status,
+                  int depth) {
     enum visit action = cont_visit(now, trees, path.start, name, status);
     struct digest digest = {0};
     if (action == COMPARE) compare_name(trees, name, status, depth);

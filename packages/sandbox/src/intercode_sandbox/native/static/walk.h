@@ -55,7 +55,7 @@ bool walk_has_name(struct walk *walk, const int *folders, int count, const char 
 bool walk_is_opaque(struct walk *walk, const struct trees *trees);
 /* Opens the folder of that name in each of these that has it; `fds` has room for all. */
 void walk_open_below(struct walk *walk, const struct trees *trees, bool in_lower, const char *name,
-                    int *fds, struct trees *below);
+                     int *fds, struct trees *below);
 void walk_close_trees(const struct trees *trees);
 
 const char *walk_type(const struct statx *status);
@@ -82,13 +82,13 @@ CHECKED long cont_begin(struct value plan);
 CHECKED long cont_note_snapshot(void);
 /* What a walk does with a path. */
 enum visit {
-    COMPARE,   /* what is there differs from lower, or may do so below */
-    SKIP,   /* nobody has touched it, or it is mounted */
-    REPORT,    /* a mounted file was written to */
+    COMPARE,         /* what is there differs from lower, or may do so below */
+    SKIP,            /* nobody has touched it, or it is mounted */
+    REPORT,          /* a mounted file was written to */
     REPORT_METADATA, /* its owner or mode were changed, and no more */
 };
-enum visit cont_visit(struct walk *walk, const struct trees *trees, const char *path, const char *name,
-                    const struct statx *status);
+enum visit cont_visit(struct walk *walk, const struct trees *trees, const char *path,
+                      const char *name, const struct statx *status);
 /* Whether it is as the engine has made it for this container. */
 bool cont_is_initial(const struct statx *status);
 

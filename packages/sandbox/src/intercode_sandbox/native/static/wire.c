@@ -10,7 +10,7 @@ enum {
     CLOSE_ON_EXEC = 0x40000000,
     CUT = 8, /* MSG_CTRUNC */
     MAX_NESTING = 16,
-    MAP_READ = 1,    /* PROT_READ */
+    MAP_READ = 1, /* PROT_READ */
     MAP_PRIVATE = 2,
 };
 
@@ -45,8 +45,7 @@ static size_t item_bytes(const unsigned char *start, const unsigned char *end) {
     size_t room = (size_t)(end - start);
     if (!room) return 0;
     switch (*start) {
-    case 'i':
-        return room >= 9 ? 9 : 0;
+    case 'i': return room >= 9 ? 9 : 0;
     case 's':
         if (room < 6) return 0;
         size_t count = (size_t)read_size(start + 1) + 6;
@@ -56,10 +55,8 @@ static size_t item_bytes(const unsigned char *start, const unsigned char *end) {
     case 'n':
     case 'L':
     case 'M':
-    case 'E':
-        return 1;
-    default:
-        return 0;
+    case 'E': return 1;
+    default: return 0;
     }
 }
 
@@ -159,7 +156,9 @@ const char *msg_text(struct value value) {
 /* -- receiving ------------------------------------------------------------------------------- */
 
 static long keep_descriptors(struct message *message, struct descriptors *control, size_t bytes) {
-    if (bytes < 16 || control->level != SOCKETS || control->kind != RIGHTS || control->bytes > bytes) return 0;
+    if (bytes < 16 || control->level != SOCKETS || control->kind != RIGHTS ||
+        control->bytes > bytes)
+        return 0;
     size_t count = (control->bytes - 16) / sizeof(int);
     for (size_t i = 0; i < count; i++) {
         if (i < MAX_FDS)
@@ -212,7 +211,8 @@ long msg_receive(int socket, struct message *message) {
         message->body = (struct value){packet + 1, packet + nread};
         if (packet[0] != 'B') error = -EPROTO;
     }
-    if (!error && !msg_is_valid(message->body.start, (size_t)(message->body.end - message->body.start)))
+    if (!error &&
+        !msg_is_valid(message->body.start, (size_t)(message->body.end - message->body.start)))
         error = -EPROTO;
     if (error) {
         msg_release(message);
@@ -225,7 +225,8 @@ void msg_release(struct message *message) {
     for (int i = 0; i < message->count; i++) sys_close(message->fds[i]);
     message->count = 0;
     if (message->mapped)
-        ignore(CALL2(__NR_munmap, message->mapped, message->mapped_bytes)); /* it stays, read-only */
+        ignore(
+            CALL2(__NR_munmap, message->mapped, message->mapped_bytes)); /* it stays, read-only */
     else if (message->body.start)
         /* A plan names folders of the machine's, and a worker could look for them. */
         memset(packet, 0, (size_t)(message->body.end - packet));
@@ -290,7 +291,9 @@ void msg_put_bytes(struct reply *reply, const void *bytes, size_t count) {
     put_raw(reply, "", 1);
 }
 
-void msg_put_text(struct reply *reply, const char *text) { msg_put_bytes(reply, text, text_length(text)); }
+void msg_put_text(struct reply *reply, const char *text) {
+    msg_put_bytes(reply, text, text_length(text));
+}
 
 void msg_put_bool(struct reply *reply, bool truth) { put_raw(reply, truth ? "t" : "f", 1); }
 

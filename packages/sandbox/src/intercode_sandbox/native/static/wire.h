@@ -19,7 +19,7 @@ struct value {
 
 struct message {
     struct value body; /* a map */
-    int fds[MAX_FDS]; /* -1: taken */
+    int fds[MAX_FDS];  /* -1: taken */
     int count;
     void *mapped;
     size_t mapped_bytes;
