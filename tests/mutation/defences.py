@@ -354,7 +354,7 @@ DEFENCES = [
         "old_root_unmounted", "host leak", ENTER,
         '    MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", ".")));\n'
         '    MUST(enter_note("umount", CALL2(__NR_umount2, ".",'
-        " UNMOUNT_DETACHED)));\n",
+        " MNT_DETACH)));\n",
         '    MUST(make_folder("old"));\n'
         '    MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", "old")));\n', needs_root=True,
     ),
@@ -917,7 +917,7 @@ DEFENCES = [
     _one(
         "spawner_killed", "host DoS", USER,
         "error || sandbox->contained ? error : CALL2(__NR_prctl,"
-        " PR_SET_PDEATHSIG, KILLED);\n",
+        " PR_SET_PDEATHSIG, SIGKILL);\n",
         "sandbox->contained ? error : error;\n", needs_root=True,
     ),
     _one(

@@ -2,9 +2,6 @@
 
 enum {
     MAX_REMOVE_DEPTH = 1200,
-    REMOVE_FOLDER = 0x200 /* AT_REMOVEDIR */,
-    FROM_START = 0,
-    FROM_HERE = 1
 };
 
 struct stream {
@@ -49,7 +46,7 @@ static long write_pieces(const struct stream *stream, int file) {
         if (error || !piece.count) return error;
         if (piece.count < 0 || piece.count > BLOCK) return -EPROTO;
         if (file < 0) {
-            error = CALL3(__NR_lseek, stream->source, piece.count, FROM_HERE);
+            error = CALL3(__NR_lseek, stream->source, piece.count, SEEK_CUR);
             if (error < 0) return error;
             continue;
         }
@@ -103,17 +100,17 @@ static long remove(int folder, const char *name, int depth) {
             remove_below((int)below, depth + 1); /* a folder that changes lists some only later */
     while (count > 0);
     sys_close((int)below);
-    return count ? count : CALL3(__NR_unlinkat, folder, name, REMOVE_FOLDER);
+    return count ? count : CALL3(__NR_unlinkat, folder, name, AT_REMOVEDIR);
 }
 
 /* Gives a file its owner, mode and time. */
 static long dress(const struct head *head, int folder, const char *name) {
-    int64_t times[4] = {0, 0x3fffffff /* UTIME_NOW */, head->seconds, head->nanoseconds};
+    int64_t times[4] = {0, UTIME_NOW, head->seconds, head->nanoseconds};
     int link = AT_SYMLINK_NOFOLLOW;
     long error = CALL5(__NR_fchownat, folder, name, head->uid, head->gid, link);
     /* After the owner, which clears bits of it. */
     if (!error && (head->mode & S_IFMT) != S_IFLNK)
-        error = CALL3(__NR_fchmodat, folder, name, head->mode & 07777);
+        error = CALL3(__NR_fchmodat, folder, name, head->mode & MODE_BITS);
     return error ? error : CALL4(__NR_utimensat, folder, name, times, link);
 }
 
@@ -195,7 +192,7 @@ long apply_archive(int source, int root) {
     /* Folders last: writing into one changes its times. */
     for (int pass = 0; pass < 2 && !error; pass++) {
         stream = (struct stream){.source = source, .root = root, .folders = pass};
-        error = CALL3(__NR_lseek, source, 0, FROM_START);
+        error = CALL3(__NR_lseek, source, 0, SEEK_SET);
         if (!error) error = sys_run_on_stack(apply_all, &stream);
         if (!error) error = stream.error;
     }

@@ -131,7 +131,7 @@ static long read_look(const char *path, struct look *look) {
     long error = sys_stat(AT_FDCWD, name.start, &status);
     if (error) return error;
     *look = (struct look){
-        status.stx_mode & 07777, status.stx_uid, status.stx_gid, status.stx_size, {0}};
+        status.stx_mode & MODE_BITS, status.stx_uid, status.stx_gid, status.stx_size, {0}};
     walk_hash_content(&walk, AT_FDCWD, name.start, look->digest);
     return walk.error;
 }

@@ -12,11 +12,11 @@
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
+#include <linux/sockios.h>
 
 enum {
     NO_SUID_DEV = MS_NOSUID | MS_NODEV,
     NO_SUID_EXEC = MS_NOSUID | MS_NOEXEC,
-    UNMOUNT_DETACHED = 2, /* MNT_DETACH */
     RESOLVER_BYTES = 65536,
     SPECIAL_BYTES = 16 << 20,
     FILE_BYTES = 4096, /* more than what the kernel keeps of an empty file with a long name */
@@ -94,23 +94,18 @@ CHECKED static long set_owner(const char *path, uint32_t uid, uint32_t gid) {
 }
 
 CHECKED static long set_mode(const char *path, uint32_t mode) {
-    return enter_note("chmod", CALL3(__NR_fchmodat, AT_FDCWD, path, mode & 07777));
+    return enter_note("chmod", CALL3(__NR_fchmodat, AT_FDCWD, path, mode & MODE_BITS));
 }
 
 /* -- before it is known what for ---------------------------------------------------------------- */
 
 static long raise_loopback(void) {
-    struct {
-        char name[16];
-        short flags;
-        char padding[22];
-    } request = {.name = "lo"};
-    long probe = enter_note("socket", CALL3(__NR_socket, 2 /* AF_INET */, 2 /* DGRAM */, 0));
+    struct abi_ifreq request = {.name = "lo"};
+    long probe = enter_note("socket", CALL3(__NR_socket, AF_INET, SOCK_DGRAM, 0));
     MUST(probe);
-    long error = enter_note("ioctl", CALL3(__NR_ioctl, probe, 0x8913 /* SIOCGIFFLAGS */, &request));
-    request.flags |= 1; /* IFF_UP */
-    if (!error)
-        error = enter_note("ioctl", CALL3(__NR_ioctl, probe, 0x8914 /* SIOCSIFFLAGS */, &request));
+    long error = enter_note("ioctl", CALL3(__NR_ioctl, probe, SIOCGIFFLAGS, &request));
+    request.flags |= IFF_UP;
+    if (!error) error = enter_note("ioctl", CALL3(__NR_ioctl, probe, SIOCSIFFLAGS, &request));
     sys_close((int)probe);
     return error;
 }
@@ -844,7 +839,7 @@ static long change_root(void) {
     if (servers < 0 && servers != -ENOENT) return enter_note("open_tree", servers);
     MUST(enter_note("chdir", CALL1(__NR_chdir, "x/m")));
     MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", ".")));
-    MUST(enter_note("umount", CALL2(__NR_umount2, ".", UNMOUNT_DETACHED)));
+    MUST(enter_note("umount", CALL2(__NR_umount2, ".", MNT_DETACH)));
     MUST(enter_note("chdir", CALL1(__NR_chdir, "/")));
     long error = servers >= 0 ? bind_resolver((int)servers) : 0;
     sys_close((int)servers);
@@ -1003,7 +998,7 @@ static long leave_machine(const struct setup *setup) {
 static long drop_capabilities(struct sandbox *sandbox) {
     uint64_t retained = sandbox->program_capabilities;
     MUST(enter_note("capget", user_get_permitted(&sandbox->capabilities)));
-    for (int capability = 0; capability < 64; capability++) {
+    for (int capability = 0; capability < MAX_CAPABILITY_BITS; capability++) {
         long error =
             retained >> capability & 1 ? 0 : CALL2(__NR_prctl, PR_CAPBSET_DROP, capability);
         if (error == -EINVAL) break; /* the kernel has no more */
@@ -1013,7 +1008,7 @@ static long drop_capabilities(struct sandbox *sandbox) {
                     CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));
     MUST(enter_note("capset",
                     user_set_capabilities(sandbox->capabilities, sandbox->capabilities, retained)));
-    for (int capability = 0; capability < 64; capability++)
+    for (int capability = 0; capability < MAX_CAPABILITY_BITS; capability++)
         if (retained >> capability & 1)
             MUST(enter_note("prctl", CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE,
                                            capability, 0, 0)));
@@ -1024,13 +1019,13 @@ static long drop_capabilities(struct sandbox *sandbox) {
 /* Keeps this process and its children to themselves, where the kernel can: they reach no abstract
  * socket and no process of others with connections or signals. */
 static long scope_landlock(void) {
-    struct {
-        uint64_t files, ports, scopes; /* struct landlock_ruleset_attr */
-    } rules = {.scopes = 3};
-    long version = CALL3(__NR_landlock_create_ruleset, 0, 0, 1 /* to tell its version */);
+    const struct abi_landlock_ruleset rules = {
+        .scopes = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL,
+    };
+    long version = CALL3(__NR_landlock_create_ruleset, 0, 0, LANDLOCK_CREATE_RULESET_VERSION);
     if (version == -ENOSYS || version == -EOPNOTSUPP) return 0; /* not built, or not enabled */
     MUST(enter_note("landlock", version));
-    if (version < 6) return 0;
+    if (version < LANDLOCK_SCOPE_VERSION) return 0;
     long fd = enter_note("landlock", CALL3(__NR_landlock_create_ruleset, &rules, sizeof rules, 0));
     MUST(fd);
     long error = enter_note("landlock", CALL2(__NR_landlock_restrict_self, fd, 0));

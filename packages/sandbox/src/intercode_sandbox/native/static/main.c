@@ -16,6 +16,7 @@
 #include <linux/sched.h>
 #include <linux/signal.h>
 #include <linux/time.h>
+#include <linux/wait.h>
 
 enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS };
 
@@ -106,11 +107,12 @@ static long keep_only(int *link) {
 /* Makes the calls that can fail later only, when nobody would hear the reason. */
 static long try_calls(void) {
     struct __kernel_timespec zero = {0};
-    long error = enter_note("ppoll", CALL5(__NR_ppoll, 0, 0, &zero, 0, 8));
-    if (!error) error = enter_note("clock_gettime", CALL2(__NR_clock_gettime, 1, &zero));
+    long error = enter_note("ppoll", CALL5(__NR_ppoll, 0, 0, &zero, 0, SIGSET_BYTES));
+    if (!error)
+        error = enter_note("clock_gettime", CALL2(__NR_clock_gettime, CLOCK_MONOTONIC, &zero));
     if (!error) error = enter_note("kill", CALL2(__NR_kill, 1, 0));
     if (error) return error;
-    long pid = CALL4(__NR_wait4, -1, 0, 1 /* WNOHANG */, 0);
+    long pid = CALL4(__NR_wait4, -1, 0, WNOHANG, 0);
     return pid >= 0 || pid == -ECHILD ? 0 : enter_note("wait4", pid);
 }
 
@@ -201,13 +203,16 @@ static const char *answer(void) {
 
 /* What the spawner ignores or blocks, a sandbox's programs would ignore or block. */
 static long reset_signals(void) {
-    uint64_t nothing[4] = {0}; /* struct sigaction of the kernel's: the default */
-    for (int signal = 1; signal <= 64; signal++) {
+    const struct abi_sigaction default_action = {0};
+    const uint64_t no_signals = 0;
+    for (int signal = 1; signal <= SIGNALS; signal++) {
         if (signal == SIGKILL || signal == SIGSTOP) continue;
-        long error = enter_note("rt_sigaction", CALL4(__NR_rt_sigaction, signal, nothing, 0, 8));
+        long error = enter_note("rt_sigaction",
+                                CALL4(__NR_rt_sigaction, signal, &default_action, 0, SIGSET_BYTES));
         if (error) return error;
     }
-    return enter_note("rt_sigprocmask", CALL4(__NR_rt_sigprocmask, SIG_SETMASK, nothing, 0, 8));
+    return enter_note("rt_sigprocmask",
+                      CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &no_signals, 0, SIGSET_BYTES));
 }
 
 /* Forks for each request, until the spawner goes away. */
@@ -227,14 +232,11 @@ static const char *fork_for_all(void) {
 
 /* Calls the caller, at the socket of that path, as `CONTROL_FD`. */
 static long call_caller(const char *path) {
-    struct {
-        uint16_t family;
-        char path[108];
-    } address = {.family = 1 /* AF_UNIX */};
+    struct abi_sockaddr_un address = {.family = AF_UNIX};
     size_t count = text_length(path);
     if (count >= sizeof address.path) return -ENAMETOOLONG;
     memcpy(address.path, path, count);
-    int link = (int)CALL3(__NR_socket, 1, 5 | O_CLOEXEC /* SEQPACKET */, 0);
+    int link = (int)CALL3(__NR_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (link < 0) return link;
     long error = CALL3(__NR_connect, link, &address, sizeof address);
     return error ? error : keep_only(&link);

@@ -115,7 +115,7 @@ static long signal_all(int number) {
 /* Lets go of a program that has asked to be traced by its parent, as one with a debugger's capability
  * may: its stop is no end, and nobody here would let it continue. */
 static void let_go(int pid, int status) {
-    int number = status >> 8 & 0xff;
+    int number = STATUS_CODE(status);
     /* The kernel stops a traced program by SIGTRAP where it executes another one. */
     ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0,
                  number == SIGTRAP ? 0 : number)); /* it may have ended */
@@ -127,7 +127,7 @@ void proc_reap(bool wait) {
         long pid = CALL4(__NR_wait4, -1, &status, wait ? 0 : WNOHANG, 0);
         if (pid == -EINTR) continue;
         if (pid <= 0) return;
-        if ((status & 0xff) == 0x7f)
+        if (STATUS_STOPPED(status))
             let_go((int)pid, status);
         else
             prog_note_exit((int)pid, status);
@@ -365,7 +365,7 @@ static void remove_as(const struct sandbox *sandbox, const struct user *owner, l
     if (!error) error = user_set_capabilities(capabilities, sandbox->capabilities, 0);
     /* The command is 0, IPC_RMID, and so is the argument before that of semctl. What could not be
      * removed is found by `any_shared`. */
-    if (!error) ignore(CALL4(call, number, 0, 0, 0));
+    if (!error) ignore(CALL4(call, number, IPC_RMID, IPC_RMID, 0));
     if (!error) error = user_set_capabilities(sandbox->capabilities, sandbox->capabilities, 0);
     if (error) sys_exit(1);
 }

@@ -3,6 +3,7 @@
 #include <linux/fcntl.h>
 #include <linux/poll.h>
 #include <linux/signal.h>
+#include <linux/time.h>
 
 enum {
     MAX_PROGRAMS = 1024,
@@ -44,7 +45,7 @@ static void forget_before(struct program *program) {
 void prog_note_exit(int pid, int status) {
     struct program *program = program_of(pid);
     if (!program) return;
-    int code = status & 0x7f ? -(status & 0x7f) : status >> 8 & 0xff;
+    int code = STATUS_SIGNAL(status) ? -STATUS_SIGNAL(status) : STATUS_CODE(status);
     ignore(sys_write(program->exit_pipe, &code, sizeof code)); /* nobody may listen any more */
     sys_close(program->exit_pipe);
     forget_before(program);
@@ -62,10 +63,10 @@ long prog_kill_started(int pid) {
 }
 
 static long map_memory(size_t bytes) {
-    return CALL6(__NR_mmap, 0, bytes, 3 /* read and write */, 0x22 /* private, anonymous */, -1, 0);
+    return CALL6(__NR_mmap, 0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-static bool is_error(long result) { return result < 0 && result > -4096; }
+static bool is_error(long result) { return result < 0 && result >= -MAX_ERRNO; }
 
 /* Notes what runs before a tracked program. */
 static long note_before(struct program *program) {
@@ -221,12 +222,9 @@ static void become_worker(const struct sandbox *sandbox, const struct message *m
 /* Waits until the child executes its program, or says why it cannot. */
 static long await_start(int pid, int report, struct trouble *trouble) {
     struct pollfd poll = {.fd = report, .events = POLLIN};
-    struct __kernel_timespec {
-        int64_t seconds, nanoseconds;
-    };
     for (;;) {
         struct __kernel_timespec wait = {0, POLL_MS * 1000000L};
-        long ready = CALL5(__NR_ppoll, &poll, 1, &wait, 0, 8);
+        long ready = CALL5(__NR_ppoll, &poll, 1, &wait, 0, SIGSET_BYTES);
         if (ready > 0) break;
         if (ready < 0 && ready != -EINTR) return ready;
         /* It has the user of other programs already: one that has stopped it would stop all. */

@@ -79,7 +79,7 @@ static long do_worker(struct request *request) {
 }
 
 static long do_socket(struct request *request) {
-    return give_fd(request, CALL3(__NR_socket, 2 /* AF_INET */, 1 | O_CLOEXEC /* STREAM */, 0));
+    return give_fd(request, CALL3(__NR_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
 }
 
 static long do_terminal(struct request *request) {
@@ -347,7 +347,7 @@ const char *serve_requests(int control, int children, int owner, const struct sa
     };
     announce(control, first);
     for (;;) {
-        long ready = CALL5(__NR_ppoll, polls, 3, 0, 0, 8);
+        long ready = CALL5(__NR_ppoll, polls, 3, 0, 0, SIGSET_BYTES);
         if (ready < 0 && ready != -EINTR) sys_exit(1); /* it would wait for nothing, for ever */
         if (ready < 0) continue;
         if (polls[2].revents) sys_exit(0);

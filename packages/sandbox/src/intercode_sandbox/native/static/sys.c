@@ -3,10 +3,6 @@
 #include <linux/openat2.h>
 #include <linux/time.h>
 
-#ifndef __NR_openat2
-#define __NR_openat2 437
-#endif
-
 long sys_call(long number, long a, long b, long c, long d, long e, long f) {
 #if defined(__x86_64__)
     long result;
@@ -48,8 +44,6 @@ enum {
     STACK_BYTES = 16
         << 20, /* twice what a walk needs at its most: 1200 folders deep, 7 KiB for each */
     GUARD_BYTES = 1 << 16,
-    READ_AND_WRITE = 3,
-    AS_IT_IS_USED = 0x4021, /* anonymous, shared, not reserved */
 };
 
 void sys_call_on_stack(void *top, void (*run)(void *), void *context)
@@ -66,13 +60,14 @@ __asm__(
 );
 
 long sys_map_shared(size_t bytes) {
-    return CALL6(__NR_mmap, 0, bytes, READ_AND_WRITE, AS_IT_IS_USED, -1, 0);
+    return CALL6(__NR_mmap, 0, bytes, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
 long sys_run_on_stack(void (*run)(void *), void *context) {
     long address = sys_map_shared(STACK_BYTES);
     if (address < 0) return address;
-    long error = CALL3(__NR_mprotect, address, GUARD_BYTES, 0);
+    long error = CALL3(__NR_mprotect, address, GUARD_BYTES, PROT_NONE);
     if (!error) sys_call_on_stack((char *)address + STACK_BYTES, run, context);
     ignore(
         CALL2(__NR_munmap, address, STACK_BYTES)); /* what cannot be given back is the sandbox's */
@@ -317,7 +312,7 @@ long sys_read_text(int folder, const char *path, char *buffer, size_t size) {
 int64_t sys_milliseconds(void) {
     struct __kernel_timespec time = {0};
     /* No deadline would ever come. */
-    if (CALL2(__NR_clock_gettime, 1 /* CLOCK_MONOTONIC */, &time)) sys_exit(1);
+    if (CALL2(__NR_clock_gettime, CLOCK_MONOTONIC, &time)) sys_exit(1);
     return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
@@ -325,14 +320,6 @@ void sys_sleep_us(long microseconds) {
     struct __kernel_timespec wait = {.tv_nsec = microseconds * 1000};
     ignore(CALL2(__NR_nanosleep, &wait, 0)); /* who waits has a deadline */
 }
-
-struct directory_entry { /* the kernel's linux_dirent64 */
-    uint64_t inode;
-    int64_t offset;
-    uint16_t size;
-    uint8_t kind;
-    char name[];
-};
 
 const char *sys_next_name(struct listing *listing) {
     for (;;) {
@@ -342,10 +329,9 @@ const char *sys_next_name(struct listing *listing) {
                 CALL3(__NR_getdents64, listing->fd, listing->buffer, sizeof listing->buffer);
             if (listing->result <= 0) return NULL;
         }
-        const struct directory_entry *directory_entry =
-            (const struct directory_entry *)(listing->buffer + listing->position);
-        listing->position += directory_entry->size;
-        if (!text_equal(directory_entry->name, ".") && !text_equal(directory_entry->name, ".."))
-            return directory_entry->name;
+        const struct abi_dirent *entry =
+            (const struct abi_dirent *)(listing->buffer + listing->position);
+        listing->position += entry->size;
+        if (!text_equal(entry->name, ".") && !text_equal(entry->name, "..")) return entry->name;
     }
 }

@@ -6,6 +6,8 @@
 #ifndef SYS_H
 #define SYS_H
 
+#include "abi.h"
+
 #include <asm/unistd.h>
 #include <linux/capability.h>
 #include <linux/errno.h>
@@ -16,16 +18,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#ifndef AT_FDCWD
-#define AT_FDCWD (-100)
-#endif
-#ifndef AT_EMPTY_PATH
-#define AT_EMPTY_PATH 0x1000
-#endif
-#ifndef AT_SYMLINK_NOFOLLOW
-#define AT_SYMLINK_NOFOLLOW 0x100
-#endif
 
 enum {
     FOLDER_FLAGS = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,

@@ -1,8 +1,7 @@
 #include "sandbox.h"
 
 #include <linux/prctl.h>
-
-enum { KILLED = 9 };
+#include <linux/signal.h>
 
 bool user_parse(struct value list, struct user *user) {
     uint32_t ids[2 + MAX_GROUPS];
@@ -41,7 +40,7 @@ long user_protect_process(const struct sandbox *sandbox) {
     /* Or programs of the same user could trace it. */
     long error = CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
     /* A container's parent is a thread of its engine's, which may end before the engine does. */
-    return error || sandbox->contained ? error : CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);
+    return error || sandbox->contained ? error : CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
 }
 
 /* The capabilities with which a user's programs act. */

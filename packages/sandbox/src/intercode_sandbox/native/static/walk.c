@@ -6,9 +6,6 @@ enum {
     MAX_DELETED_DEPTH = 1200,
     MAX_PATH_LENGTH = (MAX_DELETED_DEPTH + 2) * 256,
     LINKS = 256,
-    SEEK_START = 0,
-    SEEK_TO_DATA = 3,
-    SEEK_TO_HOLE = 4,
 };
 
 /* -- limits ---------------------------------------------------------------------------------- */
@@ -47,7 +44,7 @@ bool walk_count_path(struct walk *walk, size_t bytes) {
 
 void walk_rewind(struct listing *listing, int fd) {
     /* Where it cannot go back, it is not to be read from the middle: its first name is an error. */
-    long error = CALL3(__NR_lseek, fd, 0, SEEK_START);
+    long error = CALL3(__NR_lseek, fd, 0, SEEK_SET);
     listing->fd = error < 0 ? -1 : fd;
     listing->result = listing->position = 0;
 }
@@ -144,10 +141,10 @@ static int64_t whole_pages(int64_t size) { return (size + PAGE - 1) / PAGE * PAG
 /* Moves on to the next data: 1, 0 if only a hole is left, or an error. */
 static long find_data(struct content *content) {
     if (content->offset >= content->size) return 0;
-    long data = CALL3(__NR_lseek, content->fd, content->offset, SEEK_TO_DATA);
+    long data = CALL3(__NR_lseek, content->fd, content->offset, SEEK_DATA);
     if (data < 0) return data == -ENXIO ? 0 : data;
     content->offset = data / PAGE * PAGE;
-    content->end = CALL3(__NR_lseek, content->fd, content->offset, SEEK_TO_HOLE);
+    content->end = CALL3(__NR_lseek, content->fd, content->offset, SEEK_HOLE);
     /* If the page's head is a hole, it is read all the same. */
     if (content->end <= content->offset) content->end = content->offset + 1;
     return 1;
@@ -277,7 +274,7 @@ static void put_entry(const char *kind, const struct statx *status, bool gone,
     msg_put_text(to, path.start);
     msg_put_text(to, kind);
     msg_put_text(to, walk_type(status));
-    msg_put_number(to, gone ? 0 : status->stx_mode & 07777);
+    msg_put_number(to, gone ? 0 : status->stx_mode & MODE_BITS);
     msg_put_number(to, gone ? 0 : status->stx_uid);
     msg_put_number(to, gone ? 0 : status->stx_gid);
     msg_put_number(to, sized ? (int64_t)status->stx_size : 0);
@@ -328,7 +325,7 @@ static void put_deleted(const char *name, int lower, int depth) {
 }
 
 static bool equal_metadata(const struct statx *left, const struct statx *right) {
-    return (left->stx_mode & 07777) == (right->stx_mode & 07777) &&
+    return (left->stx_mode & MODE_BITS) == (right->stx_mode & MODE_BITS) &&
            left->stx_uid == right->stx_uid && left->stx_gid == right->stx_gid;
 }
 

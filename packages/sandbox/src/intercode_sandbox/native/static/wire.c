@@ -1,28 +1,8 @@
 #include "wire.h"
 
 #include <linux/memfd.h>
-#include <linux/uio.h>
 
-enum {
-    SOCKETS = 1, /* SOL_SOCKET */
-    RIGHTS = 1,  /* SCM_RIGHTS */
-    NO_SIGNAL = 0x4000,
-    CLOSE_ON_EXEC = 0x40000000,
-    CUT = 8, /* MSG_CTRUNC */
-    MAX_NESTING = 16,
-    MAP_READ = 1, /* PROT_READ */
-    MAP_PRIVATE = 2,
-};
-
-struct header { /* the kernel's user_msghdr */
-    void *name;
-    int name_bytes;
-    struct iovec *parts;
-    size_t count;
-    void *control;
-    size_t control_bytes;
-    unsigned flags;
-};
+enum { MAX_NESTING = 16 };
 
 struct descriptors { /* its cmsghdr, with what follows */
     size_t bytes;
@@ -156,10 +136,10 @@ const char *msg_text(struct value value) {
 /* -- receiving ------------------------------------------------------------------------------- */
 
 static long keep_descriptors(struct message *message, struct descriptors *control, size_t bytes) {
-    if (bytes < 16 || control->level != SOCKETS || control->kind != RIGHTS ||
+    if (bytes < CMSG_HEADER_BYTES || control->level != SOL_SOCKET || control->kind != SCM_RIGHTS ||
         control->bytes > bytes)
         return 0;
-    size_t count = (control->bytes - 16) / sizeof(int);
+    size_t count = (control->bytes - CMSG_HEADER_BYTES) / sizeof(int);
     for (size_t i = 0; i < count; i++) {
         if (i < MAX_FDS)
             message->fds[message->count++] = control->fds[i];
@@ -176,8 +156,8 @@ static long map_body(struct message *message) {
     long error = sys_stat_fd(memory, &status);
     if (!error && !status.stx_size) error = -EPROTO;
     if (!error) {
-        long address = CALL6(__NR_mmap, 0, status.stx_size, MAP_READ, MAP_PRIVATE, memory, 0);
-        if (address < 0 && address > -4096) {
+        long address = CALL6(__NR_mmap, 0, status.stx_size, PROT_READ, MAP_PRIVATE, memory, 0);
+        if (address < 0 && address >= -MAX_ERRNO) {
             error = address;
         } else {
             message->mapped = (void *)address;
@@ -193,17 +173,17 @@ static long map_body(struct message *message) {
 long msg_receive(int socket, struct message *message) {
     struct descriptors control;
     struct iovec part = {.iov_base = packet, .iov_len = sizeof packet};
-    struct header header = {
+    struct abi_msghdr header = {
         .parts = &part, .count = 1, .control = &control, .control_bytes = sizeof control};
     message->count = 0;
     message->mapped = NULL;
     message->body = (struct value){0};
     long nread;
-    do nread = CALL3(__NR_recvmsg, socket, &header, CLOSE_ON_EXEC);
+    do nread = CALL3(__NR_recvmsg, socket, &header, MSG_CMSG_CLOEXEC);
     while (nread == -EINTR);
     if (nread < 0) return nread;
     long error = keep_descriptors(message, &control, header.control_bytes);
-    if (header.flags & CUT) error = -EMFILE;
+    if (header.flags & MSG_CTRUNC) error = -EMFILE;
     if (!error && !nread) return 0;
     if (!error && packet[0] == 'F') {
         error = map_body(message);
@@ -313,17 +293,17 @@ long msg_send(struct reply *reply, int socket) {
     if (!result) {
         char place = reply->memory < 0 ? 'B' : 'F';
         struct iovec parts[2] = {{&place, 1}, {reply->bytes, reply->used}};
-        struct header header = {.parts = parts, .count = 2};
-        struct descriptors control = {.level = SOCKETS, .kind = RIGHTS};
+        struct abi_msghdr header = {.parts = parts, .count = 2};
+        struct descriptors control = {.level = SOL_SOCKET, .kind = SCM_RIGHTS};
         int count = 0;
         for (int i = 0; i < reply->count; i++) control.fds[count++] = reply->fds[i];
         if (reply->memory >= 0) control.fds[count++] = reply->memory;
         if (count) {
-            control.bytes = 16 + (size_t)count * sizeof(int);
+            control.bytes = CMSG_HEADER_BYTES + (size_t)count * sizeof(int);
             header.control = &control;
             header.control_bytes = (control.bytes + 7) & ~(size_t)7;
         }
-        do result = CALL3(__NR_sendmsg, socket, &header, NO_SIGNAL);
+        do result = CALL3(__NR_sendmsg, socket, &header, MSG_NOSIGNAL);
         while (result == -EINTR);
     }
     msg_discard(reply);
