@@ -846,9 +846,9 @@ DEFENCES = [
     ),
     _one(
         "nothing_is_left_out", "cheating", STATIC + "archive.c",
-        'if (depth > MAX_DEPTH) walk_fail(now, -EOVERFLOW, "folders are nested'
-        ' more than 300 deep");',
-        "if (depth > MAX_DEPTH) return;",
+        "    if (depth > MAX_DEPTH)\n"
+        '        walk_fail(writer->walk, -EOVERFLOW, "folders are nested more than 300 deep");\n',
+        "    if (depth > MAX_DEPTH) return;\n",
     ),
     _one(
         "read_once", "self DoS", WALK,
@@ -1002,7 +1002,13 @@ DEFENCES = [
             Edit(
                 NATIVE + "process_start.py", "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", ""
             ),
-            Edit(MAIN, "    unfit = reset_signals();\n", ""),
+            Edit(
+                MAIN,
+                "    long error = reset_signals();\n    if (!error) error = enter_note("
+                '"prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG',
+                "    long error = 0;\n    if (!error) error = enter_note("
+                '"prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG',
+            ),
             Edit(PROGRAM, "CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &no_signals, 0, sizeof"
                           " no_signals);", "0;"),
             Edit(SERVE, "SIG_SETMASK, &children", "SIG_BLOCK, &children"),

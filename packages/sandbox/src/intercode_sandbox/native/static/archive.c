@@ -5,29 +5,46 @@ enum {
     NAME_SLOTS = 1 << 20,    /* more than the paths that a walk finds */
 };
 
-static struct walk *now;
-static char buffer[1 << 16], path_bytes[MAX_ARCHIVE_PATH + 512];
-static size_t used; /* bytes of `buffer` that are still to be written */
-static int target;
-static struct text path;
+/* The first name of a file of several; its bytes follow. */
+struct first_name {
+    uint64_t device, inode;
+    uint32_t bytes;
+    char name[];
+};
+
+/* A stream that is being written, and the path that it is at. */
+struct writer {
+    struct walk *walk;
+    int target;
+    struct text path;
+    uint32_t *slots; /* where a file's first name is in `names`, and 1 more; 0: free */
+    char *names;
+    size_t names_used;
+    struct { /* a folder as its engine made it for this container: written before its contents */
+        struct statx status;
+        size_t path_bytes; /* 0: there is none */
+    } waiting;
+    size_t used; /* bytes of `buffer` that are still to be written */
+    char buffer[1 << 16], path_bytes[MAX_ARCHIVE_PATH + 512];
+};
 
 /* -- writing --------------------------------------------------------------------------------- */
 
-static void flush(void) {
-    if (now->error) return;
-    long error = sys_write_all(target, buffer, used);
-    if (error) walk_fail(now, error, NULL);
-    used = 0;
+static void flush(struct writer *writer) {
+    if (writer->walk->error) return;
+    long error = sys_write_all(writer->target, writer->buffer, writer->used);
+    if (error) walk_fail(writer->walk, error, NULL);
+    writer->used = 0;
 }
 
-static void write_bytes(const void *bytes, size_t count) {
+static void write_bytes(struct writer *writer, const void *bytes, size_t count) {
     const char *cursor = bytes;
-    while (count && !now->error) {
-        if (used == sizeof buffer) flush();
-        size_t room = sizeof buffer - used, part = count < room ? count : room;
-        if (now->error) return;
-        memcpy(buffer + used, cursor, part);
-        used += part;
+    while (count && !writer->walk->error) {
+        if (writer->used == sizeof writer->buffer) flush(writer);
+        size_t room = sizeof writer->buffer - writer->used, part = count < room ? count : room;
+        if (writer->walk->error) return;
+        memcpy(writer->buffer + writer->used, cursor, part);
+        writer->used += part;
         cursor += part;
         count -= part;
     }
@@ -35,20 +52,10 @@ static void write_bytes(const void *bytes, size_t count) {
 
 /* -- files of several names ------------------------------------------------------------------ */
 
-struct first_name { /* followed by the name */
-    uint64_t device, inode;
-    uint32_t bytes;
-    char name[];
-};
-
-static uint32_t *slots; /* where a file's first name is in `names`, and 1 more; 0: free */
-static char *names;
-static size_t names_used;
-
-static void *reserve(size_t bytes) {
+static void *reserve(struct writer *writer, size_t bytes) {
     long address = sys_map_shared(bytes);
     if (address < 0) {
-        walk_fail(now, address, NULL);
+        walk_fail(writer->walk, address, NULL);
         return NULL;
     }
     return (void *)address;
@@ -56,37 +63,39 @@ static void *reserve(size_t bytes) {
 
 /* The first name of a file of several; NULL: it is this one. `status` is of its layer: where a name
  * was given to a file of the image, the merged tree may show two files. */
-static const struct first_name *first_name(const struct statx *status) {
-    if (!slots) slots = reserve(NAME_SLOTS * sizeof *slots);
-    if (!names) names = reserve(MAX_PATH_BYTES);
-    if (!slots || !names) return NULL;
+static const struct first_name *first_name(struct writer *writer, const struct statx *status) {
+    if (!writer->slots) writer->slots = reserve(writer, NAME_SLOTS * sizeof *writer->slots);
+    if (!writer->names) writer->names = reserve(writer, MAX_PATH_BYTES);
+    if (!writer->slots || !writer->names) return NULL;
     uint64_t device = sys_device_number(status);
     uint64_t slot = (status->stx_ino * 0x9e3779b97f4a7c15u + device) >> 44;
     for (;; slot = (slot + 1) % NAME_SLOTS) {
-        if (!slots[slot % NAME_SLOTS]) break;
-        const struct first_name *entry = (void *)(names + slots[slot % NAME_SLOTS] - 1);
+        if (!writer->slots[slot % NAME_SLOTS]) break;
+        const struct first_name *entry =
+            (void *)(writer->names + writer->slots[slot % NAME_SLOTS] - 1);
         if (entry->inode == status->stx_ino && entry->device == device) return entry;
     }
-    size_t bytes = (sizeof(struct first_name) + path.used + 7) & ~(size_t)7;
-    if (bytes > MAX_PATH_BYTES - names_used) {
-        walk_fail(now, -EOVERFLOW, "too many files have several names");
+    size_t bytes = (sizeof(struct first_name) + writer->path.used + 7) & ~(size_t)7;
+    if (bytes > MAX_PATH_BYTES - writer->names_used) {
+        walk_fail(writer->walk, -EOVERFLOW, "too many files have several names");
         return NULL;
     }
-    struct first_name *entry_new = (struct first_name *)(names + names_used);
-    *entry_new = (struct first_name){device, status->stx_ino, (uint32_t)path.used};
-    memcpy(entry_new->name, path.start, path.used);
-    slots[slot % NAME_SLOTS] = (uint32_t)names_used + 1;
-    names_used += bytes;
+    struct first_name *addition = (struct first_name *)(writer->names + writer->names_used);
+    *addition = (struct first_name){device, status->stx_ino, (uint32_t)writer->path.used};
+    memcpy(addition->name, writer->path.start, writer->path.used);
+    writer->slots[slot % NAME_SLOTS] = (uint32_t)writer->names_used + 1;
+    writer->names_used += bytes;
     return NULL;
 }
 
-static void forget_names(void) {
+static void forget_names(struct writer *writer) {
     /* What cannot be given back is memory of this sandbox's. */
-    if (slots) ignore(CALL2(__NR_munmap, slots, NAME_SLOTS * sizeof *slots));
-    if (names) ignore(CALL2(__NR_munmap, names, MAX_PATH_BYTES));
-    slots = NULL;
-    names = NULL;
-    names_used = 0;
+    if (writer->slots)
+        ignore(CALL2(__NR_munmap, writer->slots, NAME_SLOTS * sizeof *writer->slots));
+    if (writer->names) ignore(CALL2(__NR_munmap, writer->names, MAX_PATH_BYTES));
+    writer->slots = NULL;
+    writer->names = NULL;
+    writer->names_used = 0;
 }
 
 /* -- entries --------------------------------------------------------------------------------- */
@@ -97,13 +106,8 @@ struct entry {
     size_t target_bytes;
 };
 
-/* A folder that is as its engine has made it for this container: it is written before what is in it. */
-static struct {
-    struct statx status;
-    size_t path_bytes; /* 0: there is none */
-} waiting;
-
-static void write_head(const struct entry *entry, const struct statx *status, size_t bytes) {
+static void write_head(struct writer *writer, const struct entry *entry, const struct statx *status,
+                       size_t bytes) {
     bool file = entry->mark == PLAIN && (status->stx_mode & S_IFMT) == S_IFREG;
     struct head head = {
         .mark = (uint32_t)entry->mark,
@@ -116,161 +120,168 @@ static void write_head(const struct entry *entry, const struct statx *status, si
         .path_bytes = (uint32_t)bytes,
         .target_bytes = (uint32_t)entry->target_bytes,
     };
-    write_bytes(&head, sizeof head);
-    write_bytes(path.start, bytes);
-    write_bytes(entry->target, entry->target_bytes);
+    write_bytes(writer, &head, sizeof head);
+    write_bytes(writer, writer->path.start, bytes);
+    write_bytes(writer, entry->target, entry->target_bytes);
 }
 
-static void write_entry(const struct entry *entry, const struct statx *status) {
+static void write_entry(struct writer *writer, const struct entry *entry,
+                        const struct statx *status) {
     static const struct statx nothing;
-    if (waiting.path_bytes) {
-        size_t bytes = waiting.path_bytes;
-        waiting.path_bytes = 0;
-        write_head(&(struct entry){.mark = PLAIN}, &waiting.status, bytes);
+    if (writer->waiting.path_bytes) {
+        size_t bytes = writer->waiting.path_bytes;
+        writer->waiting.path_bytes = 0;
+        write_head(writer, &(struct entry){.mark = PLAIN}, &writer->waiting.status, bytes);
     }
-    write_head(entry, status ? status : &nothing, path.used);
+    write_head(writer, entry, status ? status : &nothing, writer->path.used);
 }
 
 static bool all_zero(const unsigned char *bytes, size_t count) {
     return !bytes[0] && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-static void write_piece(int64_t offset, int64_t count) {
-    write_bytes(&offset, sizeof offset);
-    write_bytes(&count, sizeof count);
+static void write_piece(struct writer *writer, int64_t offset, int64_t count) {
+    write_bytes(writer, &offset, sizeof offset);
+    write_bytes(writer, &count, sizeof count);
 }
 
-static void write_content(int folder, const char *name) {
+static void write_content(struct writer *writer, int folder, const char *name) {
     struct content content;
     int64_t offset;
     long nread = walk_open_content(&content, folder, name);
     if (nread) {
-        walk_fail(now, nread, NULL);
+        walk_fail(writer->walk, nread, NULL);
         return;
     }
-    while ((nread = walk_next_block(now, &content, &offset)) > 0) {
+    while ((nread = walk_next_block(writer->walk, &content, &offset)) > 0) {
         if (all_zero(walk_block, (size_t)nread)) continue; /* it may as well be a hole */
-        write_piece(offset, nread);
-        write_bytes(walk_block, (size_t)nread);
+        write_piece(writer, offset, nread);
+        write_bytes(writer, walk_block, (size_t)nread);
     }
-    if (nread < 0) walk_fail(now, nread, NULL);
+    if (nread < 0) walk_fail(writer->walk, nread, NULL);
     sys_close(content.fd);
-    write_piece(0, 0);
+    write_piece(writer, 0, 0);
 }
 
 /* Writes the file of the path, which is `name` in `folder`; of a folder not what is in it. `layer_status` is
  * its status in its layer, NULL of a folder. */
-static void write_file(int folder, const char *name, const struct statx *status,
-                       const struct statx *layer_status, bool opaque) {
+static void write_file(struct writer *writer, int folder, const char *name,
+                       const struct statx *status, const struct statx *layer_status, bool opaque) {
     char link[PATH_MAX];
     struct entry entry = {.mark = opaque ? OPAQUE : PLAIN};
     const struct first_name *first = NULL;
     const char *type = walk_type(status);
-    if (!walk_has_time(now)) return;
+    if (!walk_has_time(writer->walk)) return;
     if (text_equal(type, "device")) /* only where programs have rights that ours have not */
-        walk_fail(now, -EOVERFLOW, "a device cannot be saved");
+        walk_fail(writer->walk, -EOVERFLOW, "a device cannot be saved");
     bool linked = layer_status && layer_status->stx_nlink > 1;
-    if (linked) first = first_name(layer_status);
-    if (now->error) return;
+    if (linked) first = first_name(writer, layer_status);
+    if (writer->walk->error) return;
     if (first) {
         entry.mark = LINK;
         entry.target = first->name;
         entry.target_bytes = first->bytes;
     } else if (text_equal(type, "symlink")) {
         long nread = CALL4(__NR_readlinkat, folder, name, link, sizeof link);
-        if (nread < 0) walk_fail(now, nread, NULL);
+        if (nread < 0) walk_fail(writer->walk, nread, NULL);
         entry.target = link;
         entry.target_bytes = nread > 0 ? (size_t)nread : 0;
     }
-    write_entry(&entry, status);
-    if (!first && text_equal(type, "file")) write_content(folder, name);
+    write_entry(writer, &entry, status);
+    if (!first && text_equal(type, "file")) write_content(writer, folder, name);
 }
 
-static void write_folder(const struct trees *trees, int depth);
+static void write_folder(struct writer *writer, const struct trees *trees, int depth);
 
 /* `upper`: the first layer that has the name. */
-static void write_name(const struct trees *trees, int upper, const char *name, int depth) {
+static void write_name(struct writer *writer, const struct trees *trees, int upper,
+                       const char *name, int depth) {
     struct statx status, layer_status, lower_status;
-    bool is_present = walk_stat(now, trees->merged, name, &status);
-    bool was_present = walk_stat(now, trees->lower, name, &lower_status);
+    bool is_present = walk_stat(writer->walk, trees->merged, name, &status);
+    bool was_present = walk_stat(writer->walk, trees->lower, name, &lower_status);
     if (!is_present && !was_present) return;
-    if (is_present && cont_visit(now, trees, path.start, name, &status) == SKIP) return;
-    if (path.used > MAX_ARCHIVE_PATH)
-        walk_fail(now, -EOVERFLOW, "what was changed has a path of more than 3072 bytes");
-    if (now->error || !walk_count_path(now, path.used)) return;
+    if (is_present && cont_visit(writer->walk, trees, writer->path.start, name, &status) == SKIP)
+        return;
+    if (writer->path.used > MAX_ARCHIVE_PATH)
+        walk_fail(writer->walk, -EOVERFLOW, "what was changed has a path of more than 3072 bytes");
+    if (writer->walk->error || !walk_count_path(writer->walk, writer->path.used)) return;
     if (!is_present) {
-        write_entry(&(struct entry){.mark = DELETED}, NULL);
+        write_entry(writer, &(struct entry){.mark = DELETED}, NULL);
     } else if (!walk_is_folder(&status)) {
-        if (walk_stat(now, trees->uppers[upper], name, &layer_status))
-            write_file(trees->merged, name, &status, &layer_status, false);
+        if (walk_stat(writer->walk, trees->uppers[upper], name, &layer_status))
+            write_file(writer, trees->merged, name, &status, &layer_status, false);
     } else {
         int fds[MAX_UPPERS];
         struct trees below;
-        walk_open_below(now, trees, was_present && walk_is_folder(&lower_status), name, fds,
-                        &below);
-        if (below.merged >= 0) write_folder(&below, depth + 1);
+        walk_open_below(writer->walk, trees, was_present && walk_is_folder(&lower_status), name,
+                        fds, &below);
+        if (below.merged >= 0) write_folder(writer, &below, depth + 1);
         walk_close_trees(&below);
     }
 }
 
-static void write_named(const struct trees *trees, int upper, const char *name, int depth) {
-    if (depth > MAX_DEPTH) walk_fail(now, -EOVERFLOW, "folders are nested more than 300 deep");
-    size_t path_length = path.used;
-    if (path_length) text_add(&path, "/");
-    text_add(&path, name);
-    write_name(trees, upper, name, depth);
-    path.used = path_length;
-    path.start[path_length] = 0;
+static void write_named(struct writer *writer, const struct trees *trees, int upper,
+                        const char *name, int depth) {
+    if (depth > MAX_DEPTH)
+        walk_fail(writer->walk, -EOVERFLOW, "folders are nested more than 300 deep");
+    size_t path_length = writer->path.used;
+    if (path_length) text_add(&writer->path, "/");
+    text_add(&writer->path, name);
+    write_name(writer, trees, upper, name, depth);
+    writer->path.used = path_length;
+    writer->path.start[path_length] = 0;
 }
 
-static void write_each(const struct trees *trees, int upper, int depth) {
+static void write_each(struct writer *writer, const struct trees *trees, int upper, int depth) {
     struct listing listing;
     const char *name;
     walk_rewind(&listing, trees->uppers[upper]);
-    while (!now->error && (name = sys_next_name(&listing)))
-        if (!walk_has_name(now, trees->uppers, upper, name)) write_named(trees, upper, name, depth);
-    if (listing.result < 0) walk_fail(now, listing.result, NULL);
+    while (!writer->walk->error && (name = sys_next_name(&listing)))
+        if (!walk_has_name(writer->walk, trees->uppers, upper, name))
+            write_named(writer, trees, upper, name, depth);
+    if (listing.result < 0) walk_fail(writer->walk, listing.result, NULL);
 }
 
 /* Writes what is deleted, where no layer marks it. */
-static void write_deleted(const struct trees *trees, int depth) {
+static void write_deleted(struct writer *writer, const struct trees *trees, int depth) {
     struct listing listing;
     const char *name;
-    if (now->error || trees->lower < 0) return;
+    if (writer->walk->error || trees->lower < 0) return;
     walk_rewind(&listing, trees->lower);
-    while (!now->error && (name = sys_next_name(&listing)))
-        if (!walk_has_name(now, trees->uppers, trees->count, name))
-            write_named(trees, 0, name, depth);
-    if (listing.result < 0) walk_fail(now, listing.result, NULL);
+    while (!writer->walk->error && (name = sys_next_name(&listing)))
+        if (!walk_has_name(writer->walk, trees->uppers, trees->count, name))
+            write_named(writer, trees, 0, name, depth);
+    if (listing.result < 0) walk_fail(writer->walk, listing.result, NULL);
 }
 
 /* Writes a folder that the path names, `depth` - 1 names below the root, and what is in it. */
-static void write_folder(const struct trees *trees, int depth) {
+static void write_folder(struct writer *writer, const struct trees *trees, int depth) {
     struct statx status;
     bool layers = trees->baseline == SINCE_LAYERS;
     long error = sys_stat_fd(trees->merged, &status);
-    if (error) walk_fail(now, error, NULL);
-    bool opaque = layers && walk_is_opaque(now, trees);
-    if (now->error) return;
+    if (error) walk_fail(writer->walk, error, NULL);
+    bool opaque = layers && walk_is_opaque(writer->walk, trees);
+    if (writer->walk->error) return;
     if (!layers && depth == 2 && cont_is_initial(&status)) {
-        waiting.status = status;
-        waiting.path_bytes = path.used;
+        writer->waiting.status = status;
+        writer->waiting.path_bytes = writer->path.used;
     } else {
-        write_file(trees->merged, ".", &status, NULL, opaque);
+        write_file(writer, trees->merged, ".", &status, NULL, opaque);
     }
-    for (int upper = 0; upper < trees->count; upper++) write_each(trees, upper, depth);
-    if (!layers) write_deleted(trees, depth);
-    if (depth == 2) waiting.path_bytes = 0;
+    for (int upper = 0; upper < trees->count; upper++) write_each(writer, trees, upper, depth);
+    if (!layers) write_deleted(writer, trees, depth);
+    if (depth == 2) writer->waiting.path_bytes = 0;
 }
 
 void archive_write(const struct trees *trees, int output, struct walk *walk) {
-    now = walk;
-    target = output;
-    used = 0;
-    path = text_init(path_bytes, sizeof path_bytes);
-    waiting.path_bytes = 0;
-    if (walk_has_room(walk, trees)) write_folder(trees, 1);
-    write_bytes(&(struct head){.mark = END}, sizeof(struct head));
-    flush();
-    forget_names();
+    static struct writer writer; /* too large for a stack */
+    writer.walk = walk;
+    writer.target = output;
+    writer.used = 0;
+    writer.path = text_init(writer.path_bytes, sizeof writer.path_bytes);
+    writer.waiting.path_bytes = 0;
+    if (walk_has_room(walk, trees)) write_folder(&writer, trees, 1);
+    write_bytes(&writer, &(struct head){.mark = END}, sizeof(struct head));
+    flush(&writer);
+    forget_names(&writer);
 }

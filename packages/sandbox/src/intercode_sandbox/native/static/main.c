@@ -20,14 +20,18 @@
 
 enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS };
 
-static struct machine machine;
-static struct sandbox sandbox;
-static struct message hello, request;
+/* What a zygote holds, and each of its forks from it. */
+struct state {
+    struct machine machine;
+    struct sandbox sandbox;
+    struct message request;
+    long startup_error; /* of a step before any fork: the answer to each request */
+};
 
-/* The zygote's copies of what the spawner said of the machine: a message's place is used again. */
-static char machine_text[PACKET];
-
-static bool read_machine(void) {
+static bool read_machine(struct machine *machine) {
+    static struct message hello;
+    /* The zygote's copy of what the spawner said of the machine: a message's place is used again. */
+    static char machine_text[PACKET];
     if (msg_receive(CONTROL_FD, &hello) <= 0) return false;
     size_t count = (size_t)(hello.body.end - hello.body.start);
     if (count > sizeof machine_text) return false;
@@ -35,12 +39,12 @@ static bool read_machine(void) {
     struct value body = {(unsigned char *)machine_text, (unsigned char *)machine_text + count};
     msg_release(&hello);
     char root = msg_kind(msg_find(body, "root"));
-    machine.root = root == 't';
-    machine.masks = msg_find(body, "masks");
+    machine->root = root == 't';
+    machine->masks = msg_find(body, "masks");
     struct value item = msg_first(msg_find(body, "filters"));
     for (int i = 0; i < 4; i++, item = msg_next(item))
-        machine.filters[i].bytes = msg_bytes(item, &machine.filters[i].count);
-    return machine.filters[3].bytes && msg_kind(machine.masks) == 'L' &&
+        machine->filters[i].bytes = msg_bytes(item, &machine->filters[i].count);
+    return machine->filters[3].bytes && msg_kind(machine->masks) == 'L' &&
            (root == 't' || root == 'f');
 }
 
@@ -69,8 +73,8 @@ static long open_peak(const char *path) {
 }
 
 /* Enters the cgroups of the request, and opens the file that tells of the most memory. */
-static long join_cgroups(struct value folders) {
-    sandbox.peak_fd = -1;
+static long join_cgroups(struct sandbox *sandbox, struct value folders) {
+    sandbox->peak_fd = -1;
     for (struct value item = msg_first(folders); item.start; item = msg_next(item)) {
         TEXT(path, PATH_MAX);
         text_add(&path, msg_text(item));
@@ -83,12 +87,12 @@ static long join_cgroups(struct value folders) {
     }
     static const char *const names[] = {"/memory.max_usage_in_bytes", "/memory.peak"};
     for (struct value item = msg_first(folders); item.start; item = msg_next(item)) {
-        for (int i = 0; i < 2 && sandbox.peak_fd < 0; i++) {
+        for (int i = 0; i < 2 && sandbox->peak_fd < 0; i++) {
             TEXT(path, PATH_MAX);
             text_add(&path, msg_text(item));
             text_add(&path, names[i]);
             long fd = open_peak(path.start);
-            if (fd >= 0) sandbox.peak_fd = (int)fd;
+            if (fd >= 0) sandbox->peak_fd = (int)fd;
         }
     }
     return 0;
@@ -117,54 +121,54 @@ static long try_calls(void) {
 }
 
 /* Opens what `serve_requests` needs. */
-static long open_descriptors(int *children) {
-    sandbox.null_fd =
+static long open_descriptors(struct sandbox *sandbox, int *children) {
+    sandbox->null_fd =
         (int)enter_note("open", sys_open(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
     *children = (int)enter_note("signalfd", serve_open_signals());
-    return sandbox.null_fd < 0 ? sandbox.null_fd : *children < 0 ? *children : try_calls();
+    return sandbox->null_fd < 0 ? sandbox->null_fd : *children < 0 ? *children : try_calls();
 }
 
-static int take_control(int link) {
-    if (msg_receive(link, &request) <= 0) sys_exit(1); /* it is not needed */
-    int control = msg_take_fd(&request, 0);
-    msg_release(&request);
+static int take_control(struct message *request, int link) {
+    if (msg_receive(link, request) <= 0) sys_exit(1); /* it is not needed */
+    int control = msg_take_fd(request, 0);
+    msg_release(request);
     return control;
 }
 
 /* Returns in a worker alone: the name of its module. */
-static const char *become_sandbox(int link, bool network, struct value cgroups) {
+static const char *become_sandbox(struct state *state, int link, bool network,
+                                  struct value cgroups) {
     long error = keep_only(&link);
     if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
-    if (!error) error = join_cgroups(cgroups);
+    if (!error) error = join_cgroups(&state->sandbox, cgroups);
     memset((void *)(uintptr_t)cgroups.start, 0, (size_t)(cgroups.end - cgroups.start));
-    if (!error) error = enter_prepare(network, &machine, &sandbox);
-    if (msg_receive(link, &request) <= 0) sys_exit(1);
-    struct value plan = request.body;
+    if (!error) error = enter_prepare(network, &state->machine, &state->sandbox);
+    if (msg_receive(link, &state->request) <= 0) sys_exit(1);
+    struct value plan = state->request.body;
     bool ahead = msg_is_true(msg_find(plan, "ahead"));
     int first_layer = msg_number(msg_find(plan, "own_id"), 0) ? 2 : 1;
     int next = first_layer + (int)msg_number(msg_find(plan, "frozen"), 0);
-    int control = ahead ? -1 : msg_take_fd(&request, next);
+    int control = ahead ? -1 : msg_take_fd(&state->request, next);
     int children = -1;
     long first = 0;
-    if (!error) error = enter_sandbox(&request, plan, link, &machine, &sandbox);
-    if (!error) error = open_descriptors(&children);
+    if (!error)
+        error = enter_sandbox(&state->request, plan, link, &state->machine, &state->sandbox);
+    if (!error) error = open_descriptors(&state->sandbox, &children);
     if (!error && ahead && msg_kind(msg_find(plan, "program")) == 'M') {
         struct failure failure = {0};
-        first = prog_start(&sandbox, &request, msg_find(plan, "program"), next, &failure);
+        first =
+            prog_start(&state->sandbox, &state->request, msg_find(plan, "program"), next, &failure);
         error = first < 0 ? first : 0;
     }
-    msg_release(&request);
-    if (!error && ahead) control = take_control(link);
+    msg_release(&state->request);
+    if (!error && ahead) control = take_control(&state->request, link);
     if (error && control >= 0) ignore(report(control, error)); /* the caller may have gone */
     if (error || control < 0) sys_exit(1);
     sys_close(link);
-    return serve_requests(control, children, -1, &sandbox, first);
+    return serve_requests(control, children, -1, &state->sandbox, first);
 }
 
 /* -- the zygote ------------------------------------------------------------------------------ */
-
-/* The error of what it should have done before any fork. */
-static long unfit;
 
 static long send_pid(long pid) {
     struct reply reply;
@@ -177,27 +181,28 @@ static long send_pid(long pid) {
 }
 
 /* Forks. Returns in a worker, too: the name of its module. */
-static const char *answer(void) {
+static const char *answer(struct state *state) {
     unsigned long flags = NAMESPACES | CLONE_PARENT;
-    bool network = msg_is_true(msg_find(request.body, "network"));
+    bool network = msg_is_true(msg_find(state->request.body, "network"));
     if (!network) flags |= CLONE_NEWNET;
-    int link = msg_take_fd(&request, 0);
-    long pid = unfit ? unfit : enter_note("clone", CALL5(__NR_clone, flags, 0, 0, 0, 0));
+    int link = msg_take_fd(&state->request, 0);
+    long pid = state->startup_error ? state->startup_error
+                                    : enter_note("clone", CALL5(__NR_clone, flags, 0, 0, 0, 0));
     if (pid == 0) {
         static char cgroups[PACKET / 4];
-        struct value folders = msg_find(request.body, "cgroups");
+        struct value folders = msg_find(state->request.body, "cgroups");
         size_t count = (size_t)(folders.end - folders.start);
         if (link < 0 || msg_kind(folders) != 'L' || count > sizeof cgroups) sys_exit(1);
         memcpy(cgroups, folders.start, count);
         folders = (struct value){(unsigned char *)cgroups, (unsigned char *)cgroups + count};
-        msg_release(&request);
-        return become_sandbox(link, network, folders);
+        msg_release(&state->request);
+        return become_sandbox(state, link, network, folders);
     }
     sys_close(link);
     long error = pid < 0 ? report(CONTROL_FD, pid) : send_pid(pid);
     if (error) sys_exit(1); /* or its requests and replies would no longer fit */
-    enter_failed_call = unfit ? enter_failed_call : NULL;
-    msg_release(&request);
+    enter_failed_call = state->startup_error ? enter_failed_call : NULL;
+    msg_release(&state->request);
     return NULL;
 }
 
@@ -217,13 +222,15 @@ static long reset_signals(void) {
 
 /* Forks for each request, until the spawner goes away. */
 static const char *fork_for_all(void) {
+    static struct state state; /* static: all zero, and it outlives no process */
     const char *module = NULL;
-    unfit = reset_signals();
-    if (!unfit) unfit = enter_note("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
-    if (!unfit) unfit = enter_note("prctl", CALL2(__NR_prctl, PR_SET_NAME, "init"));
-    if (!unfit) unfit = enter_note("prctl", CALL2(__NR_prctl, PR_SET_DUMPABLE, 0));
-    if (!read_machine()) sys_exit(1);
-    while (!module && msg_receive(CONTROL_FD, &request) > 0) module = answer();
+    long error = reset_signals();
+    if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
+    if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_NAME, "init"));
+    if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_DUMPABLE, 0));
+    state.startup_error = error;
+    if (!read_machine(&state.machine)) sys_exit(1);
+    while (!module && msg_receive(CONTROL_FD, &state.request) > 0) module = answer(&state);
     if (!module) sys_exit(0);
     return module;
 }
@@ -266,6 +273,8 @@ static long introduce(void) {
 
 /* Returns in a worker alone: the name of its module. */
 static const char *become_container(void) {
+    static struct sandbox sandbox;
+    static struct message request;
     int children = -1;
     sandbox.contained = true;
     long error = reset_signals();
@@ -277,7 +286,7 @@ static const char *become_container(void) {
     if (!error && owner < 0) error = enter_note("plan", -EINVAL);
     if (!error) error = enter_note("look", cont_begin(request.body));
     if (!error) error = enter_container(request.body, &sandbox);
-    if (!error) error = open_descriptors(&children);
+    if (!error) error = open_descriptors(&sandbox, &children);
     msg_release(&request);
     if (error) {
         ignore(report(CONTROL_FD, error)); /* the caller may have gone */

@@ -14,7 +14,6 @@ enum {
     STUCK_MS = 200,
     FEW_PROCESSES = 8,
     FEW_MS = 20, /* for the end of each of a few */
-    MAX_PIDS = 32768,
     STAT_BYTES = 512,
     STATUS_BYTES = 4096,
     STATUS_TAIL_BYTES =
@@ -23,8 +22,6 @@ enum {
     MAX_DESCRIPTORS = 256,          /* of a program */
     MAX_DESCRIPTOR_BYTES = 4 << 20, /* of what descriptors of all programs lead to */
 };
-
-static int running_pids[MAX_PIDS], visited_pids[MAX_PIDS];
 
 /* -- what runs ------------------------------------------------------------------------------- */
 
@@ -142,10 +139,10 @@ static bool is_among(int pid, const int *pids, int count) {
 
 /* Kills the processes that were found, of which there are few, and waits for their ends: but for what
  * was not found, nothing is left for a signal to all. */
-static void kill_few(int count) {
+static void kill_few(const int *pids, int count) {
     const struct __kernel_timespec timeout = {.tv_nsec = FEW_MS * 1000000L};
     const uint64_t child = (uint64_t)1 << (SIGCHLD - 1);
-    for (int i = 0; i < count; i++) proc_signal(running_pids[i], SIGKILL);
+    for (int i = 0; i < count; i++) proc_signal(pids[i], SIGKILL);
     for (int i = 0; i <= count; i++) {
         proc_reap(false);
         if (!has_children() ||
@@ -155,11 +152,12 @@ static void kill_few(int count) {
 }
 
 long proc_kill_except(const int *keep, int count) {
-    int running = proc_list(running_pids, MAX_PIDS), keep_count = 0, killed = 0;
-    for (int i = 0; i < running; i++) keep_count += is_among(running_pids[i], keep, count);
+    static int pids[MAX_PIDS];
+    int running = proc_list(pids, MAX_PIDS), keep_count = 0, killed = 0;
+    for (int i = 0; i < running; i++) keep_count += is_among(pids[i], keep, count);
     if (running < 0) return running;
     if (!keep_count) {
-        if (running <= FEW_PROCESSES) kill_few(running);
+        if (running <= FEW_PROCESSES) kill_few(pids, running);
         long error = signal_all(SIGKILL); /* not even a fork bomb outruns it */
         if (!error) proc_reap(true);
         return error ? error : running;
@@ -169,18 +167,18 @@ long proc_kill_except(const int *keep, int count) {
     for (int attempt = 0;; attempt++) {
         int kill_count = 0;
         for (int i = 0; i < running; i++) {
-            if (is_among(running_pids[i], keep, count)) continue;
+            if (is_among(pids[i], keep, count)) continue;
             /* What forks faster than it is killed is stopped first. Not at once: a shell reports
              * children that stop. */
-            proc_signal(running_pids[i], attempt > 5 && attempt < 50 ? SIGSTOP : SIGKILL);
+            proc_signal(pids[i], attempt > 5 && attempt < 50 ? SIGSTOP : SIGKILL);
             kill_count++;
-            if (running_pids[i] > highest || !attempt) killed++;
-            if (running_pids[i] > highest) highest = running_pids[i];
+            if (pids[i] > highest || !attempt) killed++;
+            if (pids[i] > highest) highest = pids[i];
         }
         if (!kill_count || sys_milliseconds() > deadline) return killed;
         proc_reap(false);
         sys_sleep_us(200);
-        running = proc_list(running_pids, MAX_PIDS);
+        running = proc_list(pids, MAX_PIDS);
         if (running < 0) return running;
     }
 }
@@ -191,19 +189,22 @@ struct thread_mark { /* how often a thread has waited, or was made to wait */
     int pid, thread;
     uint64_t mark;
 };
+
+/* The state between proc_freeze and proc_thaw. It is the process's: all that runs stands still or not. */
 static struct thread_mark marks[MAX_MARKS]; /* more threads than these will seem to have moved */
 static int mark_count;
 static struct rlimit64 descriptor_limit;
 
 /* Does something for each thread of all others, until it says that this is enough. */
 CHECKED static long each_thread(bool (*visit)(int pid, int thread, void *context), void *context) {
-    int count = proc_list(visited_pids, MAX_PIDS);
+    static int pids[MAX_PIDS];
+    int count = proc_list(pids, MAX_PIDS);
     for (int i = 0; i < count; i++) {
-        struct listing threads = {.fd = threads_of(visited_pids[i])};
+        struct listing threads = {.fd = threads_of(pids[i])};
         const char *name;
         if (threads.fd < 0) continue; /* it has just ended */
         while ((name = sys_next_name(&threads)))
-            if (!visit(visited_pids[i], pid_of(name), context)) break;
+            if (!visit(pids[i], pid_of(name), context)) break;
         sys_close(threads.fd);
     }
     return count < 0 ? count : 0;
@@ -449,7 +450,8 @@ static void put_descriptors(struct reply *reply, int pid, size_t *room) {
 }
 
 long proc_put_programs(struct reply *reply) {
-    int count = proc_list(visited_pids, MAX_PIDS);
+    static int pids[MAX_PIDS];
+    int count = proc_list(pids, MAX_PIDS);
     size_t room = MAX_DESCRIPTOR_BYTES;
     if (count < 0) return count;
     msg_put_open(reply, 'L');
@@ -457,15 +459,15 @@ long proc_put_programs(struct reply *reply) {
         char name[64];
         TEXT(path, 64);
         text_add(&path, "/proc/");
-        text_add_number(&path, visited_pids[i]);
+        text_add_number(&path, pids[i]);
         text_add(&path, "/comm");
         long nread = sys_read_text(AT_FDCWD, path.start, name, sizeof name);
         while (nread > 0 && name[nread - 1] == '\n') nread--;
         msg_put_open(reply, 'L');
-        msg_put_number(reply, visited_pids[i]);
+        msg_put_number(reply, pids[i]);
         msg_put_bytes(reply, name, nread > 0 ? (size_t)nread : 0);
         msg_put_open(reply, 'M');
-        put_descriptors(reply, visited_pids[i], &room);
+        put_descriptors(reply, pids[i], &room);
         msg_put_close(reply);
         msg_put_close(reply);
     }

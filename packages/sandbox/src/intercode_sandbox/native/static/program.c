@@ -17,7 +17,6 @@ struct program { /* one that the caller started, until it ends */
     int running_count;
 };
 static struct program programs[MAX_PROGRAMS];
-static int running_pids[32768];
 
 enum stage { STAGE_FOLDER = 1, STAGE_PRIVILEGES, STAGE_DESCRIPTORS, STAGE_EXECUTION };
 
@@ -70,7 +69,8 @@ static bool is_error(long result) { return result < 0 && result >= -MAX_ERRNO; }
 
 /* Notes what runs before a tracked program. */
 static long note_before(struct program *program) {
-    int count = proc_list(running_pids, (int)(sizeof running_pids / sizeof *running_pids));
+    static int running_pids[MAX_PIDS];
+    int count = proc_list(running_pids, MAX_PIDS);
     if (count < 0) return count;
     long address = map_memory(before_bytes(count));
     if (is_error(address)) return address;

@@ -10,6 +10,7 @@ enum {
         3, /* by it a zygote, a child of it that is no sandbox yet, and a worker are spoken to */
     MAX_UPPERS = 128,
     MAX_GROUPS = 64,
+    MAX_PIDS = 32768,      /* the highest number of processes that are listed */
     MAX_DEPTH = 300,       /* folders nested deeper are listed, but not entered */
     PRIVATE_GROUP = 65533, /* the group of programs that no other one can look at: see enter.c */
 };

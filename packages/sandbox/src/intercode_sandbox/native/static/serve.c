@@ -13,10 +13,15 @@
 #include <linux/signalfd.h>
 
 int (*serve_fork_worker)(void);
-static bool stopped;     /* by a request, until another one */
-static char worker[256]; /* in a worker, the name of its module */
+
+/* What outlives a request. */
+struct server {
+    bool stopped;     /* programs stand still by a request, until another one */
+    char worker[256]; /* in a worker, the name of its module */
+};
 
 struct request {
+    struct server *server;
     const struct sandbox *sandbox;
     struct message *message;
     struct value body;
@@ -72,9 +77,9 @@ static long do_worker(struct request *request) {
     const char *module = msg_text(msg_find(request->body, "module"));
     size_t count = module ? text_length(module) : 0;
     if (!serve_fork_worker) return -ENOSYS;
-    if (!count || count >= sizeof worker) return -EINVAL;
+    if (!count || count >= sizeof request->server->worker) return -EINVAL;
     long pid = prog_start_worker(request->sandbox, request->message);
-    if (!pid) memcpy(worker, module, count);
+    if (!pid) memcpy(request->server->worker, module, count);
     return give_number(request, "pid", pid);
 }
 
@@ -103,8 +108,8 @@ static long do_kill(struct request *request) {
 }
 
 static long do_processes(struct request *request) {
-    static int pids[32768];
-    int count = proc_list(pids, (int)(sizeof pids / sizeof *pids));
+    static int pids[MAX_PIDS];
+    int count = proc_list(pids, MAX_PIDS);
     if (count < 0) return count;
     msg_put_text(request->reply, "pids");
     msg_put_open(request->reply, 'L');
@@ -147,7 +152,7 @@ static long do_stop(struct request *request) {
     (void)request;
     long error = proc_freeze();
     if (error) return resume_after(error);
-    stopped = true;
+    request->server->stopped = true;
     return 0;
 }
 
@@ -158,8 +163,8 @@ static long let_go(struct request *request) {
 }
 
 static long do_go_on(struct request *request) {
-    if (!stopped) return 0;
-    stopped = false;
+    if (!request->server->stopped) return 0;
+    request->server->stopped = false;
     return let_go(request);
 }
 
@@ -188,7 +193,7 @@ static long walk_still(struct request *request, void (*run)(void *)) {
         bool layered = msg_is_true(msg_find(request->body, "layered"));
         walking.trees.baseline = layered ? SINCE_SNAPSHOT : SINCE_IMAGE;
     }
-    long error = stopped ? 0 : proc_freeze();
+    long error = request->server->stopped ? 0 : proc_freeze();
     if (error) {
         if (sandbox->contained) sys_close(walking.trees.lower);
         return resume_after(error);
@@ -197,7 +202,7 @@ static long walk_still(struct request *request, void (*run)(void *)) {
     error = sys_run_on_stack(run, &walking);
     if (error) walk_fail(&walking.walk, error, NULL);
     if (sandbox->contained) sys_close(walking.trees.lower);
-    long thaw_error = stopped ? 0 : let_go(request);
+    long thaw_error = request->server->stopped ? 0 : let_go(request);
     if (!walking.walk.error) return thaw_error;
     request->failure.kind = NULL;
     request->failure.message = walking.walk.message;
@@ -298,13 +303,14 @@ static void refuse(int control, long error, const struct failure *failure) {
     ignore(msg_send(&reply, control)); /* if the caller has gone, the loop sees it */
 }
 
-static void answer(const struct sandbox *sandbox, int control, struct message *message) {
+static void answer(struct server *server, const struct sandbox *sandbox, int control,
+                   struct message *message) {
     struct reply reply;
-    struct request request = {sandbox, message, message->body, &reply, {0}};
+    struct request request = {server, sandbox, message, message->body, &reply, {0}};
     msg_begin(&reply);
     msg_put_open(&reply, 'M');
     long error = run_operation(&request);
-    if (*worker) return;
+    if (*server->worker) return;
     msg_put_close(&reply);
     if (error)
         msg_discard(&reply);
@@ -339,6 +345,7 @@ static void announce(int control, long first) {
 const char *serve_requests(int control, int children, int owner, const struct sandbox *sandbox,
                            long first) {
     static struct message message;
+    static struct server server; /* a worker returns its name */
     struct pollfd polls[3] = {
         {.fd = control, .events = POLLIN},
         {.fd = children, .events = POLLIN},
@@ -360,11 +367,11 @@ const char *serve_requests(int control, int children, int owner, const struct sa
         long nread = msg_receive(control, &message);
         struct failure truncation = {.kind = "TruncatedError"};
         if (nread > 0)
-            answer(sandbox, control, &message);
+            answer(&server, sandbox, control, &message);
         else if (nread == -EMFILE)
             refuse(control, nread, &truncation);
         else
             sys_exit(0);
-        if (*worker) return worker;
+        if (*server.worker) return server.worker;
     }
 }

@@ -206,36 +206,45 @@ void walk_hash_content(struct walk *walk, int folder, const char *name, unsigned
 
 /* Of files that have more names than one, which may be any number. What is replaced is computed
  * again. */
-static struct hard_link {
+struct hard_link {
     uint64_t device, inode;
     unsigned char digest[DIGEST];
-} links[LINKS];
+};
 
-static void hash_link(struct walk *walk, int folder, const char *name, unsigned char *digest) {
+/* A comparison that is under way: its limits, where it writes, and the path that it is at. */
+struct comparison {
+    struct walk *walk;
+    struct reply *reply;
+    struct text path;
+    struct hard_link links[LINKS];
+};
+
+static void hash_link(struct comparison *comparison, int folder, const char *name,
+                      unsigned char *digest) {
     char target[PATH_MAX];
     struct blake2b hash;
     long nread = CALL4(__NR_readlinkat, folder, name, target, sizeof target);
-    if (nread < 0) walk_fail(walk, nread, NULL);
+    if (nread < 0) walk_fail(comparison->walk, nread, NULL);
     blake2b_begin(&hash);
     blake2b_add(&hash, target, nread > 0 ? (size_t)nread : 0);
     blake2b_end(&hash, digest);
 }
 
 /* The digest of a file or symbolic link: false where there is none to be had. */
-static bool digest_of(struct walk *walk, int folder, const char *name, const struct statx *status,
-                      unsigned char *digest) {
+static bool digest_of(struct comparison *comparison, int folder, const char *name,
+                      const struct statx *status, unsigned char *digest) {
     uint32_t type = status->stx_mode & S_IFMT;
-    if (walk->error) return false;
-    if (type == S_IFLNK) hash_link(walk, folder, name, digest);
+    if (comparison->walk->error) return false;
+    if (type == S_IFLNK) hash_link(comparison, folder, name, digest);
     if (type != S_IFREG) return type == S_IFLNK;
-    struct hard_link *link = &links[status->stx_ino % LINKS];
+    struct hard_link *link = &comparison->links[status->stx_ino % LINKS];
     bool is_cached = link->inode == status->stx_ino && link->device == sys_device_number(status);
     if (is_cached && status->stx_nlink > 1) {
         memcpy(digest, link->digest, DIGEST);
         return true;
     }
-    walk_hash_content(walk, folder, name, digest);
-    if (status->stx_nlink > 1 && !walk->error) {
+    walk_hash_content(comparison->walk, folder, name, digest);
+    if (status->stx_nlink > 1 && !comparison->walk->error) {
         link->device = sys_device_number(status);
         link->inode = status->stx_ino;
         memcpy(link->digest, digest, DIGEST);
@@ -245,83 +254,84 @@ static bool digest_of(struct walk *walk, int folder, const char *name, const str
 
 /* -- entries --------------------------------------------------------------------------------- */
 
-static char path_bytes[MAX_PATH_LENGTH];
-static struct text path; /* of what is looked at */
-static struct walk *now;
-static struct reply *to;
-
 struct digest {
     bool exists;
     unsigned char bytes[DIGEST];
 };
 
-static void put_digest(const struct digest *digest) {
+static void put_digest(struct comparison *comparison, const struct digest *digest) {
     static const char digits[] = "0123456789abcdef";
     char text[2 * DIGEST];
     for (int i = 0; i < DIGEST; i++) {
         text[2 * i] = digits[digest->bytes[i] >> 4];
         text[2 * i + 1] = digits[digest->bytes[i] & 15];
     }
-    msg_put_bytes(to, text, digest->exists ? sizeof text : 0);
+    msg_put_bytes(comparison->reply, text, digest->exists ? sizeof text : 0);
 }
 
-static void put_entry(const char *kind, const struct statx *status, bool gone,
-                      const struct digest *digest, bool content) {
-    if (!walk_count_path(now, path.used) || text_equal(path.start, "/dev/shm")) return;
+static void put_entry(struct comparison *comparison, const char *kind, const struct statx *status,
+                      bool gone, const struct digest *digest, bool content) {
+    if (!walk_count_path(comparison->walk, comparison->path.used) ||
+        text_equal(comparison->path.start, "/dev/shm"))
+        return;
     uint32_t type = status->stx_mode & S_IFMT;
     bool sized = !gone && (type == S_IFREG || type == S_IFLNK);
-    msg_put_open(to, 'L');
-    msg_put_text(to, path.start);
-    msg_put_text(to, kind);
-    msg_put_text(to, walk_type(status));
-    msg_put_number(to, gone ? 0 : status->stx_mode & MODE_BITS);
-    msg_put_number(to, gone ? 0 : status->stx_uid);
-    msg_put_number(to, gone ? 0 : status->stx_gid);
-    msg_put_number(to, sized ? (int64_t)status->stx_size : 0);
-    put_digest(digest);
-    msg_put_bool(to, content);
-    msg_put_number(to, !gone && type == S_IFREG ? status->stx_nlink : 0);
-    msg_put_close(to);
+    msg_put_open(comparison->reply, 'L');
+    msg_put_text(comparison->reply, comparison->path.start);
+    msg_put_text(comparison->reply, kind);
+    msg_put_text(comparison->reply, walk_type(status));
+    msg_put_number(comparison->reply, gone ? 0 : status->stx_mode & MODE_BITS);
+    msg_put_number(comparison->reply, gone ? 0 : status->stx_uid);
+    msg_put_number(comparison->reply, gone ? 0 : status->stx_gid);
+    msg_put_number(comparison->reply, sized ? (int64_t)status->stx_size : 0);
+    put_digest(comparison, digest);
+    msg_put_bool(comparison->reply, content);
+    msg_put_number(comparison->reply, !gone && type == S_IFREG ? status->stx_nlink : 0);
+    msg_put_close(comparison->reply);
 }
 
 /* Adds a name to the path; returns what to give `leave_name` afterwards. */
-static size_t enter_name(const char *name) {
-    size_t path_length = path.used;
-    text_add(&path, "/");
-    text_add(&path, name);
-    if (path.cut) walk_fail(now, -EOVERFLOW, "folders are nested too deep");
+static size_t enter_name(struct comparison *comparison, const char *name) {
+    size_t path_length = comparison->path.used;
+    text_add(&comparison->path, "/");
+    text_add(&comparison->path, name);
+    if (comparison->path.cut)
+        walk_fail(comparison->walk, -EOVERFLOW, "folders are nested too deep");
     return path_length;
 }
 
-static void leave_name(size_t path_length) {
-    path.used = path_length;
-    path.start[path_length] = 0;
+static void leave_name(struct comparison *comparison, size_t path_length) {
+    comparison->path.used = path_length;
+    comparison->path.start[path_length] = 0;
 }
 
-static void put_deleted(const char *name, int lower, int depth);
+static void put_deleted(struct comparison *comparison, const char *name, int lower, int depth);
 
-static void put_deleted_below(const char *name, int lower, int depth) {
-    int folder = open_folder(now, lower, name);
+static void put_deleted_below(struct comparison *comparison, const char *name, int lower,
+                              int depth) {
+    int folder = open_folder(comparison->walk, lower, name);
     struct listing names;
     const char *child;
     if (folder < 0) return;
-    if (depth > MAX_DELETED_DEPTH) walk_fail(now, -EOVERFLOW, "folders are nested too deep");
+    if (depth > MAX_DELETED_DEPTH)
+        walk_fail(comparison->walk, -EOVERFLOW, "folders are nested too deep");
     walk_rewind(&names, folder);
-    while (!now->error && (child = sys_next_name(&names))) {
-        size_t path_length = enter_name(child);
-        put_deleted(child, folder, depth + 1);
-        leave_name(path_length);
+    while (!comparison->walk->error && (child = sys_next_name(&names))) {
+        size_t path_length = enter_name(comparison, child);
+        put_deleted(comparison, child, folder, depth + 1);
+        leave_name(comparison, path_length);
     }
-    if (names.result < 0) walk_fail(now, names.result, NULL);
+    if (names.result < 0) walk_fail(comparison->walk, names.result, NULL);
     sys_close(folder);
 }
 
-static void put_deleted(const char *name, int lower, int depth) {
+static void put_deleted(struct comparison *comparison, const char *name, int lower, int depth) {
     struct statx lower_status;
     struct digest no_digest = {0};
-    if (!walk_stat(now, lower, name, &lower_status) || is_whiteout(&lower_status)) return;
-    put_entry("deleted", &lower_status, true, &no_digest, true);
-    if (walk_is_folder(&lower_status)) put_deleted_below(name, lower, depth);
+    if (!walk_stat(comparison->walk, lower, name, &lower_status) || is_whiteout(&lower_status))
+        return;
+    put_entry(comparison, "deleted", &lower_status, true, &no_digest, true);
+    if (walk_is_folder(&lower_status)) put_deleted_below(comparison, name, lower, depth);
 }
 
 static bool equal_metadata(const struct statx *left, const struct statx *right) {
@@ -329,7 +339,8 @@ static bool equal_metadata(const struct statx *left, const struct statx *right) 
            left->stx_uid == right->stx_uid && left->stx_gid == right->stx_gid;
 }
 
-static bool equal_content(const struct trees *trees, const char *name, const struct statx *status,
+static bool equal_content(struct comparison *comparison, const struct trees *trees,
+                          const char *name, const struct statx *status,
                           const struct statx *lower_status, const struct digest *digest) {
     struct digest lower_digest = {0};
     if (walk_is_folder(status)) return true;
@@ -337,99 +348,106 @@ static bool equal_content(const struct trees *trees, const char *name, const str
         status->stx_rdev_major != lower_status->stx_rdev_major ||
         status->stx_rdev_minor != lower_status->stx_rdev_minor)
         return false;
-    lower_digest.exists = digest_of(now, trees->lower, name, lower_status, lower_digest.bytes);
+    lower_digest.exists =
+        digest_of(comparison, trees->lower, name, lower_status, lower_digest.bytes);
     return memcmp(lower_digest.bytes, digest->bytes, DIGEST) == 0;
 }
 
-static void compare(const struct trees *trees, int depth);
+static void compare(struct comparison *comparison, const struct trees *trees, int depth);
 
-static void compare_name(const struct trees *trees, const char *name, const struct statx *status,
-                         int depth) {
+static void compare_name(struct comparison *comparison, const struct trees *trees, const char *name,
+                         const struct statx *status, int depth) {
     struct statx lower_status;
-    bool was_present =
-             walk_stat(now, trees->lower, name, &lower_status) && !is_whiteout(&lower_status),
+    bool was_present = walk_stat(comparison->walk, trees->lower, name, &lower_status) &&
+                       !is_whiteout(&lower_status),
          in_lower = true;
     struct digest digest = {0};
-    digest.exists = digest_of(now, trees->merged, name, status, digest.bytes);
+    digest.exists = digest_of(comparison, trees->merged, name, status, digest.bytes);
     if (!was_present) {
-        put_entry("added", status, false, &digest, true);
+        put_entry(comparison, "added", status, false, &digest, true);
     } else if ((lower_status.stx_mode & S_IFMT) != (status->stx_mode & S_IFMT)) {
-        put_entry("modified", status, false, &digest, true);
-        if (walk_is_folder(&lower_status)) put_deleted_below(name, trees->lower, depth);
+        put_entry(comparison, "modified", status, false, &digest, true);
+        if (walk_is_folder(&lower_status)) put_deleted_below(comparison, name, trees->lower, depth);
         in_lower = false; /* what it has there is not what is below this */
     } else {
-        bool content = !equal_content(trees, name, status, &lower_status, &digest);
+        bool content = !equal_content(comparison, trees, name, status, &lower_status, &digest);
         if (content || !equal_metadata(status, &lower_status))
-            put_entry("modified", status, false, &digest, content);
+            put_entry(comparison, "modified", status, false, &digest, content);
     }
-    if (!walk_is_folder(status) || depth >= MAX_DEPTH || now->error) return;
+    if (!walk_is_folder(status) || depth >= MAX_DEPTH || comparison->walk->error) return;
     int fds[MAX_UPPERS];
     struct trees below;
-    walk_open_below(now, trees, in_lower, name, fds, &below);
-    if (below.merged >= 0) compare(&below, depth + 1); /* else it went away just now */
+    walk_open_below(comparison->walk, trees, in_lower, name, fds, &below);
+    if (below.merged >= 0) compare(comparison, &below, depth + 1); /* else it went away just now */
     walk_close_trees(&below);
 }
 
-static void visit(const struct trees *trees, const char *name, const struct statx *status,
-                  int depth) {
-    enum visit action = cont_visit(now, trees, path.start, name, status);
+static void visit(struct comparison *comparison, const struct trees *trees, const char *name,
+                  const struct statx *status, int depth) {
+    enum visit action = cont_visit(comparison->walk, trees, comparison->path.start, name, status);
     struct digest digest = {0};
-    if (action == COMPARE) compare_name(trees, name, status, depth);
+    if (action == COMPARE) compare_name(comparison, trees, name, status, depth);
     if (action == COMPARE || action == SKIP) return;
-    digest.exists = digest_of(now, trees->merged, name, status, digest.bytes);
-    put_entry("modified", status, false, &digest, action == REPORT);
+    digest.exists = digest_of(comparison, trees->merged, name, status, digest.bytes);
+    put_entry(comparison, "modified", status, false, &digest, action == REPORT);
 }
 
-static void compare_each(const struct trees *trees, int upper, int depth) {
+static void compare_each(struct comparison *comparison, const struct trees *trees, int upper,
+                         int depth) {
     struct listing names;
     struct statx status;
     const char *name;
     walk_rewind(&names, trees->uppers[upper]);
-    while (!now->error && (name = sys_next_name(&names))) {
-        if (walk_has_name(now, trees->uppers, upper, name) || !walk_has_time(now)) continue;
-        size_t path_length = enter_name(name);
-        if (walk_stat(now, trees->merged, name, &status))
-            visit(trees, name, &status, depth);
+    while (!comparison->walk->error && (name = sys_next_name(&names))) {
+        if (walk_has_name(comparison->walk, trees->uppers, upper, name) ||
+            !walk_has_time(comparison->walk))
+            continue;
+        size_t path_length = enter_name(comparison, name);
+        if (walk_stat(comparison->walk, trees->merged, name, &status))
+            visit(comparison, trees, name, &status, depth);
         else
-            put_deleted(name, trees->lower, depth);
-        leave_name(path_length);
+            put_deleted(comparison, name, trees->lower, depth);
+        leave_name(comparison, path_length);
     }
-    if (names.result < 0) walk_fail(now, names.result, NULL);
+    if (names.result < 0) walk_fail(comparison->walk, names.result, NULL);
 }
 
 /* Compares a folder, `depth` names below the root, and what is below it. */
-static void compare(const struct trees *trees, int depth) {
+static void compare(struct comparison *comparison, const struct trees *trees, int depth) {
     struct listing names;
     const char *name;
-    for (int upper = 0; upper < trees->count; upper++) compare_each(trees, upper, depth);
-    if (now->error || !walk_is_opaque(now, trees)) return;
+    for (int upper = 0; upper < trees->count; upper++)
+        compare_each(comparison, trees, upper, depth);
+    if (comparison->walk->error || !walk_is_opaque(comparison->walk, trees)) return;
     walk_rewind(&names, trees->lower);
-    while (!now->error && (name = sys_next_name(&names))) {
-        if (walk_has_name(now, trees->uppers, trees->count, name)) continue;
-        size_t path_length = enter_name(name);
-        put_deleted(name, trees->lower, depth);
-        leave_name(path_length);
+    while (!comparison->walk->error && (name = sys_next_name(&names))) {
+        if (walk_has_name(comparison->walk, trees->uppers, trees->count, name)) continue;
+        size_t path_length = enter_name(comparison, name);
+        put_deleted(comparison, name, trees->lower, depth);
+        leave_name(comparison, path_length);
     }
-    if (names.result < 0) walk_fail(now, names.result, NULL);
+    if (names.result < 0) walk_fail(comparison->walk, names.result, NULL);
 }
 
 void walk_put_changes(struct reply *reply, const struct trees *trees, struct walk *walk) {
+    static char path_bytes[MAX_PATH_LENGTH]; /* too large for a stack, as is the comparison */
+    static struct comparison comparison;
     struct statx root, lower_status;
     struct digest no_digest = {0};
-    now = walk;
-    to = reply;
-    path = text_init(path_bytes, sizeof path_bytes);
-    memset(links, 0, sizeof links);
+    comparison.walk = walk;
+    comparison.reply = reply;
+    comparison.path = text_init(path_bytes, sizeof path_bytes);
+    memset(comparison.links, 0, sizeof comparison.links);
     msg_put_open(reply, 'L');
     if (!walk_has_room(walk, trees)) return;
     long error = sys_stat_fd(trees->merged, &root);
     if (!error) error = sys_stat_fd(trees->lower, &lower_status);
     if (error) walk_fail(walk, error, NULL);
     if (!error && !equal_metadata(&root, &lower_status)) {
-        text_add(&path, "/");
-        put_entry("modified", &root, false, &no_digest, false);
-        leave_name(0);
+        text_add(&comparison.path, "/");
+        put_entry(&comparison, "modified", &root, false, &no_digest, false);
+        leave_name(&comparison, 0);
     }
-    compare(trees, 1);
+    compare(&comparison, trees, 1);
     msg_put_close(reply);
 }
