@@ -8,6 +8,7 @@
 #include <asm/unistd.h>
 #include <linux/fcntl.h>
 #include <linux/landlock.h>
+#include <linux/stat.h> /* before <stdint.h>: behind one of glibc it defines nothing */
 #include <linux/uio.h>
 #include <stddef.h>
 #include <stdint.h>

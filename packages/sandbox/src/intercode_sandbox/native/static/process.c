@@ -420,9 +420,10 @@ long proc_remove_shared(const struct sandbox *sandbox) {
     }
     int status;
     long ended_pid = pid;
-    if (pid > 0) do
-            ended_pid = CALL4(__NR_wait4, pid, &status, 0, 0);
+    if (pid > 0) {
+        do ended_pid = CALL4(__NR_wait4, pid, &status, 0, 0);
         while (ended_pid == -EINTR);
+    }
     if (ended_pid < 0) return ended_pid;
     return any_shared() ? -EBUSY : 0;
 }
