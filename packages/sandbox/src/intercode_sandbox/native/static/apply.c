@@ -6,7 +6,7 @@ enum {
 
 struct stream {
     int source, root;
-    bool folders; /* the second pass, over these alone */
+    bool folders; /* the second pass, over folders alone */
     long error;
     struct head head;
     char path[PATH_MAX], target[PATH_MAX];
@@ -25,7 +25,7 @@ static long read_exactly(int fd, void *buffer, size_t count) {
     return 0;
 }
 
-/* Reads on: 1, 0 at the end, or an error. */
+/* Reads the next entry: 1, 0 at the end, or an error. */
 static long next_entry(struct stream *stream) {
     long error = read_exactly(stream->source, &stream->head, sizeof stream->head);
     if (error) return error;
@@ -38,7 +38,7 @@ static long next_entry(struct stream *stream) {
     return error ? error : 1;
 }
 
-/* Writes the pieces of a file to it; -1: to none. */
+/* Writes the pieces of a file to `file`; -1 skips them. */
 static long write_pieces(const struct stream *stream, int file) {
     for (;;) {
         struct piece piece;
@@ -63,7 +63,7 @@ static long write_pieces(const struct stream *stream, int file) {
 
 /* -- writing ---------------------------------------------------------------------------------- */
 
-/* Opens the folder that a path is in, no link followed on the way; `name` becomes its last name. */
+/* Opens a path's parent folder, and follows no link; `name` becomes the path's last name. */
 static long open_above(int root, const char *path, const char **name) {
     TEXT(above, PATH_MAX);
     text_add(&above, path);
@@ -75,7 +75,7 @@ static long open_above(int root, const char *path, const char **name) {
 
 static long remove(int folder, const char *name, int depth);
 
-/* Removes what is in a folder: how many names, or an error. */
+/* Removes a folder's contents. Returns the number of removed names or an error. */
 static long remove_below(int folder, int depth) {
     struct listing names;
     const char *name;
@@ -95,18 +95,20 @@ static long remove(int folder, const char *name, int depth) {
     if (depth > MAX_REMOVE_DEPTH) return -EOVERFLOW;
     long below = sys_open(folder, name, FOLDER_FLAGS, 0), count;
     if (below < 0) return below;
-    do count = remove_below((int)below, depth + 1); /* a changing folder lists some only later */
+    do
+        count =
+            remove_below((int)below, depth + 1); /* a changing folder lists some names only later */
     while (count > 0);
     sys_close((int)below);
     return count ? count : CALL3(__NR_unlinkat, folder, name, AT_REMOVEDIR);
 }
 
-/* Gives a file its owner, mode and time. */
+/* Sets a file's owner, mode and time. */
 static long dress(const struct head *head, int folder, const char *name) {
     int64_t times[4] = {0, UTIME_NOW, head->seconds, head->nanoseconds};
     int link = AT_SYMLINK_NOFOLLOW;
     long error = CALL5(__NR_fchownat, folder, name, head->uid, head->gid, link);
-    /* After the owner, which clears bits of it. */
+    /* The mode comes after the owner, whose change clears bits of the mode. */
     if (!error && (head->mode & S_IFMT) != S_IFLNK)
         error = CALL3(__NR_fchmodat, folder, name, head->mode & MODE_BITS);
     return error ? error : CALL4(__NR_utimensat, folder, name, times, link);
@@ -131,7 +133,7 @@ static long make_link(const struct stream *stream, int folder, const char *name)
     return error;
 }
 
-/* Makes the file of an entry, in place of what is there. */
+/* Makes the file of an entry, in place of an existing one. */
 static long make(const struct stream *stream, int folder, const char *name) {
     const struct head *head = &stream->head;
     uint32_t type = head->mark == DELETED ? 0 : head->mode & S_IFMT;
@@ -141,7 +143,7 @@ static long make(const struct stream *stream, int folder, const char *name) {
     if (error && error != -ENOENT) return error;
     if (type == S_IFDIR && head->mark != LINK && is_directory) return 0;
     error = error ? 0 : remove(folder, name, 0);
-    /* A file that is mounted is written to where it is. */
+    /* A mounted file cannot be removed: it is overwritten in place. */
     if (error && (error != -EBUSY || type != S_IFREG)) return error;
     if (!type) return 0;
     if (head->mark == LINK) return make_link(stream, folder, name);
@@ -161,8 +163,8 @@ static long apply_entry(const struct stream *stream) {
     const char *name = ".";
     bool plain = head->mark == PLAIN || head->mark == OPAQUE, root = text_equal(stream->path, "");
     bool folder = plain && (head->mode & S_IFMT) == S_IFDIR;
-    bool mounted = text_equal(stream->path, "dev") ||
-                   text_equal(stream->path, "dev/shm"); /* and as it must be */
+    /* Both exist, as process 1 needs them. */
+    bool mounted = text_equal(stream->path, "dev") || text_equal(stream->path, "dev/shm");
     if (mounted || (root && !stream->folders)) return 0;
     if (stream->folders && !folder)
         return plain && (head->mode & S_IFMT) == S_IFREG ? write_pieces(stream, -1) : 0;
@@ -187,7 +189,7 @@ static void apply_all(void *context) {
 long apply_archive(int source, int root) {
     static struct stream stream;
     long error = 0;
-    /* Folders last: writing into one changes its times. */
+    /* Folders come in the second pass: a write into a folder changes its times. */
     for (int pass = 0; pass < 2 && !error; pass++) {
         stream = (struct stream){.source = source, .root = root, .folders = pass};
         error = CALL3(__NR_lseek, source, 0, SEEK_SET);

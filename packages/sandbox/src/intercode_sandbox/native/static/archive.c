@@ -1,30 +1,30 @@
 #include "archive.h"
 
 enum {
-    MAX_ARCHIVE_PATH = 3072, /* bytes of a path: no longer one can be named where layers are kept */
-    NAME_SLOTS = 1 << 20,    /* more than the paths that a walk finds */
+    MAX_ARCHIVE_PATH = 3072, /* bytes; stored layers have no room for a longer path */
+    NAME_SLOTS = 1 << 20,    /* more than the paths of a walk */
 };
 
-/* The first name of a file of several; its bytes follow. */
+/* The first name of a file with several names; its bytes follow. */
 struct first_name {
     uint64_t device, inode;
     uint32_t bytes;
     char name[];
 };
 
-/* A stream that is being written, and the path that it is at. */
+/* The state of a stream under construction. */
 struct writer {
     struct walk *walk;
     int target;
     struct text path;
-    uint32_t *slots; /* where a file's first name is in `names`, and 1 more; 0: free */
+    uint32_t *slots; /* offsets of first names in `names`, plus 1; 0: free */
     char *names;
     size_t names_used;
-    struct { /* a folder as its engine made it for this container: written before its contents */
+    struct { /* a folder of the engine's, written only before changes in it */
         struct statx status;
-        size_t path_bytes; /* 0: there is none */
+        size_t path_bytes; /* 0: none */
     } waiting;
-    size_t used; /* bytes of `buffer` that are still to be written */
+    size_t used; /* unwritten bytes of `buffer` */
     char buffer[1 << 16], path_bytes[MAX_ARCHIVE_PATH + 512];
 };
 
@@ -61,8 +61,9 @@ static void *reserve(struct writer *writer, size_t bytes) {
     return (void *)address;
 }
 
-/* The first name of a file of several; NULL: it is this one. `status` is of its layer: where a name
- * was given to a file of the image, the merged tree may show two files. */
+/* Returns the first name of a file with several names; NULL: the present path is the first.
+ * `status` is of the file's layer: a new name for a file of the image may show as two files in
+ * the merged tree. */
 static const struct first_name *first_name(struct writer *writer, const struct statx *status) {
     if (!writer->slots) writer->slots = reserve(writer, NAME_SLOTS * sizeof *writer->slots);
     if (!writer->names) writer->names = reserve(writer, MAX_PATH_BYTES);
@@ -89,7 +90,7 @@ static const struct first_name *first_name(struct writer *writer, const struct s
 }
 
 static void forget_names(struct writer *writer) {
-    /* What cannot be given back is memory of this sandbox's. */
+    /* A failed unmap costs only the sandbox's memory. */
     if (writer->slots)
         ignore(CALL2(__NR_munmap, writer->slots, NAME_SLOTS * sizeof *writer->slots));
     if (writer->names) ignore(CALL2(__NR_munmap, writer->names, MAX_PATH_BYTES));
@@ -154,7 +155,7 @@ static void write_content(struct writer *writer, int folder, const char *name) {
         return;
     }
     while ((nread = walk_next_block(writer->walk, &content, &offset)) > 0) {
-        if (all_zero(walk_block, (size_t)nread)) continue; /* it may as well be a hole */
+        if (all_zero(walk_block, (size_t)nread)) continue; /* a hole has the same content */
         write_piece(writer, offset, nread);
         write_bytes(writer, walk_block, (size_t)nread);
     }
@@ -163,8 +164,8 @@ static void write_content(struct writer *writer, int folder, const char *name) {
     write_piece(writer, 0, 0);
 }
 
-/* Writes the file of the path, which is `name` in `folder`; of a folder not what is in it. `layer_status` is
- * its status in its layer, NULL of a folder. */
+/* Writes the entry of the present path, which is `name` in `folder`, and a regular file's
+ * content. `layer_status` is its status in its layer; NULL for a folder. */
 static void write_file(struct writer *writer, int folder, const char *name,
                        const struct statx *status, const struct statx *layer_status, bool opaque) {
     char link[PATH_MAX];
@@ -172,7 +173,7 @@ static void write_file(struct writer *writer, int folder, const char *name,
     const struct first_name *first = NULL;
     const char *type = walk_type(status);
     if (!walk_has_time(writer->walk)) return;
-    if (text_equal(type, "device")) /* only where programs have rights that ours have not */
+    if (text_equal(type, "device")) /* needs privileges that programs of ours lack */
         walk_fail(writer->walk, -EOVERFLOW, "a device cannot be saved");
     bool linked = layer_status && layer_status->stx_nlink > 1;
     if (linked) first = first_name(writer, layer_status);
@@ -193,7 +194,7 @@ static void write_file(struct writer *writer, int folder, const char *name,
 
 static void write_folder(struct writer *writer, const struct trees *trees, int depth);
 
-/* `upper`: the first layer that has the name. */
+/* `upper`: the first layer with the name. */
 static void write_name(struct writer *writer, const struct trees *trees, int upper,
                        const char *name, int depth) {
     struct statx status, layer_status, lower_status;
@@ -242,7 +243,7 @@ static void write_each(struct writer *writer, const struct trees *trees, int upp
     if (listing.result < 0) walk_fail(writer->walk, listing.result, NULL);
 }
 
-/* Writes what is deleted, where no layer marks it. */
+/* Writes deletions, where no layer marks them. */
 static void write_deleted(struct writer *writer, const struct trees *trees, int depth) {
     struct listing listing;
     const char *name;
@@ -254,7 +255,7 @@ static void write_deleted(struct writer *writer, const struct trees *trees, int 
     if (listing.result < 0) walk_fail(writer->walk, listing.result, NULL);
 }
 
-/* Writes a folder that the path names, `depth` - 1 names below the root, and what is in it. */
+/* Writes the folder at the present path, `depth` - 1 names below the root, and its contents. */
 static void write_folder(struct writer *writer, const struct trees *trees, int depth) {
     struct statx status;
     bool layers = trees->baseline == SINCE_LAYERS;
@@ -274,7 +275,7 @@ static void write_folder(struct writer *writer, const struct trees *trees, int d
 }
 
 void archive_write(const struct trees *trees, int output, struct walk *walk) {
-    static struct writer writer; /* too large for a stack */
+    static struct writer writer; /* static: a stack has no room for it */
     writer.walk = walk;
     writer.target = output;
     writer.used = 0;

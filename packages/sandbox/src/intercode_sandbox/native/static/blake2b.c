@@ -63,7 +63,7 @@ void blake2b_begin(struct blake2b *hash) {
 void blake2b_add(struct blake2b *hash, const void *bytes, size_t count) {
     const unsigned char *cursor = bytes;
     while (count) {
-        if (hash->used == BLAKE_BLOCK) { /* it was not the last */
+        if (hash->used == BLAKE_BLOCK) { /* more bytes follow this block */
             hash->count += BLAKE_BLOCK;
             compress(hash, hash->block, false);
             hash->used = 0;

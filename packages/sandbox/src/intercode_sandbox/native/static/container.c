@@ -1,9 +1,13 @@
-/* What an engine has mounted in a container, and made for it: no part of what its programs change.
+/* The files that an engine has mounted in a container or made for it (`cont_`): they are no
+ * changes of its programs.
  *
- * A file that was not written to is, in two containers of an image, the same file of the same layer,
- * with the same change time, which no program can set. In an overlay a write to any file copies all
- * folders above it up, and gives them new change times: a folder with the old one has nothing new
- * below it, and is not entered. So a walk costs what the folders with changes in them do. */
+ * An unchanged file is, in two containers of an image, the same file of the same layer. It has
+ * the same change time, which no program can set. A write to any file of an overlay copies up
+ * all folders above it, with new change times. A folder with the old time has no change below
+ * it, and is not entered: a walk costs only the changed folders.
+ *
+ * The variables of this file describe this container. `cont_begin` sets them once, before any
+ * program runs; walks only read them. */
 #include "walk.h"
 
 #include "blake2b.h"
@@ -16,7 +20,7 @@ enum {
     READ_MS = 60000
 };
 
-struct look { /* at a mounted file */
+struct look { /* the state of a mounted file */
     uint32_t mode, uid, gid;
     uint64_t size;
     unsigned char digest[DIGEST];
@@ -29,22 +33,22 @@ struct mounted_file {
 
 struct stamp {
     uint64_t device, inode;
-    int64_t seconds; /* of its last change, of whatever kind */
+    int64_t seconds; /* of its last change of any kind */
     uint32_t nanoseconds;
 };
 
-static char mounts[MOUNTS_BYTES],
-    volumes[PATH_MAX]; /* paths, each with its NUL; an empty one ends them */
+/* Paths, each with its NUL; an empty path ends the list. */
+static char mounts[MOUNTS_BYTES], volumes[PATH_MAX];
 static struct text all_volumes;
 static struct mounted_file files[MAX_MOUNTED_FILES];
 static int file_count;
-static struct stamp stamps[MAX_STAMPS]; /* what is not among them is compared */
+static struct stamp stamps[MAX_STAMPS]; /* files without a stamp are compared */
 static int stamp_count;
 static bool overlay;
 
 /* -- what there is at first ------------------------------------------------------------------- */
 
-/* Whether a path is that one, or leads to it. */
+/* Whether a path is that place or a parent of it. */
 static bool leads_to(const char *path, const char *place) {
     while (*path && *path == *place) path++, place++;
     return !*path && (!*place || *place == '/');
@@ -61,7 +65,7 @@ static bool is_volume(const char *path) {
     return false;
 }
 
-/* Takes a field of a line of mountinfo, in which blanks and backslashes are octal numbers. */
+/* Returns the next field of a line of mountinfo, with its octal escapes decoded in place. */
 static char *next_field(char **cursor) {
     char *field = *cursor, *target = *cursor;
     while (**cursor && **cursor != ' ' && **cursor != '\n') {
@@ -136,7 +140,7 @@ static long read_look(const char *path, struct look *look) {
     return walk.error;
 }
 
-/* Gives a mounted file the content that the image has there; nothing: it keeps the engine's. */
+/* Fills a mounted file with the image's content; without content it keeps the engine's. */
 static long fill_file(const char *path, struct value text) {
     size_t count;
     const char *bytes = msg_bytes(text, &count);
@@ -153,7 +157,7 @@ static void note_file(const char *path, struct value content) {
     struct text name = text_init(file->path, sizeof file->path);
     if (!path || *path != '/' || file_count == MAX_MOUNTED_FILES) return;
     text_add(&name, path + 1);
-    /* An engine need not mount it. */
+    /* Not every engine mounts each file. */
     if (name.cut || fill_file(path, content) || read_look(file->path, &file->in_image)) return;
     file->in_snapshot = file->in_image;
     file_count++;
@@ -202,7 +206,7 @@ static bool is_mounted(const char *path) {
     return false;
 }
 
-/* Whether a folder's own times tell of what is below it. */
+/* Whether a folder's own times cover all changes below it. */
 static bool time_covers_tree(const char *path) {
     if (!overlay) return false;
     for (const char *item = volumes; *item; item += text_length(item) + 1)
@@ -247,7 +251,7 @@ enum visit cont_visit(struct walk *walk, const struct trees *trees, const char *
     struct statx lower_status;
     if (trees->baseline == SINCE_LAYERS) return COMPARE;
     if (*path == '/') path++;
-    /* Its shared memory is compared as its files are, and nothing else of what is mounted there. */
+    /* Shared memory is compared as files are; all other mounts in /dev are skipped. */
     if (path_equal(path, "dev") || path_equal(path, "dev/shm")) return COMPARE;
     if (leads_to("dev", path)) return leads_to("dev/shm", path) ? COMPARE : SKIP;
     if (is_mounted(path)) return visit_mounted(walk, trees, path);

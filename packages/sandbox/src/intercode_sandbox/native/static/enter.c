@@ -1,7 +1,29 @@
-/* From a fresh fork of the zygote to process 1 of a sandbox: the order of steps is the security.
+/* Start-up of process 1 (`enter_`), from a fresh fork of the zygote to confinement. The order of
+ * steps is the security.
  *
- * The mounts are made while this process still has rights over its mount namespace; then it enters
- * a user namespace that owns none of what was set up before, and can never undo any of it. */
+ * Mounts come first, while this process has privileges over its mount namespace. Then process 1
+ * enters a user namespace that owns none of these mounts, and can never undo any of them.
+ * Limits, capabilities, Landlock and the filter come last: each forbids calls of the steps
+ * before it.
+ *
+ * Mounts, in the order of their steps. The working directory is /dev/pts, which every machine
+ * has; relative names keep the machine's paths out of the sandbox's mountinfo.
+ *
+ *   x        tmpfs of all files: u and w (upper, work), m (root), e (empty), f* s* l* i below
+ *   e        read-only bind of x/e: covers hidden paths; carries the machine's resolv.conf
+ *   d        tmpfs: the sandbox's /dev, with its own nodes (root) or binds (ordinary user)
+ *   d/pts    devpts: 16 terminals
+ *   p        proc, read-only, with masks from e; a second, writable one is mounted nowhere
+ *   x        remounted with the request's size and inodes
+ *   x/f0…    layers that were frozen before; x/…: id-mapped copies of image layers (root)
+ *   x/s…     copies of files with special modes, as a layer of their own
+ *   x/i      read-only overlay of the image's layers, if several: the base of comparisons
+ *   o        x with ids mapped to the sandbox's (root): upper and work folder
+ *   x/m      overlay of all layers: the root
+ *   m        a folder of the machine's programs, moved into the root; one after the other
+ *   x/l* x/s*  files mounted over loaders and linker scripts, if programs are private
+ *   p, d     moved over the image's /proc and /dev
+ *   d/shm    bind of the root's own /dev/shm folder */
 #include "sandbox.h"
 
 #include <linux/filter.h>
@@ -19,10 +41,11 @@ enum {
     NO_SUID_EXEC = MS_NOSUID | MS_NOEXEC,
     RESOLVER_BYTES = 65536,
     SPECIAL_BYTES = 16 << 20,
-    FILE_BYTES = 4096, /* more than what the kernel keeps of an empty file with a long name */
-    WALK_DESCRIPTORS = 5 * MAX_DEPTH, /* for each folder that is nested, and those of programs */
-    OWN_PROCESSES = 2,                /* process 1, and a program that it is just starting */
-    MIN_BYTES = 1 << 18, /* that there is room for also where frozen layers fill all that may be */
+    FILE_BYTES = 4096, /* above the kernel's memory for an empty file with a long name */
+    WALK_DESCRIPTORS = 5 * MAX_DEPTH, /* for each nested folder, and for programs */
+    OWN_PROCESSES = 2,                /* process 1 and a program that it starts */
+    /* The minimum left for the sandbox when frozen layers use up its quota. */
+    MIN_BYTES = 1 << 18,
     MIN_FILES = 64,
     OPTIONS = 4096,
     MOST_LAYERS = 512,
@@ -35,7 +58,7 @@ long enter_note(const char *call, long result) {
     return result;
 }
 
-/* Ends the function with the error of a step, if it has one. */
+/* Returns a step's error from the function. */
 #define MUST(step)                     \
     do {                               \
         long error_ = (step);          \
@@ -66,8 +89,8 @@ CHECKED static long move_mount(int tree, const char *target) {
     return enter_note("move_mount", CALL5(__NR_move_mount, tree, "", AT_FDCWD, target, flags));
 }
 
-/* Moves a mount, by its descriptor or by its name on the stage, over what an image has: `place` is a
- * descriptor of that, as a name could lead out of the image. */
+/* Moves a mount over a path of the image. The mount is a descriptor, or a name in the working
+ * directory; `place` is a descriptor, because a name could lead out of the image. */
 CHECKED static long cover_place(int tree, const char *mounted, int place) {
     int flags = MOVE_MOUNT_T_EMPTY_PATH | (*mounted ? 0 : MOVE_MOUNT_F_EMPTY_PATH);
     return enter_note("move_mount", CALL5(__NR_move_mount, tree, mounted, place, "", flags));
@@ -123,9 +146,8 @@ static long copy_resolver(void) {
     return error;
 }
 
-/* Mounts `e`, which cannot be written: what stands for things that are not to be seen.
- *
- * It is the sandbox's own, as file locks are of a file and not of its name. */
+/* Mounts `e`, the read-only stand-in for hidden paths. Each sandbox has its own: file locks
+ * belong to a file, whatever its name, and would be shared. */
 static long mount_empty(bool network) {
     MUST(make_folder("x/e/folder"));
     MUST(make_empty("x/e/file", 0444));
@@ -148,10 +170,10 @@ enum {
     LINKS = sizeof device_links / sizeof *device_links
 };
 
-/* Mounts `d`, a /dev of the sandbox's own, which will be for reading only.
+/* Mounts `d`, the sandbox's own /dev, which later becomes read-only.
  *
- * As root its nodes are made here: a bind of the machine's would share file locks between
- * sandboxes. An ordinary user cannot make nodes and gets the binds. */
+ * As root, nodes are made here: binds of the machine's nodes would share file locks between
+ * sandboxes. An ordinary user cannot make nodes and gets binds. */
 static long mount_devices(bool root) {
     MUST(mount("tmpfs", "d", "tmpfs", NO_SUID_EXEC, "size=1m,nr_inodes=4096,mode=755"));
     for (int i = 0; i < DEVICES; i++) {
@@ -184,8 +206,8 @@ static long mount_devices(bool root) {
                  "newinstance,ptmxmode=0666,mode=620,max=16");
 }
 
-/* Mounts `p`, a /proc for reading only, without what tells of the machine; returns one that can be
- * written, and is mounted nowhere. */
+/* Mounts `p`, a read-only /proc without the machine's details. Returns a writable /proc that is
+ * mounted nowhere. */
 static long mount_processes(const struct machine *machine) {
     unsigned long flags = NO_SUID_DEV | MS_NOEXEC;
     MUST(mount("proc", "p", "proc", flags, NULL));
@@ -205,17 +227,17 @@ static long mount_processes(const struct machine *machine) {
     return writable;
 }
 
-/* Writes a limit of the namespace's, by the sandbox's own /proc: in the machine's, the kernel looks for it
- * among those of all namespaces. Older kernels do not let an ordinary user, and a kernel without
- * such objects has none. */
+/* Writes a limit of a namespace, through the sandbox's own /proc: through the machine's, the
+ * kernel would search all namespaces for it. Older kernels refuse an ordinary user, and some
+ * kernels lack the objects: both are no failure. */
 CHECKED static long limit_namespace(bool root, int proc, const char *name, const char *value) {
     long error = sys_write_text(proc, name, value);
     if (error == -ENOENT || (!root && (error == -EACCES || error == -EPERM))) return 0;
     return enter_note("write sysctl", error);
 }
 
-/* What programs leave there outlives them: it must leave room for others, and be few enough to be
- * removed at once. */
+/* Limits IPC objects, which outlive programs: enough room must remain for other sandboxes, and
+ * one removal must reach all objects. */
 CHECKED static long limit_shared(bool root, int proc) {
     static const char *const limits[][2] = {
         {"sys/kernel/msgmni", "64"},
@@ -228,22 +250,25 @@ CHECKED static long limit_shared(bool root, int proc) {
     return 0;
 }
 
-/* Raises the loopback of the sandbox's own network, and limits what programs do with it. */
+/* Raises the loopback of the sandbox's own network, and sets its limits. */
 static long begin_network(bool root, int proc) {
     MUST(raise_loopback());
-    /* So that `ping` needs no capability, as on most machines today: a kernel may have none. */
+    /* With this range `ping` needs no capability, as on most machines today. A kernel may lack
+     * the file. */
     ignore(sys_write_text(proc, "sys/net/ipv4/ping_group_range", root ? "0 2147483647" : "0 0"));
-    /* The kernel leaves groups one by one, under a lock of the machine: this is beside the filter,
-     * which refuses to join one. */
+    /* The kernel leaves multicast groups one by one, under a lock of the machine. This limit
+     * stands beside the filter, which refuses to join one. */
     ignore(sys_write_text(proc, "sys/net/ipv4/igmp_max_memberships", "0"));
     return 0;
 }
 
-/* Settles what the kernel does with this process's memory: in a dump, and where there is too little. */
+/* Sets how the kernel treats this process's memory: none of it in a dump, and its score when
+ * memory is short. */
 static long set_memory(struct sandbox *sandbox) {
     char text[16];
     const char *cursor = text;
-    /* What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty. */
+    /* Core handlers get a dump in spite of the limit, since Linux 6.16 by a socket; with 0 it is
+     * empty. */
     MUST(enter_note("write", sys_write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
     long fd =
         enter_note("open", sys_open(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0));
@@ -276,12 +301,12 @@ long enter_prepare(bool network, const struct machine *machine, struct sandbox *
 
 /* -- files ---------------------------------------------------------------------------------------- */
 
-struct setup { /* what entering needs to know */
+struct setup { /* the context of start-up */
     struct value plan;
     const struct machine *machine;
     struct sandbox *sandbox;
-    int namespace; /* the user namespace; ids are mapped by it if `root` */
-    int merged;    /* the image with the sandbox's files over it: its places are opened in it */
+    int namespace; /* the user namespace, whose ids layers are mapped to if `root` */
+    int merged;    /* the mounted root, in which the image's paths are opened */
     uint32_t first_id, own_id;
     bool root;
 };
@@ -290,7 +315,7 @@ static int64_t plan_number(const struct setup *setup, const char *name) {
     return msg_number(msg_find(setup->plan, name), 0);
 }
 
-/* Whether a plan says all that there is to say: what is missing would limit or hide nothing. */
+/* Whether a plan has all its fields: a missing one would limit or hide nothing. */
 static bool is_complete(const struct setup *setup) {
     static const char *const limits[] = {"memory", "disk", "files", "processes", "open_files"};
     static const char *const numbers[] = {"used_bytes", "used_files", "shared_pages", "kept",
@@ -308,8 +333,8 @@ static bool is_complete(const struct setup *setup) {
 }
 
 static long limit_files(const struct setup *setup) {
-    /* Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
-     * when the disk is full. */
+    /* Names and inodes count for the sandbox's memory, and a full disk must leave process 1
+     * enough of it. */
     int64_t memory_files = plan_number(setup, "memory") / FILE_BYTES,
             files = plan_number(setup, "files");
     int64_t disk = plan_number(setup, "disk");
@@ -327,15 +352,15 @@ static long limit_files(const struct setup *setup) {
     return mount("", "x", NULL, MS_REMOUNT | NO_SUID_DEV, options.start);
 }
 
-/* Mounts a detached mount in a new folder; as root with ids mapped to the sandbox's own. */
+/* Mounts a detached mount at a new folder; as root, first maps its ids to the sandbox's. */
 static long attach_mount(const struct setup *setup, int tree, const char *folder) {
     if (setup->root) MUST(map_ids(tree, setup->namespace));
     MUST(make_folder(folder));
     return move_mount(tree, folder);
 }
 
-/* Mounts a layer once more; as root with its files' ids mapped to the sandbox's own. Writes its
- * relative name, which shows in the sandbox's list of mounts. */
+/* Mounts a layer once more; as root with its files' ids mapped to the sandbox's. Writes its
+ * relative name, which the sandbox's mountinfo shows. */
 static long own_copy(const struct setup *setup, const char *name, struct text *copy) {
     if (!setup->root) {
         text_add(copy, name);
@@ -390,8 +415,8 @@ static long copy_bytes(int source, const char *target) {
     return enter_note("copy", error);
 }
 
-/* Names the folder of `folder` that the first `end` bytes of a path lead to: where in `named` the path
- * begins, or an error. */
+/* Joins a folder and the first `end` bytes of a path in `name`. Returns where the path starts in
+ * it, or an error. */
 static long name_above(struct text *name, const char *folder, const char *path, size_t end) {
     text_add(name, folder);
     text_add(name, "/");
@@ -414,7 +439,8 @@ static long make_above(const char *folder, const char *path) {
     return 0;
 }
 
-/* Gives the folders above a file what they have in the layer, the deepest first. */
+/* Copies the metadata of the folders above a file from the layer, the deepest first: writes
+ * below would change a folder's times. */
 static long dress_above(int layer, const char *folder, const char *path) {
     struct statx status;
     for (size_t end = text_length(path); end > 0; end--) {
@@ -448,8 +474,9 @@ static long copy_special(int layer, const char *folder, const char *path, uint32
     return error;
 }
 
-/* Makes a layer of copies of some files of another one, with modes that no disk is to have. The
- * copies take room that the sandbox has: files beyond a quarter of it keep their plain modes. */
+/* Makes a layer with copies of some files of another layer, with modes that the machine's disk
+ * must not have. Copies use the sandbox's own quota: beyond a quarter of it, files keep their
+ * plain modes. */
 static long special_modes(const struct setup *setup, const char *folder, const char *copy,
                           struct value special) {
     int64_t room = plan_number(setup, "disk") / 4, count = plan_number(setup, "files") / 4,
@@ -476,11 +503,11 @@ static long special_modes(const struct setup *setup, const char *folder, const c
     return error;
 }
 
-struct layers { /* names, the topmost first, as overlayfs has them */
+struct layers { /* names, the topmost first, as overlayfs lists them */
     char bytes[OPTIONS];
     struct text names;
     int count;
-    char top[64]; /* the first of them */
+    char top[64]; /* the first name */
 };
 
 static void begin_layers(struct layers *layers) {
@@ -507,8 +534,8 @@ static struct value special_of(struct value plan, const char *name) {
     return (struct value){0};
 }
 
-/* Mounts the layers, with copies of files of special modes over them: those over the image, to the
- * mounts of frozen ones, and those of the image. Opens those over the image. */
+/* Mounts the frozen layers and those above the image (`over`), then the image's (`image`). A
+ * layer with special modes gets a layer of copies above it. */
 static long mount_layers(const struct setup *setup, struct message *message, int frozen_at,
                          struct layers *over, struct layers *image) {
     struct value names = msg_find(setup->plan, "layers");
@@ -516,7 +543,7 @@ static long mount_layers(const struct setup *setup, struct message *message, int
     int64_t frozen = plan_number(setup, "frozen");
     begin_layers(over);
     begin_layers(image);
-    for (int64_t i = frozen - 1; i >= 0; i--) { /* the message has the lowest first */
+    for (int64_t i = frozen - 1; i >= 0; i--) { /* the message has the lowest layer first */
         int tree = msg_take_fd(message, frozen_at + (int)i);
         TEXT(folder, 64);
         text_add(&folder, "x/f");
@@ -544,7 +571,7 @@ static long mount_layers(const struct setup *setup, struct message *message, int
     return over->names.cut || image->names.cut ? enter_note("mount overlay", -E2BIG) : 0;
 }
 
-/* Opens the folders that are written, or were before: the topmost first. */
+/* Opens the folders with all changes, the topmost first. */
 static long open_uppers(struct sandbox *sandbox, const char *own_files, const char *over) {
     TEXT(name, 64);
     text_add(&name, own_files);
@@ -563,9 +590,9 @@ static long open_uppers(struct sandbox *sandbox, const char *own_files, const ch
     }
 }
 
-/* Mounts `o`, as root: the sandbox's files with its own ids. On `x` all have the same ones. Returns
- * the folder that the sandbox is to write to; `whole`: whether another one can have what is in it as
- * a layer, which as root it cannot before Linux 6.3. */
+/* Mounts `o`, as root: the sandbox's files with its own ids; on `x` their ids are the same for
+ * all sandboxes. Returns the folder for the upper layer. `can_be_layer`: whether another sandbox
+ * can use it as a layer, which as root needs Linux 6.3. */
 static const char *own_files(const struct setup *setup, bool *can_be_layer) {
     *can_be_layer = true;
     if (!setup->root) return "x";
@@ -581,7 +608,7 @@ static const char *own_files(const struct setup *setup, bool *can_be_layer) {
     return "o";
 }
 
-/* Overlayfs acts as who mounts it, whose id must be one of the sandbox's own where its files are. */
+/* Overlayfs acts as the mounting process. On `o` its id must be one of the sandbox's. */
 CHECKED static long own_files_inside(const struct setup *setup, const char *files_at) {
     uint64_t capabilities = (uint64_t)msg_number(msg_find(setup->plan, "rights"), 0);
     if (!text_equal(files_at, "o")) return 0;
@@ -589,13 +616,13 @@ CHECKED static long own_files_inside(const struct setup *setup, const char *file
     return enter_note("capset", user_set_capabilities(capabilities, capabilities, 0));
 }
 
-/* Mounts `m`, a folder of the machine's own, with inodes of the sandbox's own: a watch, a lock or a lease
- * on the machine's would be felt by the machine, and by other sandboxes. */
+/* Mounts `m`, a folder of the machine's programs, through an overlay with inodes of its own. A
+ * watch, a lock or a lease on the machine's inodes would reach the machine and other sandboxes. */
 static long mount_programs(const struct setup *setup, const char *name) {
     TEXT(layers, 128);
     if (own_copy(setup, name, &layers)) {
-        /* Not every file system can be id-mapped, as a container's root. Root's files then belong to
-         * `nobody`, which is all that it changes in a read-only tree. */
+        /* Some file systems, as a container's root, cannot be id-mapped. Root's files then
+         * belong to `nobody`, which makes no other difference in a read-only tree. */
         enter_failed_call = NULL;
         layers = text_init(layers_bytes, sizeof layers_bytes);
         text_add(&layers, name);
@@ -604,11 +631,11 @@ static long mount_programs(const struct setup *setup, const char *name) {
     long error = mount_overlay(setup, "m", layers.start, NULL);
     if (error != -EINVAL || setup->root) return error;
     enter_failed_call = NULL;
-    /* The kernel does not let an ordinary user take apart what is mounted below. */
+    /* The kernel refuses an ordinary user a bind without the mounts below it. */
     return mount(name, "m", NULL, MS_BIND | MS_REC, NULL);
 }
 
-/* Opens a folder of the image for something to be mounted there; what it has instead is its fault. */
+/* Opens a folder of the image for a mount; another type there is the image's fault. */
 static long open_folder_of(const struct setup *setup, const char *fault, const char *name) {
     long place = sys_open_folder(setup->merged, name);
     bool is_unfit = place == -ELOOP || place == -ENOTDIR || place == -ENOENT;
@@ -633,7 +660,7 @@ static long hide_paths(const struct setup *setup) {
     for (struct value item = msg_first(msg_find(setup->plan, "hide")); item.start;
          item = msg_next(item)) {
         struct statx status;
-        /* Through links as programs go: what is there is to be hidden, wherever it is. */
+        /* Links are followed as in a program: the target is hidden, wherever it is. */
         long place = sys_open_in_root(setup->merged, msg_text(item), O_PATH);
         if (place == -ENOENT || place == -ENOTDIR) continue;
         MUST(enter_note("open", place));
@@ -650,13 +677,16 @@ static long hide_paths(const struct setup *setup) {
 
 /* -- programs that no other one can look at -------------------------------------------------------- */
 
-/* A program whose file, or whose loader, it may not read cannot be looked at by others, whoever runs it:
- * neither traced nor, in this /proc, seen. So loaders are replaced by copies of theirs: members of one
- * group may execute, but not read them. An ordinary user has one id: there it holds for all programs.
+/* Private programs.
  *
- * The kernel finds the loader of a program by itself, and libraries name it without opening it. Only
- * linkers read it, where glibc's script of libc.so sends them: to a copy in /dev. (musl's loader is the
- * library itself, and stays as it is.) */
+ * Other programs cannot inspect a program whose file or loader it may not read itself: they can
+ * neither trace it nor see it in this /proc. So a copy replaces each loader, which members of
+ * one group may execute, but not read. An ordinary user has one id: there it holds for all
+ * programs.
+ *
+ * The kernel finds a program's loader by itself, and libraries name it without opening it. Only
+ * linkers read it, where glibc's script libc.so sends them: to a copy in /dev. (musl's loader is
+ * the library itself, and stays.) */
 static const char *const loaders[] = {
     "/lib64/ld-linux-x86-64.so.2",
     "/lib/ld-linux.so.2",
@@ -676,7 +706,7 @@ enum {
     MAX_SCRIPT = 2048
 };
 
-/* Mounts a file over an open one; programs cannot write it. */
+/* Mounts a file over an open one, read-only for programs. */
 static long mount_over(int file, const char *copy) {
     struct mount_attr attributes = {.attr_set =
                                         MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
@@ -689,13 +719,13 @@ static long mount_over(int file, const char *copy) {
     return enter_note("mount loader", error);
 }
 
-/* Opens a file of the image for reading: 0 if there is none. */
+/* Opens a file of the image for reading; 0: no such file. */
 static long open_of_image(int root, const char *path) {
     long file = sys_open_in_root(root, path, O_RDONLY | O_NONBLOCK);
     return file == -ENOENT || file == -ENOTDIR ? 0 : enter_note("open", file);
 }
 
-/* Writes to `name` the path of the copy that linkers read of a loader. */
+/* Writes the path of the loader's copy for linkers to `name`. */
 static void copy_for_linkers(struct text *name, int loader) {
     text_add(name, "/loader");
     text_add_number(name, loader);
@@ -714,7 +744,8 @@ static long replace_loader(const struct setup *setup, int root, int number) {
     if (!error) error = enter_note("seek", CALL3(__NR_lseek, file, 0, 0));
     if (!error) error = copy_bytes((int)file, readable.start);
     if (!error) error = set_mode(readable.start, 0644);
-    /* As root its owner is nobody's in the sandbox: no capability of theirs is over it. */
+    /* As root, the copy's owner has no id in the sandbox: no capability of its programs covers
+     * the file. */
     if (!error && setup->root) error = set_owner(private.start, 0, setup->first_id + PRIVATE_GROUP);
     if (!error) error = set_mode(private.start, setup->root ? 0715 : 0111);
     if (!error) error = mount_over((int)file, private.start);
@@ -727,7 +758,7 @@ static bool has_prefix(const char *text, const char *prefix) {
     return !*prefix;
 }
 
-/* Replaces a script for linkers by one that names the copies of loaders. */
+/* Replaces a linker script by one with the copies' paths. */
 static long replace_script(int root, int number) {
     static char text[MAX_SCRIPT + 1];
     static char buffer[2 * MAX_SCRIPT];
@@ -735,7 +766,7 @@ static long replace_script(int root, int number) {
     long file = open_of_image(root, scripts[number]);
     if (file <= 0) return file;
     long nread = sys_read((int)file, text, sizeof text), error = 0;
-    if (nread >= 0 && nread <= MAX_SCRIPT) { /* else it is a library */
+    if (nread >= 0 && nread <= MAX_SCRIPT) { /* a larger file is a library */
         text[nread] = 0;
         for (const char *cursor = text; *cursor;) {
             int loader = 0;
@@ -767,7 +798,7 @@ static long make_private(const struct setup *setup) {
     unsigned long flags = NO_SUID_DEV | MS_NOEXEC;
     TEXT(options, 64);
     text_add(&options, "hidepid=2");
-    if (setup->root) { /* process 1 alone has this group, and sees all */
+    if (setup->root) { /* only process 1 has this group, and sees all processes */
         text_add(&options, ",gid=");
         text_add_number(&options, setup->own_id);
     }
@@ -778,7 +809,7 @@ static long make_private(const struct setup *setup) {
     return 0;
 }
 
-/* Makes `shm` a folder in the image's /dev, whatever it has there, and opens it. */
+/* Makes `shm` a folder in the image's /dev, replaces any other file there, and opens it. */
 static long make_shared_memory(const struct setup *setup, int place) {
     struct statx status;
     long error = sys_stat(place, "shm", &status);
@@ -796,7 +827,7 @@ static long make_shared_memory(const struct setup *setup, int place) {
     return error ? error : folder;
 }
 
-/* Mounts `d/shm`, a folder of the sandbox's files: it is compared and saved as they are. */
+/* Mounts `d/shm`, a folder among the sandbox's files: comparisons and snapshots cover it. */
 static long mount_shared_memory(const struct setup *setup, int place) {
     long folder = make_shared_memory(setup, place);
     MUST(folder);
@@ -819,12 +850,13 @@ static long own_devices(const struct setup *setup) {
     return 0;
 }
 
-/* Mounts the machine's name servers, a detached mount: links lead out of the root no more. */
+/* Mounts the machine's resolv.conf, a detached mount, after the change of root: links can no
+ * longer lead out of the root. */
 static long bind_resolver(int servers) {
     const char *path = "/etc/resolv.conf";
     struct statx status;
     sys_close((int)sys_open_plain(path, O_CREAT | O_WRONLY | O_NONBLOCK, 0644));
-    /* It may have no /etc, or in its place a loop, or a link to a device. */
+    /* The image may lack /etc, or have a loop or a link to a device there. */
     long target = sys_open_plain(path, O_PATH, 0), error = 0;
     if (target < 0) return 0;
     bool file = !sys_stat_fd((int)target, &status) && (status.stx_mode & S_IFMT) == S_IFREG;
@@ -858,7 +890,7 @@ static long send_files(int link, int files, bool can_be_layer) {
     return enter_note("send", msg_send(&reply, link));
 }
 
-/* Joins the layers of the image, if they are several: where they are. */
+/* Joins an image of several layers into one folder, the base of comparisons. */
 static long join_image(const struct setup *setup, struct layers *image) {
     if (image->count < 2) return 0;
     MUST(make_folder("x/i"));
@@ -868,7 +900,7 @@ static long join_image(const struct setup *setup, struct layers *image) {
     return 0;
 }
 
-/* Mounts everything and changes the root. */
+/* Mounts the file system and makes it the root. */
 static long make_file_system(struct setup *setup, struct message *message, int frozen_at,
                              int link) {
     static struct layers over, image;
@@ -900,8 +932,8 @@ static long make_file_system(struct setup *setup, struct message *message, int f
     MUST(mount_overlay(setup, "x/m", all, files_at));
     setup->merged = (int)enter_note("open", sys_open(AT_FDCWD, "x/m", FOLDER_FLAGS, 0));
     MUST(setup->merged);
-    /* Before anything is done in it: a link of the image's would lead this process, which still has
-     * all rights, to a folder of the machine's. */
+    /* These places are opened before any mount in the image: a link of the image would lead this
+     * process, which still has all privileges, to a folder of the machine. */
     long processes = open_folder_of(setup, "image /proc", "proc");
     MUST(processes);
     long devices_at = open_folder_of(setup, "image /dev", "dev");
@@ -915,7 +947,8 @@ static long make_file_system(struct setup *setup, struct message *message, int f
     MUST(sandbox->root);
     MUST(mount_shared_memory(setup, (int)devices_at));
     MUST(send_files(link, (int)files, can_be_layer));
-    /* What stands there decides what a verification reads, and no comparison looks there. */
+    /* /dev becomes read-only: its files decide what a verification reads, and no comparison
+     * covers them. */
     MUST(mount("", "d", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | NO_SUID_EXEC, NULL));
     MUST(cover_place(AT_FDCWD, "d", (int)devices_at));
     sys_close((int)devices_at);
@@ -943,12 +976,12 @@ static long limit_all(const struct setup *setup) {
     uint64_t processes = (uint64_t)plan_number(setup, "processes");
     uint64_t open_files = (uint64_t)plan_number(setup, "open_files");
     uint64_t walk = WALK_DESCRIPTORS + ((uint64_t)setup->sandbox->upper_count - 1) * MAX_DEPTH;
-    /* A core pattern with a pipe hands a dump to the machine's root, unless the limit is 1 byte. */
+    /* A core pattern with a pipe passes dumps to the machine's root, unless the limit is 1 byte. */
     MUST(set_limit(RLIMIT_CORE, 1));
     MUST(set_limit(RLIMIT_NICE, 0));
     MUST(set_limit(RLIMIT_RTPRIO, 0));
-    /* An ordinary user's process 1 has the same id as its programs. In a container, processes are
-     * for its engine: by their user's id, the machine's would count. */
+    /* An ordinary user's process 1 shares its id with its programs. In a container the engine
+     * limits processes: a limit by user id would count the machine's. */
     if (!setup->sandbox->contained)
         MUST(set_limit(RLIMIT_NPROC,
                        (processes > 2 ? processes : 2) + (setup->own_id ? 0 : OWN_PROCESSES)));
@@ -957,12 +990,12 @@ static long limit_all(const struct setup *setup) {
     MUST(set_limit(RLIMIT_MSGQUEUE, 1 << 20));
     MUST(set_limit(RLIMIT_SIGPENDING, 4096));
     MUST(set_limit(RLIMIT_FSIZE, (uint64_t)plan_number(setup, "disk")));
-    /* The hard limit is for this process's own walk over nested folders. */
+    /* The higher hard limit is for process 1's walks over nested folders. */
     return set_limits(RLIMIT_NOFILE, open_files, open_files > walk ? open_files : walk);
 }
 
-/* Limits what programs have of the kernel's objects that are counted for a whole user namespace. What an
- * ordinary user's sandboxes have is part of what the user has. */
+/* Limits kernel objects that count for a whole user namespace. An ordinary user's sandboxes
+ * share that user's limits. */
 static long limit_users(bool root, int proc) {
     static const char *const zero_limits[] = {
         "sys/user/max_user_namespaces",   "sys/user/max_pid_namespaces",
@@ -977,9 +1010,9 @@ static long limit_users(bool root, int proc) {
     return limit_namespace(root, proc, "sys/user/max_inotify_watches", "8192");
 }
 
-/* Leaves the user namespace that owns the mounts, and is process 1's own user from now on. */
+/* Leaves the user namespace that owns the mounts, and takes process 1's own user. */
 static long leave_machine(const struct setup *setup) {
-    /* After this process has entered its cgroup, which becomes the namespace's root. */
+    /* The cgroup namespace comes after the cgroup, which becomes its root. */
     MUST(enter_note("unshare", CALL1(__NR_unshare, CLONE_NEWCGROUP)));
     if (setup->own_id) {
         MUST(enter_note("setgroups", CALL2(__NR_setgroups, 0, 0)));
@@ -990,18 +1023,18 @@ static long leave_machine(const struct setup *setup) {
     }
     MUST(enter_note("setns", CALL2(__NR_setns, setup->namespace, CLONE_NEWUSER)));
     MUST(limit_users(setup->root, setup->sandbox->proc_fd));
-    return enter_note(
-        "prctl", user_protect_process(setup->sandbox)); /* as a change of credentials clears it */
+    /* A change of credentials clears both settings. */
+    return enter_note("prctl", user_protect_process(setup->sandbox));
 }
 
-/* Gives programs started from here no capability but those in `kept`; keeps all itself. */
+/* Removes all capabilities except the plan's from programs; process 1 keeps all of its own. */
 static long drop_capabilities(struct sandbox *sandbox) {
     uint64_t retained = sandbox->program_capabilities;
     MUST(enter_note("capget", user_get_permitted(&sandbox->capabilities)));
     for (int capability = 0; capability < MAX_CAPABILITY_BITS; capability++) {
         long error =
             retained >> capability & 1 ? 0 : CALL2(__NR_prctl, PR_CAPBSET_DROP, capability);
-        if (error == -EINVAL) break; /* the kernel has no more */
+        if (error == -EINVAL) break; /* beyond the kernel's last capability */
         MUST(enter_note("prctl", error));
     }
     MUST(enter_note("prctl",
@@ -1016,8 +1049,8 @@ static long drop_capabilities(struct sandbox *sandbox) {
     return enter_note("prctl", user_protect_process(sandbox));
 }
 
-/* Keeps this process and its children to themselves, where the kernel can: they reach no abstract
- * socket and no process of others with connections or signals. */
+/* Restricts connections to abstract sockets and signals to this process's descendants, where the
+ * kernel has Landlock scopes. */
 static long scope_landlock(void) {
     const struct abi_landlock_ruleset rules = {
         .scopes = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL,
@@ -1046,7 +1079,7 @@ static long install_filter(const struct setup *setup) {
 static long confine(const struct setup *setup) {
     MUST(limit_all(setup));
     MUST(drop_capabilities(setup->sandbox));
-    /* A container has all namespaces of its own, the network's, too. */
+    /* A container has its own namespaces, including the network's. */
     if (!setup->sandbox->contained) MUST(scope_landlock());
     MUST(install_filter(setup));
     MUST(enter_note("umask", CALL1(__NR_umask, 022)));
@@ -1061,8 +1094,8 @@ long enter_sandbox(struct message *message, struct value plan, int link,
     setup.own_id = (uint32_t)plan_number(&setup, "own_id");
     if (!is_complete(&setup)) return enter_note("plan", -EINVAL);
     setup.namespace = msg_take_fd(message, 0);
-    if (setup.own_id)
-        ignore(msg_take_fd(message, 1)); /* holds the range of ids for as long as this runs */
+    /* The lock stays open: it reserves the range of ids while this process runs. */
+    if (setup.own_id) ignore(msg_take_fd(message, 1));
     TEXT(pages, 32);
     text_add_number(&pages, plan_number(&setup, "shared_pages"));
     MUST(limit_namespace(setup.root, sandbox->proc_fd, "sys/kernel/shmall", pages.start));

@@ -1,14 +1,14 @@
 #include "sandbox.h"
 
-/* Why a descriptor is not to be read: it is no regular file, or is process 1's own. */
+/* Refuses descriptors that are no regular file, or belong to process 1 or the machine. */
 static long check_readable(int fd) {
     struct statx status;
     long error = sys_stat_fd(fd, &status);
     if (error) return error;
     if ((status.stx_mode & S_IFMT) == S_IFDIR) return -EISDIR;
     if ((status.stx_mode & S_IFMT) != S_IFREG) return -EINVAL;
-    /* /proc/self is process 1 here, which a link of the agent's must not lead to.
-     * Of /proc/sys a reader outside would see its own. */
+    /* /proc/self is process 1 here, and an agent's link must not lead to it. Files of /proc/sys
+     * show a reader outside the machine's own values. */
     char target[PATH_MAX];
     TEXT(path, 64);
     text_add(&path, "/proc/self/fd/");
@@ -36,7 +36,7 @@ long file_open(const struct sandbox *sandbox, const char *path) {
     return check_regular(fd, 0);
 }
 
-/* The bytes of a path without its last name and the slashes around that. */
+/* The length of a path without its last name and the slashes around that. */
 static size_t parent_length(const char *path, size_t count) {
     while (count && path[count - 1] == '/') count--;
     while (count && path[count - 1] != '/') count--;
@@ -44,7 +44,7 @@ static size_t parent_length(const char *path, size_t count) {
     return count ? count : 1;
 }
 
-/* Makes a folder, and the missing ones above it; there may be others at work on them. */
+/* Makes a folder and its missing parents; other processes may work on them at the same time. */
 static long make_folders(char *path, size_t count) {
     size_t end_of_existing = count;
     long folder;
@@ -83,7 +83,7 @@ long file_create(const struct sandbox *sandbox, const char *path, int mode) {
     if (folder.cut) return -ENAMETOOLONG;
     long fd = user_assume(sandbox, &sandbox->user);
     if (fd) return fd;
-    /* The last name of a path that ends in a slash is empty: its folders are all of it. */
+    /* A path with a trailing slash has an empty last name: all of its names are folders. */
     size_t count = folder.used;
     while (count && folder.start[count - 1] != '/') count--;
     fd = make_folders(folder.start, count > 1 ? count - 1 : 1);

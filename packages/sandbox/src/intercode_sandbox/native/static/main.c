@@ -1,12 +1,15 @@
-/* The zygote: a process of the spawner's that is forked for each sandbox.
+/* The zygote: the process that the spawner forks sandboxes from, and the program's entry points
+ * (`main_`).
  *
- * Its children are the spawner's, which hears of their ends. Each one first makes what needs no
- * request, waits for one, and becomes process 1 of a sandbox, or says why it cannot.
+ * Children of the zygote are the spawner's (CLONE_PARENT), which reaps them. Each child makes
+ * the mounts that need no request, waits for a request, and becomes process 1 of a sandbox or
+ * reports its failure.
  *
- * This file is a program and a library. Where sandboxes have workers, the zygote is a process of
- * Python which has loaded their modules and calls `zygote`; a worker is a fork of its process 1.
+ * This file builds a program and a library. With workers, the zygote is a Python process that
+ * has loaded the workers' modules and calls `zygote`; a worker is a fork of its process 1.
+ * worker.py knows the two library functions by their names, which have no prefix.
  *
- * In a container there is no zygote: the program that its engine starts becomes its process 1. */
+ * A container has no zygote: the program that the engine starts becomes its process 1. */
 #include "sandbox.h"
 #include "walk.h"
 
@@ -20,17 +23,17 @@
 
 enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS };
 
-/* What a zygote holds, and each of its forks from it. */
+/* The state of a zygote, which each of its forks inherits. */
 struct state {
     struct machine machine;
     struct sandbox sandbox;
     struct message request;
-    long startup_error; /* of a step before any fork: the answer to each request */
+    long startup_error; /* of a step before the first fork; the answer to each request */
 };
 
 static bool read_machine(struct machine *machine) {
     static struct message hello;
-    /* The zygote's copy of what the spawner said of the machine: a message's place is used again. */
+    /* The zygote's copy of the machine's properties: the next message overwrites the packet. */
     static char machine_text[PACKET];
     if (msg_receive(CONTROL_FD, &hello) <= 0) return false;
     size_t count = (size_t)(hello.body.end - hello.body.start);
@@ -62,17 +65,19 @@ static long report(int control, long error) {
     return msg_send(&reply, control);
 }
 
-/* Opens a file that tells of the most memory, and has it begin now: others may have used the cgroup. */
+/* Opens a file with the peak of memory use, and resets the peak: the cgroup may have had other
+ * processes. */
 static long open_peak(const char *path) {
     long fd = sys_open(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
-    if (fd >= 0 && sys_write((int)fd, "0", 1) < 0) { /* before Linux 6.12, where it is a new one */
+    if (fd >= 0 && sys_write((int)fd, "0", 1) <
+                       0) { /* before Linux 6.12 it is read-only, and each cgroup is new */
         sys_close((int)fd);
         fd = -EACCES;
     }
     return fd == -EACCES ? sys_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0) : fd;
 }
 
-/* Enters the cgroups of the request, and opens the file that tells of the most memory. */
+/* Enters the cgroups of the request, and opens the file with the peak of memory use. */
 static long join_cgroups(struct sandbox *sandbox, struct value folders) {
     sandbox->peak_fd = -1;
     for (struct value item = msg_first(folders); item.start; item = msg_next(item)) {
@@ -98,7 +103,7 @@ static long join_cgroups(struct sandbox *sandbox, struct value folders) {
     return 0;
 }
 
-/* Keeps the socket of its own, as `CONTROL_FD`, and nothing of the zygote's. */
+/* Moves this child's socket to `CONTROL_FD`, and closes all descriptors of the zygote. */
 static long keep_only(int *link) {
     long error = *link == CONTROL_FD
                      ? 0
@@ -108,7 +113,8 @@ static long keep_only(int *link) {
     return enter_note("close_range", sys_close_from(CONTROL_FD + 1));
 }
 
-/* Makes the calls that can fail later only, when nobody would hear the reason. */
+/* Makes the calls that would otherwise fail first in `serve_requests`, where no caller would
+ * hear the reason. */
 static long try_calls(void) {
     struct __kernel_timespec zero = {0};
     long error = enter_note("ppoll", CALL5(__NR_ppoll, 0, 0, &zero, 0, SIGSET_BYTES));
@@ -120,7 +126,7 @@ static long try_calls(void) {
     return pid >= 0 || pid == -ECHILD ? 0 : enter_note("wait4", pid);
 }
 
-/* Opens what `serve_requests` needs. */
+/* Opens the descriptors of `serve_requests`. */
 static long open_descriptors(struct sandbox *sandbox, int *children) {
     sandbox->null_fd =
         (int)enter_note("open", sys_open(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0));
@@ -129,13 +135,17 @@ static long open_descriptors(struct sandbox *sandbox, int *children) {
 }
 
 static int take_control(struct message *request, int link) {
-    if (msg_receive(link, request) <= 0) sys_exit(1); /* it is not needed */
+    if (msg_receive(link, request) <= 0) sys_exit(1); /* the sandbox was not used */
     int control = msg_take_fd(request, 0);
     msg_release(request);
     return control;
 }
 
-/* Returns in a worker alone: the name of its module. */
+/* Returns only in a worker: the name of its module.
+ *
+ * Order: descriptors and the death signal come first, so that nothing of the zygote outlives it.
+ * The cgroup comes before any mount, whose memory counts for it. `enter_prepare` runs before the
+ * request arrives, to save its time. */
 static const char *become_sandbox(struct state *state, int link, bool network,
                                   struct value cgroups) {
     long error = keep_only(&link);
@@ -162,7 +172,8 @@ static const char *become_sandbox(struct state *state, int link, bool network,
     }
     msg_release(&state->request);
     if (!error && ahead) control = take_control(&state->request, link);
-    if (error && control >= 0) ignore(report(control, error)); /* the caller may have gone */
+    if (error && control >= 0)
+        ignore(report(control, error)); /* the caller may have closed its end */
     if (error || control < 0) sys_exit(1);
     sys_close(link);
     return serve_requests(control, children, -1, &state->sandbox, first);
@@ -180,7 +191,7 @@ static long send_pid(long pid) {
     return msg_send(&reply, CONTROL_FD);
 }
 
-/* Forks. Returns in a worker, too: the name of its module. */
+/* Forks a sandbox. In a worker of it, returns the name of its module. */
 static const char *answer(struct state *state) {
     unsigned long flags = NAMESPACES | CLONE_PARENT;
     bool network = msg_is_true(msg_find(state->request.body, "network"));
@@ -200,13 +211,13 @@ static const char *answer(struct state *state) {
     }
     sys_close(link);
     long error = pid < 0 ? report(CONTROL_FD, pid) : send_pid(pid);
-    if (error) sys_exit(1); /* or its requests and replies would no longer fit */
+    if (error) sys_exit(1); /* otherwise requests and replies would no longer match */
     enter_failed_call = state->startup_error ? enter_failed_call : NULL;
     msg_release(&state->request);
     return NULL;
 }
 
-/* What the spawner ignores or blocks, a sandbox's programs would ignore or block. */
+/* Resets signals: programs inherit each signal that the spawner ignores or blocks. */
 static long reset_signals(void) {
     const struct abi_sigaction default_action = {0};
     const uint64_t no_signals = 0;
@@ -220,9 +231,9 @@ static long reset_signals(void) {
                       CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &no_signals, 0, SIGSET_BYTES));
 }
 
-/* Forks for each request, until the spawner goes away. */
+/* Forks a sandbox for each request, until the spawner closes its socket. */
 static const char *fork_for_all(void) {
-    static struct state state; /* static: all zero, and it outlives no process */
+    static struct state state; /* static, because a worker returns through this function */
     const char *module = NULL;
     long error = reset_signals();
     if (!error) error = enter_note("prctl", CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL));
@@ -237,7 +248,7 @@ static const char *fork_for_all(void) {
 
 /* -- in a container ------------------------------------------------------------------------------ */
 
-/* Calls the caller, at the socket of that path, as `CONTROL_FD`. */
+/* Connects to the caller's socket at that path, as `CONTROL_FD`. */
 static long call_caller(const char *path) {
     struct abi_sockaddr_un address = {.family = AF_UNIX};
     size_t count = text_length(path);
@@ -249,7 +260,8 @@ static long call_caller(const char *path) {
     return error ? error : keep_only(&link);
 }
 
-/* Opens a table of users or groups, by which the caller knows the image's; nothing if there is none. */
+/* Sends a table of users or groups, by which the caller knows the image's; /dev/null if the
+ * image has none. */
 static void put_table(struct reply *reply, const char *path) {
     int flags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     long table = sys_open(AT_FDCWD, path, flags, 0);
@@ -271,7 +283,7 @@ static long introduce(void) {
     return enter_note("send", msg_send(&reply, CONTROL_FD));
 }
 
-/* Returns in a worker alone: the name of its module. */
+/* Returns only in a worker: the name of its module. */
 static const char *become_container(void) {
     static struct sandbox sandbox;
     static struct message request;
@@ -289,7 +301,7 @@ static const char *become_container(void) {
     if (!error) error = open_descriptors(&sandbox, &children);
     msg_release(&request);
     if (error) {
-        ignore(report(CONTROL_FD, error)); /* the caller may have gone */
+        ignore(report(CONTROL_FD, error)); /* the caller may have closed its end */
         sys_exit(1);
     }
     return serve_requests(CONTROL_FD, children, owner, &sandbox, 0);
@@ -300,14 +312,14 @@ static const char *become_container(void) {
 __attribute__((visibility("default"))) const char *zygote(int (*fork)(void));
 __attribute__((visibility("default"))) const char *contained(int (*fork)(void));
 
-/* Returns in workers alone, each with the name of its module. The socket is descriptor 3. A worker
- * is forked by `fork`, which leaves its C library, and maybe its Python, fit for use. */
+/* Returns only in workers, each with the name of its module. The control socket is descriptor 3.
+ * `fork` forks a worker, and leaves its C library, and perhaps its Python, fit for use. */
 const char *zygote(int (*fork)(void)) {
     serve_fork_worker = fork;
     return fork_for_all();
 }
 
-/* The same, in a container. */
+/* The same in a container. */
 const char *contained(int (*fork)(void)) {
     serve_fork_worker = fork;
     return become_container();
@@ -315,7 +327,8 @@ const char *contained(int (*fork)(void)) {
 
 /* -- as a program ------------------------------------------------------------------------------ */
 
-/* Pointers in tables are written for a program that lies at 0: adds where it does lie. */
+/* Relocates the program: tables hold pointers as if it lay at address 0; adds its real address
+ * to each. */
 static void relocate(void) {
     extern const Elf64_Dyn _DYNAMIC[] __attribute__((visibility("hidden")));
     extern const char __ehdr_start[] __attribute__((visibility("hidden")));
@@ -331,21 +344,21 @@ static void relocate(void) {
     }
 }
 
-/* `stack`: how many words the program was called with, and these. With a second one, the path of a
- * socket, it is in a container. */
+/* The first C function. `stack` holds the number of arguments, then the arguments. A second
+ * argument, the path of a socket, means a container. */
 _Noreturn __attribute__((used)) void main_begin_process(const long *stack) {
     relocate();
     char *path = stack[0] == 2 ? (char *)stack[2] : NULL;
     if (!path) {
         fork_for_all();
     } else if (!call_caller(path)) {
-        memset(path, 0, text_length(path)); /* programs see what it was called */
+        memset(path, 0, text_length(path)); /* programs can read the command line */
         become_container();
     }
     sys_exit(1);
 }
 
-/* Where the kernel begins. */
+/* The entry point, where the kernel starts the program. */
 __asm__(".text\n.global _start\n.type _start, %function\n_start:\n"
 #if defined(__x86_64__)
         "xor %ebp, %ebp\nmov %rsp, %rdi\nand $-16, %rsp\ncall main_begin_process\n"

@@ -13,26 +13,26 @@ enum {
     STILL_MS = 15000,
     STUCK_MS = 200,
     FEW_PROCESSES = 8,
-    FEW_MS = 20, /* for the end of each of a few */
+    FEW_MS = 20, /* per process, for its end */
     STAT_BYTES = 512,
     STATUS_BYTES = 4096,
-    STATUS_TAIL_BYTES =
-        1024, /* its last lines: a list of groups before them may be of any length */
+    /* its last lines; the list of groups before them has any length */
+    STATUS_TAIL_BYTES = 1024,
     MAX_MARKS = 16384,
     MAX_DESCRIPTORS = 256,          /* of a program */
-    MAX_DESCRIPTOR_BYTES = 4 << 20, /* of what descriptors of all programs lead to */
+    MAX_DESCRIPTOR_BYTES = 4 << 20, /* of the targets of all programs' descriptors */
 };
 
 /* -- what runs ------------------------------------------------------------------------------- */
 
-/* The number of a name that is nothing but one; -1: it is not. */
+/* Parses a name that is a number; -1: another name. */
 static int pid_of(const char *name) {
     const char *cursor = name;
     long pid = text_read_number(&cursor);
     return *cursor || pid > INT32_MAX ? -1 : (int)pid;
 }
 
-/* Reads a stat file of /proc, from the state on; NULL: it has just ended. */
+/* Reads a stat file of /proc, from the state on; NULL: the process has ended. */
 static const char *stat_of(int pid, int thread, char *line) {
     TEXT(path, 64);
     text_add(&path, "/proc/");
@@ -43,7 +43,7 @@ static const char *stat_of(int pid, int thread, char *line) {
     }
     text_add(&path, "/stat");
     long nread = sys_read_text(AT_FDCWD, path.start, line, STAT_BYTES);
-    for (; nread > 1; nread--) /* a name may have brackets in it */
+    for (; nread > 1; nread--) /* the name before it may contain brackets */
         if (line[nread - 2] == ')' && line[nread - 1] == ' ') return line + nread;
     return NULL;
 }
@@ -62,7 +62,7 @@ static bool runs(int pid) {
     const char *stat = stat_of(pid, 0, line);
     if (!stat || *stat == 'X') return false;
     if (*stat != 'Z') return true;
-    /* Where only the first thread has ended, the process looks like a zombie, too. */
+    /* A process whose first thread alone has ended also looks like a zombie. */
     struct listing threads = {.fd = threads_of(pid)};
     if (threads.fd < 0) return false;
     bool has_threads = sys_next_name(&threads) && sys_next_name(&threads);
@@ -92,30 +92,30 @@ bool proc_is_stopped(int pid) {
 /* -- ends ------------------------------------------------------------------------------------ */
 
 void proc_signal(int pid, int number) {
-    if (pid > 1) ignore(CALL2(__NR_kill, pid, number)); /* it may have ended */
+    if (pid > 1) ignore(CALL2(__NR_kill, pid, number)); /* an ended process is no failure */
 }
 
-/* Whether anything else may be there, also what has ended and was not waited for: orphans become
- * children of this process, so that without a child it is alone. */
+/* Whether another process may exist, or has ended unreaped. Orphans become children of process
+ * 1: without a child, it is alone. */
 static bool has_children(void) {
     long error = CALL5(__NR_waitid, P_ALL, 0, NULL, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
     return error != -ECHILD;
 }
 
-/* Sends all others a signal, at once. For that the kernel looks at each process of the machine, whose
- * other sandboxes may have thousands. */
+/* Signals all other processes at once. For that, the kernel visits each process of the machine,
+ * whose other sandboxes may have thousands. */
 static long signal_all(int number) {
     long error = has_children() ? CALL2(__NR_kill, -1, number) : 0;
     return error == -ESRCH ? 0 : error;
 }
 
-/* Lets go of a program that has asked to be traced by its parent, as one with a debugger's capability
- * may: its stop is no end, and nobody here would let it continue. */
+/* Detaches a program that has asked its parent to trace it, which a debugger's capability
+ * permits. Its stop is no end, and nobody else would continue it. */
 static void let_go(int pid, int status) {
     int number = STATUS_CODE(status);
-    /* The kernel stops a traced program by SIGTRAP where it executes another one. */
-    ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0,
-                 number == SIGTRAP ? 0 : number)); /* it may have ended */
+    /* SIGTRAP is the kernel's own stop at execve, no signal of the program. A failure means: the
+     * program has ended. */
+    ignore(CALL4(__NR_ptrace, PTRACE_DETACH, pid, 0, number == SIGTRAP ? 0 : number));
 }
 
 void proc_reap(bool wait) {
@@ -137,8 +137,8 @@ static bool is_among(int pid, const int *pids, int count) {
     return false;
 }
 
-/* Kills the processes that were found, of which there are few, and waits for their ends: but for what
- * was not found, nothing is left for a signal to all. */
+/* Kills the listed processes, if they are few, and waits for their ends. Then only an unlisted
+ * process is left for a signal to all. */
 static void kill_few(const int *pids, int count) {
     const struct __kernel_timespec timeout = {.tv_nsec = FEW_MS * 1000000L};
     const uint64_t child = (uint64_t)1 << (SIGCHLD - 1);
@@ -158,7 +158,7 @@ long proc_kill_except(const int *keep, int count) {
     if (running < 0) return running;
     if (!keep_count) {
         if (running <= FEW_PROCESSES) kill_few(pids, running);
-        long error = signal_all(SIGKILL); /* not even a fork bomb outruns it */
+        long error = signal_all(SIGKILL); /* faster than any fork bomb */
         if (!error) proc_reap(true);
         return error ? error : running;
     }
@@ -168,8 +168,8 @@ long proc_kill_except(const int *keep, int count) {
         int kill_count = 0;
         for (int i = 0; i < running; i++) {
             if (is_among(pids[i], keep, count)) continue;
-            /* What forks faster than it is killed is stopped first. Not at once: a shell reports
-             * children that stop. */
+            /* Attempts 6 to 49 stop processes before they are killed: these fork faster than
+             * kills arrive. Earlier attempts do not: a shell reports stopped children. */
             proc_signal(pids[i], attempt > 5 && attempt < 50 ? SIGSTOP : SIGKILL);
             kill_count++;
             if (pids[i] > highest || !attempt) killed++;
@@ -185,24 +185,25 @@ long proc_kill_except(const int *keep, int count) {
 
 /* -- standing still -------------------------------------------------------------------------- */
 
-struct thread_mark { /* how often a thread has waited, or was made to wait */
+struct thread_mark { /* the context switches of a thread */
     int pid, thread;
     uint64_t mark;
 };
 
-/* The state between proc_freeze and proc_thaw. It is the process's: all that runs stands still or not. */
-static struct thread_mark marks[MAX_MARKS]; /* more threads than these will seem to have moved */
+/* The state between `proc_freeze` and `proc_thaw`. It belongs to the process: either all
+ * programs stand still or none. */
+static struct thread_mark marks[MAX_MARKS]; /* further threads count as moved */
 static int mark_count;
 static struct rlimit64 descriptor_limit;
 
-/* Does something for each thread of all others, until it says that this is enough. */
+/* Visits each thread of all other processes, until `visit` returns false for a process. */
 CHECKED static long each_thread(bool (*visit)(int pid, int thread, void *context), void *context) {
     static int pids[MAX_PIDS];
     int count = proc_list(pids, MAX_PIDS);
     for (int i = 0; i < count; i++) {
         struct listing threads = {.fd = threads_of(pids[i])};
         const char *name;
-        if (threads.fd < 0) continue; /* it has just ended */
+        if (threads.fd < 0) continue; /* the process has ended */
         while ((name = sys_next_name(&threads)))
             if (!visit(pids[i], pid_of(name), context)) break;
         sys_close(threads.fd);
@@ -213,7 +214,7 @@ CHECKED static long each_thread(bool (*visit)(int pid, int thread, void *context
 struct waiting {
     bool running;
     int count;
-    uint64_t mark; /* of what their stat files say */
+    uint64_t mark; /* over their stat files */
 };
 
 static bool note_waiting(int pid, int thread, void *context) {
@@ -228,10 +229,10 @@ static bool note_waiting(int pid, int thread, void *context) {
     return true;
 }
 
-/* Waits until what was told to stop has: a write that had begun is done to its end first.
+/* Waits until all signalled processes have stopped: each finishes a write that has begun.
  *
- * A thread that waits for a child with which it shares its memory (vfork) cannot stop before that
- * goes on, and does nothing meanwhile: where nothing has come of waiting, that is what it is. */
+ * A thread in vfork waits for its child, and cannot stop before the child continues. It does
+ * nothing meanwhile: 200 ms without any change mean that only such threads remain. */
 static long await_still(void) {
     int64_t start = sys_milliseconds(), unchanged_since = start;
     struct waiting last = {0};
@@ -250,7 +251,7 @@ static long await_still(void) {
     }
 }
 
-/* Reads the end of a text of any length, with a NUL behind it: how many bytes. */
+/* Reads the end of a text of any length, with a NUL behind it. Returns its bytes. */
 static size_t read_end(const char *path, char *buffer, size_t size) {
     size_t used = 0;
     long nread, fd = sys_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
@@ -269,7 +270,8 @@ uint64_t proc_status_mark(const char *status, size_t count) {
     static const char line[] = "\nvoluntary_ctxt_switches:";
     uint64_t mark = 0;
     size_t position = count;
-    /* From that line on: the next one tells of those that were not, and some kernels have more. */
+    /* The mark covers all lines from this one on: the next counts involuntary switches, and some
+     * kernels add more. */
     while (position && !text_starts_with(status + position, line)) position--;
     for (; position < count; position++) mark = mark * 31 + (uint8_t)status[position];
     return mark;
@@ -320,15 +322,15 @@ long proc_freeze(void) {
     struct rlimit64 high;
     mark_count = 0;
     long error = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, 0, &descriptor_limit);
-    high.rlim_cur = high.rlim_max = descriptor_limit.rlim_max; /* for this process's walk */
+    high.rlim_cur = high.rlim_max = descriptor_limit.rlim_max; /* for this process's own walk */
     if (!error) error = CALL4(__NR_prlimit64, 0, RLIMIT_NOFILE, &high, 0);
-    if (error || !has_children()) return error; /* nothing runs */
+    if (error || !has_children()) return error; /* no process runs */
     error = signal_all(SIGSTOP);
     if (!error) error = await_still();
     return error ? error : each_thread(note_mark, NULL);
 }
 
-/* A thread that was there and has gone: what it was of is killed as well. */
+/* Kills the process of each thread that existed at the freeze and is missing now. */
 static void kill_missing(void) {
     for (int i = 0; i < mark_count; i++) {
         char line[STAT_BYTES];
@@ -338,7 +340,7 @@ static void kill_missing(void) {
 
 long proc_thaw(void) {
     struct movement movement = {0};
-    /* Where nothing ran, nothing comes of it. */
+    /* Without marks no process ran, and none can have moved. */
     long error = mark_count ? each_thread(kill_if_moved, &movement) : 0;
     if (movement.unchanged != mark_count) {
         movement.exists = true;
@@ -353,8 +355,8 @@ long proc_thaw(void) {
 
 /* -- what outlives programs ------------------------------------------------------------------ */
 
-/* Removes an object with its owner's rights: process 1's are of no use in a namespace for them that
- * its spawner owns. */
+/* Removes an object as its owner: process 1's capabilities do not apply in an IPC namespace that
+ * its spawner's user namespace owns. */
 static void remove_as(const struct sandbox *sandbox, const struct user *owner, long call,
                       long number) {
     uint64_t capabilities = owner->uid ? 0 : sandbox->program_capabilities;
@@ -364,8 +366,8 @@ static void remove_as(const struct sandbox *sandbox, const struct user *owner, l
         if (!error) error = CALL3(__NR_setresuid, owner->uid, owner->uid, owner->uid);
     }
     if (!error) error = user_set_capabilities(capabilities, sandbox->capabilities, 0);
-    /* The command is 0, IPC_RMID, and so is the argument before that of semctl. What could not be
-     * removed is found by `any_shared`. */
+    /* IPC_RMID is shmctl's and msgctl's second argument, and semctl's third. `any_shared` finds
+     * the objects that remain. */
     if (!error) ignore(CALL4(call, number, IPC_RMID, IPC_RMID, 0));
     if (!error) error = user_set_capabilities(sandbox->capabilities, sandbox->capabilities, 0);
     if (error) sys_exit(1);
@@ -376,14 +378,14 @@ static void remove_kind(const struct sandbox *sandbox, const char *path, long ca
     long nread = sys_read_text(AT_FDCWD, path, lines, sizeof lines);
     const char *cursor = lines;
     if (nread <= 0) return;
-    while (*cursor && *cursor++ != '\n') continue; /* the head */
+    while (*cursor && *cursor++ != '\n') continue; /* the header */
     while (*cursor) {
         long fields[10] = {0};
         for (int field = 0; *cursor && *cursor != '\n'; field++) {
             while (*cursor == ' ') cursor++;
             if (field < 10) fields[field] = text_read_number(&cursor);
-            while (*cursor && *cursor != ' ' && *cursor != '\n')
-                cursor++; /* a key may be negative */
+            /* The skip is by hand: a key may be negative. */
+            while (*cursor && *cursor != ' ' && *cursor != '\n') cursor++;
             while (*cursor == ' ') cursor++;
         }
         if (*cursor) cursor++;
@@ -399,7 +401,7 @@ static bool any_shared(void) {
                                         "/proc/sysvipc/sem"};
     for (int i = 0; i < 3; i++) {
         long nread = sys_read_text(AT_FDCWD, paths[i], lines, sizeof lines);
-        int count = nread < 0 && nread != -ENOENT ? 2 : 0; /* a kernel may have none of it */
+        int count = nread < 0 && nread != -ENOENT ? 2 : 0; /* a kernel may lack these files */
         for (long position = 0; position < nread; position++) count += lines[position] == '\n';
         if (count > 1 || nread >= (long)sizeof lines - 1) return true;
     }
@@ -408,7 +410,8 @@ static bool any_shared(void) {
 
 long proc_remove_shared(const struct sandbox *sandbox) {
     if (!any_shared()) return 0;
-    /* In a child, which nothing else runs beside: it takes one user after the other. */
+    /* A child does this, because it takes on one user after the other. No other process runs
+     * beside it. */
     long pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) {
         long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP;

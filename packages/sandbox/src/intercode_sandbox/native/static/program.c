@@ -8,19 +8,19 @@
 enum {
     MAX_PROGRAMS = 1024,
     POLL_MS = 200,
-    STARTING_SCORE = 500, /* the score of a program that is being started: see `set_score` */
+    STARTING_SCORE = 500, /* oom_score_adj of a starting program: see `set_score` */
 };
 
-struct program { /* one that the caller started, until it ends */
+struct program { /* a program of the caller's, until its end */
     int pid, exit_pipe;
-    int *running; /* the processes that ran then, if it is tracked: else NULL */
+    int *running; /* the processes at its start, if it is tracked; else NULL */
     int running_count;
 };
 static struct program programs[MAX_PROGRAMS];
 
 enum stage { STAGE_FOLDER = 1, STAGE_PRIVILEGES, STAGE_DESCRIPTORS, STAGE_EXECUTION };
 
-struct trouble { /* what a child says of its start that failed */
+struct trouble { /* the report of a child whose start has failed */
     int32_t stage, error;
 };
 
@@ -35,7 +35,7 @@ static struct program *program_of(int pid) {
 static size_t before_bytes(int count) { return ((size_t)count + 1) * sizeof(int); }
 
 static void forget_before(struct program *program) {
-    /* What cannot be given back is memory of this sandbox's. */
+    /* A failed unmap costs only the sandbox's memory. */
     if (program->running)
         ignore(CALL2(__NR_munmap, program->running, before_bytes(program->running_count)));
     program->running = NULL;
@@ -45,7 +45,7 @@ void prog_note_exit(int pid, int status) {
     struct program *program = program_of(pid);
     if (!program) return;
     int code = STATUS_SIGNAL(status) ? -STATUS_SIGNAL(status) : STATUS_CODE(status);
-    ignore(sys_write(program->exit_pipe, &code, sizeof code)); /* nobody may listen any more */
+    ignore(sys_write(program->exit_pipe, &code, sizeof code)); /* the reader may be gone */
     sys_close(program->exit_pipe);
     forget_before(program);
     program->pid = 0;
@@ -55,7 +55,7 @@ long prog_kill_started(int pid) {
     struct program *program = pid > 1 ? program_of(pid) : NULL;
     if (!program || !program->running) return 0;
     struct program copy = *program;
-    program->running = NULL; /* it ends meanwhile, and would take the list with it */
+    program->running = NULL; /* its end, meanwhile, would free the list */
     long killed = proc_kill_except(copy.running, copy.running_count);
     forget_before(&copy);
     return killed < 0 ? killed : 0;
@@ -67,7 +67,7 @@ static long map_memory(size_t bytes) {
 
 static bool is_error(long result) { return result < 0 && result >= -MAX_ERRNO; }
 
-/* Notes what runs before a tracked program. */
+/* Records the processes that run before a tracked program. */
 static long note_before(struct program *program) {
     static int running_pids[MAX_PIDS];
     int count = proc_list(running_pids, MAX_PIDS);
@@ -84,11 +84,13 @@ static long note_before(struct program *program) {
 
 static _Noreturn void give_up(int report, enum stage stage, long error) {
     struct trouble trouble = {stage, (int32_t)-error};
-    ignore(sys_write(report, &trouble, sizeof trouble)); /* else its end is all that is known */
+    ignore(
+        sys_write(report, &trouble,
+                  sizeof trouble)); /* without the report, the exit is all that process 1 learns */
     sys_exit(127);
 }
 
-/* Leaves process 1's session, and what signals it has blocked. */
+/* Leaves process 1's session, and unblocks its signals. */
 static long begin_session(void) {
     uint64_t no_signals = 0;
     long session = CALL0(__NR_setsid);
@@ -96,7 +98,7 @@ static long begin_session(void) {
     return CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &no_signals, 0, sizeof no_signals);
 }
 
-/* The texts of a list, as the kernel wants them. */
+/* The texts of a list, as an array for execve. */
 static const char **text_array(struct value list) {
     size_t count = msg_count(list);
     long address = map_memory((count + 1) * sizeof(char *));
@@ -127,8 +129,8 @@ static int channel_at(const struct channels *channels, int number, int otherwise
     return otherwise;
 }
 
-/* Gives the descriptors their numbers. What is to have a number that another comes from must not
- * replace that one first: such a one is moved away. */
+/* Gives each descriptor its number. A descriptor whose present number is another's target moves
+ * out of the way first: dup3 would close it. */
 static long place_channels(struct channels *channels) {
     for (int i = 0; i < channels->count; i++) {
         if (channel_at(channels, channels->fds[i], -1) < 0) continue;
@@ -153,7 +155,7 @@ static long change_folder(const struct sandbox *sandbox, const char *path) {
     return error ? error : restore_error;
 }
 
-/* Executes the first file of a search path that can be. */
+/* Executes the first executable file of the search path. */
 static long execute(const char **arguments, const char **variables) {
     const char *name = arguments[0], *path = "/bin:/usr/bin";
     for (const char *cursor = name; *cursor; cursor++)
@@ -182,21 +184,25 @@ static long execute(const char **arguments, const char **variables) {
     }
 }
 
-/* In the child, which still is a part of process 1, and by its memory all the same. */
+/* Runs in the child, which still has process 1's capabilities and memory.
+ *
+ * Order: the session comes first, for signals. The folder is opened before the user changes, but
+ * with that user's privileges. Descriptors come before the user, so that the report pipe is
+ * safe. `execute` is last. */
 static _Noreturn void begin_program(const struct sandbox *sandbox, const struct user *user,
                                     struct channels *channels, struct value request, int report) {
     const char *folder = msg_text(msg_find(request, "cwd"));
     long error = begin_session();
     if (error) give_up(report, STAGE_PRIVILEGES, error);
     error = folder ? change_folder(sandbox, folder) : -EINVAL;
-    /* No path is refused so: it is process 1's own rights that were. */
+    /* No path fails so: process 1's own change of privileges was refused. */
     bool of_rights = error == -EPERM || error == -ENOSYS;
     if (error) give_up(report, of_rights ? STAGE_PRIVILEGES : STAGE_FOLDER, error);
     const char **arguments = text_array(msg_find(request, "argv"));
     const char **variables = text_array(msg_find(request, "env"));
     if (!arguments || !variables || !arguments[0]) give_up(report, STAGE_PRIVILEGES, -ENOMEM);
     long fd = CALL3(__NR_fcntl, report, F_DUPFD_CLOEXEC, HIGH_FD);
-    if (fd >= 0) report = (int)fd; /* else it is where the failure can be told */
+    if (fd >= 0) report = (int)fd; /* the failure is reported at the old number */
     error = fd < 0 ? fd : place_channels(channels);
     if (error) give_up(report, STAGE_DESCRIPTORS, error);
     error = user_become(sandbox, user);
@@ -204,7 +210,8 @@ static _Noreturn void begin_program(const struct sandbox *sandbox, const struct 
     give_up(report, STAGE_EXECUTION, execute(arguments, variables));
 }
 
-/* In a worker, which still is a part of process 1: nothing comes before its rights are its own. */
+/* Runs in the worker, which still has process 1's capabilities: the change of user comes before
+ * anything else. */
 static void become_worker(const struct sandbox *sandbox, const struct message *message) {
     struct channels channels = {.count = 0};
     if (user_become(sandbox, &sandbox->user) || begin_session()) sys_exit(1);
@@ -219,7 +226,7 @@ static void become_worker(const struct sandbox *sandbox, const struct message *m
 
 /* -- in process 1 ---------------------------------------------------------------------------- */
 
-/* Waits until the child executes its program, or says why it cannot. */
+/* Waits until the child executes its program, or reports its failure. */
 static long await_start(int pid, int report, struct trouble *trouble) {
     struct pollfd poll = {.fd = report, .events = POLLIN};
     for (;;) {
@@ -227,7 +234,8 @@ static long await_start(int pid, int report, struct trouble *trouble) {
         long ready = CALL5(__NR_ppoll, &poll, 1, &wait, 0, SIGSET_BYTES);
         if (ready > 0) break;
         if (ready < 0 && ready != -EINTR) return ready;
-        /* It has the user of other programs already: one that has stopped it would stop all. */
+        /* The child already has the user of other programs. A program that stopped it would
+         * block process 1. */
         if (proc_is_stopped(pid)) proc_signal(pid, SIGKILL);
     }
     return sys_read(report, trouble, sizeof *trouble);
@@ -255,9 +263,10 @@ static bool channels_of(const struct sandbox *sandbox, const struct message *mes
     return true;
 }
 
-/* Sets how readily the kernel ends this process to free memory. A program that is being started has
- * that from its first instruction: it is to go before this one, and before the machine's own. Against
- * one that fills memory files, which count for no process, this one would be the largest. */
+/* Sets how readily the kernel ends this process to free memory. A starting program inherits the
+ * score from its first instruction, so that it ends before process 1 and before the machine's
+ * processes. Memory files count for no process: beside their writer, process 1 would be the
+ * largest. */
 static long set_score(const struct sandbox *sandbox, int score) {
     TEXT(number, 16);
     text_add_number(&number, score);
@@ -270,16 +279,18 @@ static long begin_start(const struct sandbox *sandbox) {
                      sandbox->oom_score > STARTING_SCORE ? sandbox->oom_score : STARTING_SCORE);
 }
 
-/* Lets the kernel end a program before any that is just starting, as this process may be. */
+/* Gives a started program the highest score: the kernel ends it before any starting program, as
+ * this process may be. */
 static void end_start(const struct sandbox *sandbox, long pid) {
     TEXT(path, 64);
-    ignore(set_score(sandbox,
-                     sandbox->oom_score)); /* it was just set, and at worst stays a program's */
+    ignore(set_score(
+        sandbox,
+        sandbox->oom_score)); /* the score was just set; at worst, a starting program's remains */
     if (pid <= 0) return;
     text_add_number(&path, pid);
     text_add(&path, "/oom_score_adj");
     ignore(sys_write_text(sandbox->proc_fd, path.start,
-                          "1000")); /* it may have ended, and has one already */
+                          "1000")); /* the program may have ended, and has the first score */
 }
 
 static long fork_program(const struct sandbox *sandbox, const struct user *user,
@@ -291,14 +302,15 @@ static long fork_program(const struct sandbox *sandbox, const struct user *user,
     if (!pid) pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) begin_program(sandbox, user, channels, request, report[1]);
     sys_close(report[1]);
-    if (pid == -EAGAIN) failure->kind = "ExecError"; /* the programs leave room for none */
+    if (pid == -EAGAIN)
+        failure->kind = "ExecError"; /* the programs of the sandbox leave room for none */
     if (pid > 0) {
         struct trouble trouble;
         long nread = await_start((int)pid, report[0], &trouble);
         if (nread) {
             int status;
-            proc_signal((int)pid, SIGKILL); /* it may be stopped by now, and would never end */
-            ignore(CALL4(__NR_wait4, pid, &status, 0, 0)); /* else `proc_reap` finds it */
+            proc_signal((int)pid, SIGKILL);                /* a stopped child would never end */
+            ignore(CALL4(__NR_wait4, pid, &status, 0, 0)); /* otherwise `proc_reap` reaps it */
             pid = nread < 0 ? nread : -EIO;
             if (nread == sizeof trouble)
                 pid = name_failure(&trouble, msg_text(msg_find(request, "cwd")), failure);
@@ -342,14 +354,15 @@ long prog_start_worker(const struct sandbox *sandbox, struct message *message) {
     if (!slot) return -EAGAIN;
     long error = begin_start(sandbox);
     if (error) return error;
-    /* Not by the bare system call: the C library keeps a thread's number, and has locks. */
+    /* The bare system call would not do: the C library stores the thread's number, and has
+     * locks. */
     int pid = serve_fork_worker();
     if (pid == 0) {
         become_worker(sandbox, message);
         return 0;
     }
     end_start(sandbox, pid);
-    if (pid < 0) return -EAGAIN; /* `errno` is the C library's, which is not known here */
+    if (pid < 0) return -EAGAIN; /* `errno` is in the C library, out of reach here */
     *slot = (struct program){.pid = pid, .exit_pipe = msg_take_fd(message, 2)};
     return pid;
 }

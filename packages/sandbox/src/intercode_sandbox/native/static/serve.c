@@ -1,8 +1,8 @@
-/* Process 1 of a sandbox: starts programs, reaps the dead, and looks after the files.
+/* The loop of process 1: starts programs, reaps processes, and reads and compares files.
  *
- * It answers its caller's requests one by one over one socket, and ends, and with it everything in
- * the sandbox, when that socket closes. Programs get none of its capabilities: SECBIT_NOROOT makes
- * `execve` give user 0 nothing. */
+ * Process 1 answers its caller's requests in turn over one socket. When that socket closes,
+ * process 1 ends, and with it every process of the sandbox. Programs get none of its
+ * capabilities: SECBIT_NOROOT makes `execve` give user 0 nothing. */
 #include "archive.h"
 #include "sandbox.h"
 #include "walk.h"
@@ -14,10 +14,10 @@
 
 int (*serve_fork_worker)(void);
 
-/* What outlives a request. */
+/* The state that outlives a request. */
 struct server {
-    bool stopped;     /* programs stand still by a request, until another one */
-    char worker[256]; /* in a worker, the name of its module */
+    bool stopped;     /* by a request, until the next one that continues programs */
+    char worker[256]; /* the module's name, in a worker alone */
 };
 
 struct request {
@@ -25,7 +25,7 @@ struct request {
     const struct sandbox *sandbox;
     struct message *message;
     struct value body;
-    struct reply *reply; /* a map that is open: an operation adds its results */
+    struct reply *reply; /* an open map, to which an operation adds its results */
     struct failure failure;
 };
 
@@ -38,7 +38,7 @@ static int64_t number_in(const struct request *request, const char *name) {
     return msg_number(msg_find(request->body, name), 0);
 }
 
-/* Answers with a descriptor. */
+/* Replies with a descriptor. */
 static long give_fd(struct request *request, long fd) {
     if (fd < 0) return fd;
     msg_put_fd(request->reply, (int)fd);
@@ -142,9 +142,9 @@ static long do_create(struct request *request) {
     return give_fd(request, file_create(request->sandbox, request->failure.path, mode));
 }
 
-/* Lets programs go on after a stop that failed half-way; returns its error. */
+/* Continues programs after a failed stop; returns the stop's error. */
 static long resume_after(long error) {
-    ignore(proc_thaw()); /* which tells no more than that error */
+    ignore(proc_thaw()); /* the stop's error says more */
     return error;
 }
 
@@ -174,7 +174,7 @@ struct walking {
     struct walk walk;
 };
 
-/* Walks with everything else standing still. */
+/* Runs a walk while all other processes stand still. */
 static long walk_still(struct request *request, void (*run)(void *)) {
     const struct sandbox *sandbox = request->sandbox;
     struct walking walking = {
@@ -185,7 +185,8 @@ static long walk_still(struct request *request, void (*run)(void *)) {
                   .merged = sandbox->root},
     };
     if (sandbox->contained) {
-        /* The place in the listing of a descriptor is that of all of its copies. */
+        /* ^The folder is opened anew: all duplicates of a descriptor share one position in its
+         * listing. */
         walking.trees.lower = request->message->count
                                   ? (int)sys_open(request->message->fds[0], ".", FOLDER_FLAGS, 0)
                                   : -1;
@@ -229,10 +230,11 @@ static long do_archive(struct request *request) {
     return request->message->count ? walk_still(request, walk_archive) : -EPROTO;
 }
 
-/* A count as a message has it, which knows no more than 63 bits. */
+/* Limits a count to the 63 bits of a message's number. */
 static int64_t count_in(uint64_t count) { return count > INT64_MAX ? INT64_MAX : (int64_t)count; }
 
-/* Tells what may still be written: as the programs' own `statfs`, which an agent's could replace. */
+/* Reports the space for writes, as statfs in a program does; an agent could replace that
+ * program. */
 static long do_space(struct request *request) {
     struct statfs space;
     long error = CALL2(__NR_fstatfs, request->sandbox->root, &space);
@@ -250,7 +252,7 @@ static long do_space(struct request *request) {
 
 /* -- in a container -------------------------------------------------------------------------- */
 
-/* Gives its root, for others to be compared with. */
+/* Replies with the container's root, for a comparison with another container. */
 static long do_root(struct request *request) {
     return give_fd(request, sys_open(request->sandbox->root, ".", FOLDER_FLAGS, 0));
 }
@@ -286,7 +288,7 @@ static long run_operation(struct request *request) {
     return -ENOSYS;
 }
 
-/* Replies with an error. The caller finds the kernel's words for it, where there are no others. */
+/* Replies with an error. An empty message stands for the kernel's text, which the caller knows. */
 static void refuse(int control, long error, const struct failure *failure) {
     struct reply reply;
     msg_begin(&reply);
@@ -300,7 +302,7 @@ static void refuse(int control, long error, const struct failure *failure) {
     msg_put_text(&reply, "path");
     msg_put_text(&reply, failure->path ? failure->path : "");
     msg_put_close(&reply);
-    ignore(msg_send(&reply, control)); /* if the caller has gone, the loop sees it */
+    ignore(msg_send(&reply, control)); /* the loop notices a closed socket */
 }
 
 static void answer(struct server *server, const struct sandbox *sandbox, int control,
@@ -314,7 +316,7 @@ static void answer(struct server *server, const struct sandbox *sandbox, int con
     msg_put_close(&reply);
     if (error)
         msg_discard(&reply);
-    else /* for instance too many descriptors in flight; if the caller has gone, the loop sees it */
+    else /* for instance too many descriptors in flight; the loop notices a closed socket */
         error = msg_send(&reply, control);
     if (error) refuse(control, error, &request.failure);
     msg_release(message);
@@ -339,23 +341,24 @@ static void announce(int control, long first) {
     else
         msg_put_null(&reply);
     msg_put_close(&reply);
-    ignore(msg_send(&reply, control)); /* if the caller has gone, the loop sees it */
+    ignore(msg_send(&reply, control)); /* the loop notices a closed socket */
 }
 
 const char *serve_requests(int control, int children, int owner, const struct sandbox *sandbox,
                            long first) {
     static struct message message;
-    static struct server server; /* a worker returns its name */
+    static struct server server; /* static, because a worker returns its name */
     struct pollfd polls[3] = {
         {.fd = control, .events = POLLIN},
         {.fd = children, .events = POLLIN},
-        {.fd = owner,
-         .events = POLLIN}, /* a fork that has run no code of ours may hold the socket */
+        /* The owner's end counts, too: a fork of the caller, in which none of our code runs, may
+         * hold its socket. */
+        {.fd = owner, .events = POLLIN},
     };
     announce(control, first);
     for (;;) {
         long ready = CALL5(__NR_ppoll, polls, 3, 0, 0, SIGSET_BYTES);
-        if (ready < 0 && ready != -EINTR) sys_exit(1); /* it would wait for nothing, for ever */
+        if (ready < 0 && ready != -EINTR) sys_exit(1); /* otherwise the loop would wait for ever */
         if (ready < 0) continue;
         if (polls[2].revents) sys_exit(0);
         if (polls[1].revents) {

@@ -33,16 +33,15 @@ long sys_call(long number, long a, long b, long c, long d, long e, long f) {
 }
 
 _Noreturn void sys_exit(int status) {
-    ignore(CALL1(__NR_exit_group, status)); /* it does not return, */
-    ignore(CALL1(__NR_exit, status));       /* unless a filter of the machine's refuses it */
+    ignore(CALL1(__NR_exit_group, status)); /* does not return, */
+    ignore(CALL1(__NR_exit, status)); /* unless a filter of the machine refuses the first call */
     __builtin_trap();
 }
 
 /* -- a stack ---------------------------------------------------------------------------------- */
 
 enum {
-    STACK_BYTES = 16
-        << 20, /* twice what a walk needs at its most: 1200 folders deep, 7 KiB for each */
+    STACK_BYTES = 16 << 20, /* twice the deepest walk's need: 1200 folders, 7 KiB each */
     GUARD_BYTES = 1 << 16,
 };
 
@@ -69,8 +68,8 @@ long sys_run_on_stack(void (*run)(void *), void *context) {
     if (address < 0) return address;
     long error = CALL3(__NR_mprotect, address, GUARD_BYTES, PROT_NONE);
     if (!error) sys_call_on_stack((char *)address + STACK_BYTES, run, context);
-    ignore(
-        CALL2(__NR_munmap, address, STACK_BYTES)); /* what cannot be given back is the sandbox's */
+    ignore(CALL2(__NR_munmap, address,
+                 STACK_BYTES)); /* a failed unmap costs only the sandbox's memory */
     return error;
 }
 
@@ -121,11 +120,12 @@ uint64_t sys_device_number(const struct statx *status) {
 }
 
 void sys_close(int fd) {
-    /* After an error, too, the number is free; and no program gets one that was not meant for it. */
+    /* An error, too, frees the number. No program inherits a descriptor: all are close-on-exec. */
     if (fd >= 0) ignore(CALL1(__NR_close, fd));
 }
 
-/* Closes those that /proc lists, from `first` on, in one pass: how many, or an error. */
+/* Closes the descriptors from `first` on that /proc lists, in one pass. Returns their number or
+ * an error. */
 static long close_listed(int first) {
     struct listing fds = {.fd = (int)sys_open(AT_FDCWD, "/proc/self/fd", FOLDER_FLAGS, 0)};
     long count = 0, error = 0;
@@ -144,7 +144,8 @@ static long close_listed(int first) {
 long sys_close_from(int first) {
     long error = CALL3(__NR_close_range, first, ~0U, 0);
     if (error != -ENOSYS && error != -EPERM) return error;
-    /* An older kernel, or a filter of the machine's. A folder that changes lists some only later. */
+    /* The kernel is older than Linux 5.9, or a filter refuses close_range. A changing folder
+     * lists some entries only in a later pass. */
     do error = close_listed(first);
     while (error > 0);
     return error;
@@ -198,14 +199,15 @@ long sys_read_text(int folder, const char *path, char *buffer, size_t size) {
 
 int64_t sys_milliseconds(void) {
     struct __kernel_timespec time = {0};
-    /* No deadline would ever come. */
+    /* Without a clock, no deadline would ever pass. */
     if (CALL2(__NR_clock_gettime, CLOCK_MONOTONIC, &time)) sys_exit(1);
     return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
 void sys_sleep_us(long microseconds) {
     struct __kernel_timespec wait = {.tv_nsec = microseconds * 1000};
-    ignore(CALL2(__NR_nanosleep, &wait, 0)); /* who waits has a deadline */
+    ignore(CALL2(__NR_nanosleep, &wait,
+                 0)); /* a shorter sleep is harmless: each waiting loop has a deadline */
 }
 
 const char *sys_next_name(struct listing *listing) {

@@ -1,6 +1,7 @@
 #include "sys.h"
 
-/* The empty instruction keeps a compiler from making of each loop a call of the function itself. */
+/* An empty instruction. Without it, compilers replace each loop by a call of the function
+ * itself. */
 #define KEEP_LOOP __asm__ volatile("" ::: "memory")
 
 void *memcpy(void *restrict target, const void *restrict source, size_t count) {

@@ -9,7 +9,8 @@ bool user_parse(struct value list, struct user *user) {
     if (msg_kind(list) != 'L') return false;
     for (struct value item = msg_first(list); item.start; item = msg_next(item)) {
         int64_t id = msg_number(item, -1);
-        /* The highest one means "as it is" to the kernel: the program would be process 1's user. */
+        /* To the kernel the highest id means "unchanged": the program would run as process 1's
+         * user. */
         if (id < 0 || id >= UINT32_MAX || count == 2 + MAX_GROUPS) return false;
         ids[count++] = (uint32_t)id;
     }
@@ -37,22 +38,24 @@ long user_get_permitted(uint64_t *capabilities) {
 }
 
 long user_protect_process(const struct sandbox *sandbox) {
-    /* Or programs of the same user could trace it. */
+    /* Without this, programs of the same user could trace process 1. */
     long error = CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
-    /* A container's parent is a thread of its engine's, which may end before the engine does. */
+    /* The parent of a container's process 1 is a thread of its engine, which may end before the
+     * engine. */
     return error || sandbox->contained ? error : CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
 }
 
-/* The capabilities with which a user's programs act. */
+/* The capabilities of a user's programs. */
 static uint64_t program_capabilities(const struct sandbox *sandbox, const struct user *user) {
-    /* The owner of all files, which an ordinary user is there, could read loaders by this one. */
+    /* An ordinary user owns all files of the sandbox, and could read loaders with this
+     * capability. */
     bool is_private = user->private && !sandbox->many_ids;
     return user->uid ? 0
                      : sandbox->program_capabilities & ~((uint64_t)is_private << CAP_DAC_OVERRIDE);
 }
 
 long user_set_file_ids(uint32_t uid, uint32_t gid) {
-    /* These two return what was, not whether it could be done. */
+    /* These two calls return the previous id, not an error. The next two read it back. */
     ignore(CALL1(__NR_setfsgid, gid));
     ignore(CALL1(__NR_setfsuid, uid));
     bool is_set =
@@ -78,8 +81,8 @@ long user_restore(const struct sandbox *sandbox) {
     long error = user_set_capabilities(sandbox->capabilities, sandbox->capabilities,
                                        sandbox->program_capabilities);
     if (sandbox->many_ids) {
-        /* Its own ids have no number in this namespace. Each of these two, which are to change none
-         * of the others, gives it back its ids for files. */
+        /* Process 1's own ids have no number in this namespace. Each of these two calls changes
+         * no id, but resets the file ids to the process's own. */
         if (!error) error = CALL2(__NR_setregid, -1, -1);
         if (!error) error = CALL2(__NR_setreuid, -1, -1);
         if (!error) error = CALL2(__NR_setgroups, 0, 0);
@@ -99,7 +102,8 @@ long user_become(const struct sandbox *sandbox, const struct user *user) {
         if (!error) error = CALL3(__NR_setresgid, user->gid, user->gid, user->gid);
         if (!error) error = CALL3(__NR_setresuid, user->uid, user->uid, user->uid);
     }
-    /* fs.suid_dumpable may have made it so: a program has this process's user. */
+    /* Before setuid, fs.suid_dumpable may have made this process dumpable; a program has its
+     * user. The death signal is process 1's own, not a program's. */
     if (!error) error = CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
     if (!error) error = CALL2(__NR_prctl, PR_SET_PDEATHSIG, 0);
     return error ? error : user_set_capabilities(capabilities, capabilities, capabilities);

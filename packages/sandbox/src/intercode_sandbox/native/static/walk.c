@@ -43,7 +43,8 @@ bool walk_count_path(struct walk *walk, size_t bytes) {
 /* -- folders --------------------------------------------------------------------------------- */
 
 void walk_rewind(struct listing *listing, int fd) {
-    /* Where it cannot go back, it is not to be read from the middle: its first name is an error. */
+    /* A listing that cannot rewind must not continue in its middle: its first name reports an
+     * error. */
     long error = CALL3(__NR_lseek, fd, 0, SEEK_SET);
     listing->fd = error < 0 ? -1 : fd;
     listing->result = listing->position = 0;
@@ -116,7 +117,7 @@ const char *walk_type(const struct statx *status) {
     }
 }
 
-/* Whether this is overlayfs's mark for "deleted". No agent can make one. */
+/* Whether this is overlayfs's mark for "deleted", which no agent can make. */
 static bool is_whiteout(const struct statx *status) {
     return (status->stx_mode & S_IFMT) == S_IFCHR && !status->stx_rdev_major &&
            !status->stx_rdev_minor;
@@ -138,14 +139,14 @@ long walk_open_content(struct content *content, int folder, const char *name) {
 
 static int64_t whole_pages(int64_t size) { return (size + PAGE - 1) / PAGE * PAGE; }
 
-/* Moves on to the next data: 1, 0 if only a hole is left, or an error. */
+/* Advances to the next data: 1, 0 before a last hole, or an error. */
 static long find_data(struct content *content) {
     if (content->offset >= content->size) return 0;
     long data = CALL3(__NR_lseek, content->fd, content->offset, SEEK_DATA);
     if (data < 0) return data == -ENXIO ? 0 : data;
     content->offset = data / PAGE * PAGE;
     content->end = CALL3(__NR_lseek, content->fd, content->offset, SEEK_HOLE);
-    /* If the page's head is a hole, it is read all the same. */
+    /* A page that starts with a hole is read all the same. */
     if (content->end <= content->offset) content->end = content->offset + 1;
     return 1;
 }
@@ -175,8 +176,8 @@ static bool is_zero(const unsigned char *bytes, size_t count) {
     return !bits;
 }
 
-/* BLAKE2b of a file's size and of its pages that are not all zero, by position: a hole and written
- * zeros are one content; a sparse file of terabytes costs what it holds, wherever that is. */
+/* BLAKE2b over a file's size and its non-zero pages, each with its position. Holes and written
+ * zeros have one digest, and a sparse file of terabytes costs only its data. */
 void walk_hash_content(struct walk *walk, int folder, const char *name, unsigned char *digest) {
     struct content content;
     struct blake2b hash;
@@ -204,14 +205,14 @@ void walk_hash_content(struct walk *walk, int folder, const char *name, unsigned
 
 /* -- digests --------------------------------------------------------------------------------- */
 
-/* Of files that have more names than one, which may be any number. What is replaced is computed
- * again. */
+/* A cache of digests of files with several names, of which there may be many. A replaced digest
+ * is computed again. */
 struct hard_link {
     uint64_t device, inode;
     unsigned char digest[DIGEST];
 };
 
-/* A comparison that is under way: its limits, where it writes, and the path that it is at. */
+/* The state of a comparison: its limits, its output and the present path. */
 struct comparison {
     struct walk *walk;
     struct reply *reply;
@@ -230,7 +231,7 @@ static void hash_link(struct comparison *comparison, int folder, const char *nam
     blake2b_end(&hash, digest);
 }
 
-/* The digest of a file or symbolic link: false where there is none to be had. */
+/* Computes the digest of a file or symbolic link; false: another type. */
 static bool digest_of(struct comparison *comparison, int folder, const char *name,
                       const struct statx *status, unsigned char *digest) {
     uint32_t type = status->stx_mode & S_IFMT;
@@ -290,7 +291,7 @@ static void put_entry(struct comparison *comparison, const char *kind, const str
     msg_put_close(comparison->reply);
 }
 
-/* Adds a name to the path; returns what to give `leave_name` afterwards. */
+/* Appends a name to the path; returns the previous length, for `leave_name`. */
 static size_t enter_name(struct comparison *comparison, const char *name) {
     size_t path_length = comparison->path.used;
     text_add(&comparison->path, "/");
@@ -368,7 +369,7 @@ static void compare_name(struct comparison *comparison, const struct trees *tree
     } else if ((lower_status.stx_mode & S_IFMT) != (status->stx_mode & S_IFMT)) {
         put_entry(comparison, "modified", status, false, &digest, true);
         if (walk_is_folder(&lower_status)) put_deleted_below(comparison, name, trees->lower, depth);
-        in_lower = false; /* what it has there is not what is below this */
+        in_lower = false; /* lower's folder of that name is unrelated */
     } else {
         bool content = !equal_content(comparison, trees, name, status, &lower_status, &digest);
         if (content || !equal_metadata(status, &lower_status))
@@ -378,7 +379,8 @@ static void compare_name(struct comparison *comparison, const struct trees *tree
     int fds[MAX_UPPERS];
     struct trees below;
     walk_open_below(comparison->walk, trees, in_lower, name, fds, &below);
-    if (below.merged >= 0) compare(comparison, &below, depth + 1); /* else it went away just now */
+    if (below.merged >= 0)
+        compare(comparison, &below, depth + 1); /* otherwise it has just been removed */
     walk_close_trees(&below);
 }
 
@@ -412,7 +414,7 @@ static void compare_each(struct comparison *comparison, const struct trees *tree
     if (names.result < 0) walk_fail(comparison->walk, names.result, NULL);
 }
 
-/* Compares a folder, `depth` names below the root, and what is below it. */
+/* Compares a folder, `depth` names below the root, with all below it. */
 static void compare(struct comparison *comparison, const struct trees *trees, int depth) {
     struct listing names;
     const char *name;
@@ -430,7 +432,8 @@ static void compare(struct comparison *comparison, const struct trees *trees, in
 }
 
 void walk_put_changes(struct reply *reply, const struct trees *trees, struct walk *walk) {
-    static char path_bytes[MAX_PATH_LENGTH]; /* too large for a stack, as is the comparison */
+    static char
+        path_bytes[MAX_PATH_LENGTH]; /* static, as the comparison: a stack has no room for them */
     static struct comparison comparison;
     struct statx root, lower_status;
     struct digest no_digest = {0};

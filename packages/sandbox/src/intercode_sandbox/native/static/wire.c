@@ -4,7 +4,7 @@
 
 enum { MAX_NESTING = 16 };
 
-struct descriptors { /* its cmsghdr, with what follows */
+struct descriptors { /* cmsghdr, with its data */
     size_t bytes;
     int level, kind;
     int fds[MAX_FDS + 2];
@@ -20,7 +20,7 @@ static uint32_t read_size(const unsigned char *bytes) {
     return size;
 }
 
-/* The bytes of the value or the tag at `at`: 0 where it is broken. */
+/* The bytes of the value or tag at `start`; 0: malformed. */
 static size_t item_bytes(const unsigned char *start, const unsigned char *end) {
     size_t room = (size_t)(end - start);
     if (!room) return 0;
@@ -42,7 +42,8 @@ static size_t item_bytes(const unsigned char *start, const unsigned char *end) {
 
 bool msg_is_valid(const unsigned char *cursor, size_t count) {
     const unsigned char *end = cursor + count;
-    bool map[MAX_NESTING], key[MAX_NESTING]; /* whether it is a map, whose next is a key */
+    bool map[MAX_NESTING],
+        key[MAX_NESTING]; /* whether each level is a map, and expects a key next */
     int depth = 0;
     if (!count || *cursor != 'M') return false;
     while (cursor < end) {
@@ -205,10 +206,10 @@ void msg_release(struct message *message) {
     for (int i = 0; i < message->count; i++) sys_close(message->fds[i]);
     message->count = 0;
     if (message->mapped)
-        ignore(
-            CALL2(__NR_munmap, message->mapped, message->mapped_bytes)); /* it stays, read-only */
+        ignore(CALL2(__NR_munmap, message->mapped,
+                     message->mapped_bytes)); /* a failed unmap leaves read-only pages */
     else if (message->body.start)
-        /* A plan names folders of the machine's, and a worker could look for them. */
+        /* A plan names folders of the machine, and a worker could search its memory for them. */
         memset(packet, 0, (size_t)(message->body.end - packet));
     message->mapped = NULL;
     message->body = (struct value){0};
