@@ -1,14 +1,14 @@
-/* The kernel's numbers and structures that its own headers for programs lack or hide in a C library.
+/* Numbers and structures of the kernel that its headers for programs lack or leave to a C library.
  *
- * Names are the kernel's. Values are the same on x86-64 and aarch64, and never change: they are part of
- * the system call interface. System call numbers come from <asm/unistd.h>. */
+ * Names are the kernel's. Values are equal on x86-64 and aarch64, and never change: they are part
+ * of the system call interface. System call numbers come from <asm/unistd.h>. */
 #ifndef ABI_H
 #define ABI_H
 
 #include <asm/unistd.h>
 #include <linux/fcntl.h>
 #include <linux/landlock.h>
-#include <linux/stat.h> /* before <stdint.h>: behind one of glibc it defines nothing */
+#include <linux/stat.h> /* before <stdint.h>: after glibc's it would define nothing */
 #include <linux/uio.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -163,7 +163,7 @@ static long apply_entry(const struct stream *stream) {
     const char *name = ".";
     bool plain = head->mark == PLAIN || head->mark == OPAQUE, root = text_equal(stream->path, "");
     bool folder = plain && (head->mode & S_IFMT) == S_IFDIR;
-    /* Both exist, as process 1 needs them. */
+    /* Both are mounts, already as they must be. */
     bool mounted = text_equal(stream->path, "dev") || text_equal(stream->path, "dev/shm");
     if (mounted || (root && !stream->folders)) return 0;
     if (stream->folders && !folder)

@@ -173,7 +173,7 @@ static void write_file(struct writer *writer, int folder, const char *name,
     const struct first_name *first = NULL;
     const char *type = walk_type(status);
     if (!walk_has_time(writer->walk)) return;
-    if (text_equal(type, "device")) /* needs privileges that programs of ours lack */
+    if (text_equal(type, "device")) /* possible only for programs with more privileges than ours */
         walk_fail(writer->walk, -EOVERFLOW, "a device cannot be saved");
     bool linked = layer_status && layer_status->stx_nlink > 1;
     if (linked) first = first_name(writer, layer_status);

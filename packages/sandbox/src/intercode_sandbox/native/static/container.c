@@ -6,8 +6,8 @@
  * all folders above it, with new change times. A folder with the old time has no change below
  * it, and is not entered: a walk costs only the changed folders.
  *
- * The variables of this file describe this container. `cont_begin` sets them once, before any
- * program runs; walks only read them. */
+ * The variables of this file describe this container. `cont_begin` sets them before any program
+ * runs; later only `cont_note_snapshot` changes the snapshot's state of mounted files. */
 #include "walk.h"
 
 #include "blake2b.h"

@@ -6,8 +6,8 @@
  * Limits, capabilities, Landlock and the filter come last: each forbids calls of the steps
  * before it.
  *
- * Mounts, in the order of their steps. The working directory is /dev/pts, which every machine
- * has; relative names keep the machine's paths out of the sandbox's mountinfo.
+ * Mounts, in the order of their steps. Their names are relative to the spawner's stage, which is
+ * mounted on /dev/pts: the sandbox's mountinfo shows no path of the machine.
  *
  *   x        tmpfs of all files: u and w (upper, work), m (root), e (empty), f* s* l* i below
  *   e        read-only bind of x/e: covers hidden paths; carries the machine's resolv.conf
@@ -48,7 +48,6 @@ enum {
     MIN_BYTES = 1 << 18,
     MIN_FILES = 64,
     OPTIONS = 4096,
-    MOST_LAYERS = 512,
 };
 
 const char *enter_failed_call;
@@ -120,7 +119,7 @@ CHECKED static long set_mode(const char *path, uint32_t mode) {
     return enter_note("chmod", CALL3(__NR_fchmodat, AT_FDCWD, path, mode & MODE_BITS));
 }
 
-/* -- before it is known what for ---------------------------------------------------------------- */
+/* -- before the request ----------------------------------------------------------------------- */
 
 static long raise_loopback(void) {
     struct abi_ifreq request = {.name = "lo"};
@@ -283,23 +282,28 @@ static long set_memory(struct sandbox *sandbox) {
 }
 
 long enter_prepare(bool network, const struct machine *machine, struct sandbox *sandbox) {
+    /* No umask: the steps below set exact modes. */
     MUST(enter_note("umask", CALL1(__NR_umask, 0)));
     MUST(enter_note("sethostname", CALL2(__NR_sethostname, "intercode", 9)));
     MUST(enter_note("chdir", CALL1(__NR_chdir, "/dev/pts")));
+    /* `x` comes first: it holds the content of `e`. */
     MUST(mount("tmpfs", "x", "tmpfs", NO_SUID_DEV, "mode=755"));
     static const char *const folders[] = {"x/u", "x/w", "x/m", "x/e"};
     for (int i = 0; i < 4; i++) MUST(make_folder(folders[i]));
+    /* `e` precedes `p`, whose masks are binds of it. */
     MUST(mount_empty(network));
     MUST(mount_devices(machine->root));
     long proc = mount_processes(machine);
     MUST(proc);
     sandbox->proc_fd = (int)proc;
+    /* Limits follow `p`, whose writable copy they are written to. Privileges over the network
+     * and IPC namespaces end with `leave_machine`. */
     if (!network) MUST(begin_network(machine->root, sandbox->proc_fd));
     MUST(limit_shared(machine->root, sandbox->proc_fd));
     return set_memory(sandbox);
 }
 
-/* -- files ---------------------------------------------------------------------------------------- */
+/* -- files ------------------------------------------------------------------------------------ */
 
 struct setup { /* the context of start-up */
     struct value plan;
@@ -439,8 +443,7 @@ static long make_above(const char *folder, const char *path) {
     return 0;
 }
 
-/* Copies the metadata of the folders above a file from the layer, the deepest first: writes
- * below would change a folder's times. */
+/* Copies the metadata of the folders above a file from the layer, the deepest first. */
 static long dress_above(int layer, const char *folder, const char *path) {
     struct statx status;
     for (size_t end = text_length(path); end > 0; end--) {
@@ -675,11 +678,9 @@ static long hide_paths(const struct setup *setup) {
     return 0;
 }
 
-/* -- programs that no other one can look at -------------------------------------------------------- */
+/* -- private programs ------------------------------------------------------------------------- */
 
-/* Private programs.
- *
- * Other programs cannot inspect a program whose file or loader it may not read itself: they can
+/* Other programs cannot inspect a program whose file or loader it may not read itself: they can
  * neither trace it nor see it in this /proc. So a copy replaces each loader, which members of
  * one group may execute, but not read. An ordinary user has one id: there it holds for all
  * programs.
@@ -869,6 +870,9 @@ static long change_root(void) {
     long servers =
         CALL3(__NR_open_tree, AT_FDCWD, "e/resolv.conf", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     if (servers < 0 && servers != -ENOENT) return enter_note("open_tree", servers);
+    /* pivot_root on one folder stacks the old root on the new one, where `.` names it: the
+     * unmount removes it, and no path is left to the machine's files. A chroot could be left
+     * again. */
     MUST(enter_note("chdir", CALL1(__NR_chdir, "x/m")));
     MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", ".")));
     MUST(enter_note("umount", CALL2(__NR_umount2, ".", MNT_DETACH)));
@@ -908,6 +912,7 @@ static long make_file_system(struct setup *setup, struct message *message, int f
     struct sandbox *sandbox = setup->sandbox;
     struct statx status;
     bool can_be_layer;
+    /* The size comes first: layers of copies below fill `x`. */
     MUST(limit_files(setup));
     MUST(mount_layers(setup, message, frozen_at, &over, &image));
     struct text lower_dirs = text_init(all, sizeof all);
@@ -915,19 +920,26 @@ static long make_file_system(struct setup *setup, struct message *message, int f
     if (over.count) text_add(&lower_dirs, ":");
     text_add(&lower_dirs, image.names.start);
     if (lower_dirs.cut) return enter_note("mount overlay", -E2BIG);
+    /* The image, joined or one layer, is opened as the base of comparisons. Process 1 alone has
+     * these descriptors: the folders have no path inside. */
     MUST(join_image(setup, &image));
     sandbox->lower = (int)enter_note("open", sys_open(AT_FDCWD, image.top, FOLDER_FLAGS, 0));
     MUST(sandbox->lower);
     MUST(enter_note("stat", sys_stat(AT_FDCWD, over.count ? over.top : image.top, &status)));
+    /* This copy of `x` becomes the layer of a later sandbox, if this one is frozen. */
     long files = open_tree("x");
     MUST(files);
+    /* The file ids of `o` precede the overlay, which keeps the credentials of its mount. */
     const char *files_at = own_files(setup, &can_be_layer);
     MUST(own_files_inside(setup, files_at));
+    /* The root folder gets the owner and mode of the topmost layer's, before the overlay shows
+     * it. */
     TEXT(upper, 16);
     text_add(&upper, files_at);
     text_add(&upper, "/u");
     MUST(set_owner(upper.start, status.stx_uid, status.stx_gid));
     MUST(set_mode(upper.start, status.stx_mode));
+    /* Uppers are opened by their names here, which end with the change of root. */
     MUST(open_uppers(sandbox, files_at, over.names.start));
     MUST(mount_overlay(setup, "x/m", all, files_at));
     setup->merged = (int)enter_note("open", sys_open(AT_FDCWD, "x/m", FOLDER_FLAGS, 0));
@@ -940,11 +952,15 @@ static long make_file_system(struct setup *setup, struct message *message, int f
     MUST(devices_at);
     MUST(mount_all_programs(setup));
     MUST(hide_paths(setup));
+    /* Private programs need `p` by its name, and write to `d`: both moves follow. */
     if (plan_number(setup, "private")) MUST(make_private(setup));
     MUST(cover_place(AT_FDCWD, "p", (int)processes));
     if (setup->root) MUST(own_devices(setup));
+    /* The copy has the overlay alone, without the mounts in it: walks see the sandbox's own
+     * files. */
     sandbox->root = (int)open_tree("x/m");
     MUST(sandbox->root);
+    /* `d/shm` precedes the move of `d`, which takes it along. */
     MUST(mount_shared_memory(setup, (int)devices_at));
     MUST(send_files(link, (int)files, can_be_layer));
     /* /dev becomes read-only: its files decide what a verification reads, and no comparison
@@ -957,7 +973,7 @@ static long make_file_system(struct setup *setup, struct message *message, int f
     return change_root();
 }
 
-/* -- limits and rights ---------------------------------------------------------------------------- */
+/* -- limits and capabilities ------------------------------------------------------------------ */
 
 static long set_limits(int resource, uint64_t soft, uint64_t hard) {
     struct rlimit64 limits;
@@ -1014,6 +1030,7 @@ static long limit_users(bool root, int proc) {
 static long leave_machine(const struct setup *setup) {
     /* The cgroup namespace comes after the cgroup, which becomes its root. */
     MUST(enter_note("unshare", CALL1(__NR_unshare, CLONE_NEWCGROUP)));
+    /* Groups precede the user: afterwards, this process may lack the privilege to set them. */
     if (setup->own_id) {
         MUST(enter_note("setgroups", CALL2(__NR_setgroups, 0, 0)));
         MUST(enter_note("setresgid",
@@ -1021,7 +1038,10 @@ static long leave_machine(const struct setup *setup) {
         MUST(enter_note("setresuid",
                         CALL3(__NR_setresuid, setup->own_id, setup->own_id, setup->own_id)));
     }
+    /* The user namespace follows all mounts, and owns none of them: no capability in it can undo
+     * one. */
     MUST(enter_note("setns", CALL2(__NR_setns, setup->namespace, CLONE_NEWUSER)));
+    /* These limits are those of the namespace that this process has just entered. */
     MUST(limit_users(setup->root, setup->sandbox->proc_fd));
     /* A change of credentials clears both settings. */
     return enter_note("prctl", user_protect_process(setup->sandbox));
@@ -1031,6 +1051,7 @@ static long leave_machine(const struct setup *setup) {
 static long drop_capabilities(struct sandbox *sandbox) {
     uint64_t retained = sandbox->program_capabilities;
     MUST(enter_note("capget", user_get_permitted(&sandbox->capabilities)));
+    /* The bounding set limits what any later execve can give to programs. */
     for (int capability = 0; capability < MAX_CAPABILITY_BITS; capability++) {
         long error =
             retained >> capability & 1 ? 0 : CALL2(__NR_prctl, PR_CAPBSET_DROP, capability);
@@ -1041,10 +1062,13 @@ static long drop_capabilities(struct sandbox *sandbox) {
                     CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));
     MUST(enter_note("capset",
                     user_set_capabilities(sandbox->capabilities, sandbox->capabilities, retained)));
+    /* Ambient capabilities follow capset: they must be permitted and inheritable. With NOROOT,
+     * execve gives programs these alone. */
     for (int capability = 0; capability < MAX_CAPABILITY_BITS; capability++)
         if (retained >> capability & 1)
             MUST(enter_note("prctl", CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE,
                                            capability, 0, 0)));
+    /* Landlock and seccomp need this, if the process has no CAP_SYS_ADMIN. */
     MUST(enter_note("prctl", CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
     return enter_note("prctl", user_protect_process(sandbox));
 }
@@ -1077,10 +1101,12 @@ static long install_filter(const struct setup *setup) {
 }
 
 static long confine(const struct setup *setup) {
+    /* Limits follow the user namespace: the kernel counts processes for each, and for its owner. */
     MUST(limit_all(setup));
     MUST(drop_capabilities(setup->sandbox));
     /* A container has its own namespaces, including the network's. */
     if (!setup->sandbox->contained) MUST(scope_landlock());
+    /* The filter is the last restriction: it forbids calls of all steps before. */
     MUST(install_filter(setup));
     MUST(enter_note("umask", CALL1(__NR_umask, 022)));
     return 0;
@@ -1096,6 +1122,8 @@ long enter_sandbox(struct message *message, struct value plan, int link,
     setup.namespace = msg_take_fd(message, 0);
     /* The lock stays open: it reserves the range of ids while this process runs. */
     if (setup.own_id) ignore(msg_take_fd(message, 1));
+    /* Limits of the request, through the writable /proc, while privileges over its namespaces
+     * last. */
     TEXT(pages, 32);
     text_add_number(&pages, plan_number(&setup, "shared_pages"));
     MUST(limit_namespace(setup.root, sandbox->proc_fd, "sys/kernel/shmall", pages.start));
@@ -1105,13 +1133,15 @@ long enter_sandbox(struct message *message, struct value plan, int link,
     sandbox->program_capabilities = (uint64_t)plan_number(&setup, "kept");
     sandbox->many_ids = machine->root;
     if (!user_parse(msg_find(plan, "user"), &sandbox->user)) return enter_note("user", -EINVAL);
+    /* Mounts need the privileges that `leave_machine` gives up; `confine` forbids the calls of
+     * both. */
     MUST(make_file_system(&setup, message, setup.own_id ? 2 : 1, link));
     MUST(leave_machine(&setup));
     sys_close(setup.namespace);
     return confine(&setup);
 }
 
-/* -- in a container ------------------------------------------------------------------------------- */
+/* -- in a container --------------------------------------------------------------------------- */
 
 long enter_count_ids(void) {
     char map[4096];

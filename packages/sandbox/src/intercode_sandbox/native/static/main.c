@@ -246,7 +246,7 @@ static const char *fork_for_all(void) {
     return module;
 }
 
-/* -- in a container ------------------------------------------------------------------------------ */
+/* -- in a container --------------------------------------------------------------------------- */
 
 /* Connects to the caller's socket at that path, as `CONTROL_FD`. */
 static long call_caller(const char *path) {

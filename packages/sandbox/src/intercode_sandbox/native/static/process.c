@@ -16,7 +16,7 @@ enum {
     FEW_MS = 20, /* per process, for its end */
     STAT_BYTES = 512,
     STATUS_BYTES = 4096,
-    /* its last lines; the list of groups before them has any length */
+    /* The last lines of a status file; the list of groups before them has any length. */
     STATUS_TAIL_BYTES = 1024,
     MAX_MARKS = 16384,
     MAX_DESCRIPTORS = 256,          /* of a program */

@@ -186,9 +186,9 @@ static long execute(const char **arguments, const char **variables) {
 
 /* Runs in the child, which still has process 1's capabilities and memory.
  *
- * Order: the session comes first, for signals. The folder is opened before the user changes, but
- * with that user's privileges. Descriptors come before the user, so that the report pipe is
- * safe. `execute` is last. */
+ * Order: the session comes first, for signals. The folder is opened with the user's privileges,
+ * before the final change of user. That change comes right before `execute`: from then on, other
+ * programs of the same user can signal the child. */
 static _Noreturn void begin_program(const struct sandbox *sandbox, const struct user *user,
                                     struct channels *channels, struct value request, int report) {
     const char *folder = msg_text(msg_find(request, "cwd"));

@@ -47,14 +47,14 @@ enum {
 
 void sys_call_on_stack(void *top, void (*run)(void *), void *context)
     __attribute__((visibility("hidden")));
-__asm__(
-    ".text\n.hidden sys_call_on_stack\n.global sys_call_on_stack\n.type sys_call_on_stack, %function\nsys_call_on_stack:\n"
+__asm__(".text\n.hidden sys_call_on_stack\n.global sys_call_on_stack\n"
+        ".type sys_call_on_stack, %function\nsys_call_on_stack:\n"
 #if defined(__x86_64__)
-    "push %rbp\nmov %rsp, %rbp\nmov %rdi, %rsp\nmov %rdx, %rdi\ncall *%rsi\n"
-    "mov %rbp, %rsp\npop %rbp\nret\n"
+        "push %rbp\nmov %rsp, %rbp\nmov %rdi, %rsp\nmov %rdx, %rdi\ncall *%rsi\n"
+        "mov %rbp, %rsp\npop %rbp\nret\n"
 #else
-    "stp x29, x30, [sp, #-16]!\nmov x29, sp\nmov sp, x0\nmov x0, x2\nblr x1\n"
-    "mov sp, x29\nldp x29, x30, [sp], #16\nret\n"
+        "stp x29, x30, [sp, #-16]!\nmov x29, sp\nmov sp, x0\nmov x0, x2\nblr x1\n"
+        "mov sp, x29\nldp x29, x30, [sp], #16\nret\n"
 #endif
 );
 
@@ -120,7 +120,7 @@ uint64_t sys_device_number(const struct statx *status) {
 }
 
 void sys_close(int fd) {
-    /* An error, too, frees the number. No program inherits a descriptor: all are close-on-exec. */
+    /* An error, too, frees the number. No program gets a descriptor that is not meant for it. */
     if (fd >= 0) ignore(CALL1(__NR_close, fd));
 }
 

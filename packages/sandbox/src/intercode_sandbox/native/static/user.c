@@ -69,6 +69,7 @@ long user_assume(const struct sandbox *sandbox, const struct user *user) {
         error = CALL2(__NR_setgroups, user->count, user->groups);
         if (!error) error = user_set_file_ids(user->uid, user->gid);
     }
+    /* Capabilities follow the ids, which need process 1's own. */
     if (!error)
         error = user_set_capabilities(program_capabilities(sandbox, user), sandbox->capabilities,
                                       sandbox->program_capabilities);
@@ -97,14 +98,16 @@ void user_resume(const struct sandbox *sandbox) {
 long user_become(const struct sandbox *sandbox, const struct user *user) {
     uint64_t capabilities = program_capabilities(sandbox, user);
     long error = 0;
+    /* Groups precede the user: afterwards, this process may lack the privilege to set them. */
     if (sandbox->many_ids) {
         error = CALL2(__NR_setgroups, user->count, user->groups);
         if (!error) error = CALL3(__NR_setresgid, user->gid, user->gid, user->gid);
         if (!error) error = CALL3(__NR_setresuid, user->uid, user->uid, user->uid);
     }
-    /* Before setuid, fs.suid_dumpable may have made this process dumpable; a program has its
-     * user. The death signal is process 1's own, not a program's. */
+    /* The change of user may have made this process dumpable, by fs.suid_dumpable, and programs
+     * have the same user. The death signal is for process 1 alone. */
     if (!error) error = CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
     if (!error) error = CALL2(__NR_prctl, PR_SET_PDEATHSIG, 0);
+    /* Capabilities come last: the calls above need process 1's own. */
     return error ? error : user_set_capabilities(capabilities, capabilities, capabilities);
 }
