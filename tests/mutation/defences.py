@@ -98,8 +98,9 @@ NO_NAMESPACES = Edit(ENTER, 'proc, zero_limits[i], "0")', 'proc, zero_limits[i],
 
 NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
 """Beside the rlimit, which alone would not be missed."""
-LATER_SCORE = Edit(PROGRAM, "    ignore(sys_write_text(sandbox->proc_fd, path.start,\n"
-                            '                          "1000"));', "")
+LATER_SCORE = Edit(
+    PROGRAM, '    ignore(sys_write_text(sandbox->proc_fd, path.start, "1000"));\n', ""
+)
 """Beside the first score, which comes a moment before."""
 UNWATCHED = Edit(SPAWNER, "        self.poll.register(self.owner, select.EPOLLIN)\n", "")
 """Beside the end of its socket, which a fork of the caller may hold."""
@@ -356,7 +357,8 @@ DEFENCES = [
         '    MUST(enter_note("umount", CALL2(__NR_umount2, ".",'
         " MNT_DETACH)));\n",
         '    MUST(make_folder("old"));\n'
-        '    MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", "old")));\n', needs_root=True,
+        '    MUST(enter_note("pivot_root", CALL2(__NR_pivot_root, ".", "old")));\n',
+        needs_root=True,
     ),
     _one(
         "ipc_namespace", "host leak, lateral", MAIN,

@@ -95,9 +95,8 @@ static long remove(int folder, const char *name, int depth) {
     if (depth > MAX_REMOVE_DEPTH) return -EOVERFLOW;
     long below = sys_open(folder, name, FOLDER_FLAGS, 0), count;
     if (below < 0) return below;
-    do
-        count =
-            remove_below((int)below, depth + 1); /* a changing folder lists some names only later */
+    /* A changing folder lists some names only later. */
+    do count = remove_below((int)below, depth + 1);
     while (count > 0);
     sys_close((int)below);
     return count ? count : CALL3(__NR_unlinkat, folder, name, AT_REMOVEDIR);

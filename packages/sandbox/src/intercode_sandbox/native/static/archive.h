@@ -20,7 +20,7 @@ struct piece {
     int64_t offset, count;
 };
 
-/* Writes all differences from the image to `out`. */
-void archive_write(const struct trees *trees, int out, struct walk *walk);
+/* Writes all differences from the image to `output`. */
+void archive_write(const struct trees *trees, int output, struct walk *walk);
 
 #endif

@@ -84,9 +84,8 @@ static long note_before(struct program *program) {
 
 static _Noreturn void give_up(int report, enum stage stage, long error) {
     struct trouble trouble = {stage, (int32_t)-error};
-    ignore(
-        sys_write(report, &trouble,
-                  sizeof trouble)); /* without the report, the exit is all that process 1 learns */
+    /* Without the report, the exit is all that process 1 learns. */
+    ignore(sys_write(report, &trouble, sizeof trouble));
     sys_exit(127);
 }
 
@@ -283,14 +282,13 @@ static long begin_start(const struct sandbox *sandbox) {
  * this process may be. */
 static void end_start(const struct sandbox *sandbox, long pid) {
     TEXT(path, 64);
-    ignore(set_score(
-        sandbox,
-        sandbox->oom_score)); /* the score was just set; at worst, a starting program's remains */
+    /* The score was just set; at worst, a starting program's remains. */
+    ignore(set_score(sandbox, sandbox->oom_score));
     if (pid <= 0) return;
     text_add_number(&path, pid);
     text_add(&path, "/oom_score_adj");
-    ignore(sys_write_text(sandbox->proc_fd, path.start,
-                          "1000")); /* the program may have ended, and has the first score */
+    /* The program may have ended, and has the first score. */
+    ignore(sys_write_text(sandbox->proc_fd, path.start, "1000"));
 }
 
 static long fork_program(const struct sandbox *sandbox, const struct user *user,

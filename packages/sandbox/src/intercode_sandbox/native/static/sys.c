@@ -68,8 +68,8 @@ long sys_run_on_stack(void (*run)(void *), void *context) {
     if (address < 0) return address;
     long error = CALL3(__NR_mprotect, address, GUARD_BYTES, PROT_NONE);
     if (!error) sys_call_on_stack((char *)address + STACK_BYTES, run, context);
-    ignore(CALL2(__NR_munmap, address,
-                 STACK_BYTES)); /* a failed unmap costs only the sandbox's memory */
+    /* A failed unmap costs only the sandbox's memory. */
+    ignore(CALL2(__NR_munmap, address, STACK_BYTES));
     return error;
 }
 
@@ -206,8 +206,8 @@ int64_t sys_milliseconds(void) {
 
 void sys_sleep_us(long microseconds) {
     struct __kernel_timespec wait = {.tv_nsec = microseconds * 1000};
-    ignore(CALL2(__NR_nanosleep, &wait,
-                 0)); /* a shorter sleep is harmless: each waiting loop has a deadline */
+    /* A shorter sleep is harmless: each waiting loop has a deadline. */
+    ignore(CALL2(__NR_nanosleep, &wait, 0));
 }
 
 const char *sys_next_name(struct listing *listing) {

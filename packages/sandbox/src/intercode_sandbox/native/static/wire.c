@@ -42,8 +42,8 @@ static size_t item_bytes(const unsigned char *start, const unsigned char *end) {
 
 bool msg_is_valid(const unsigned char *cursor, size_t count) {
     const unsigned char *end = cursor + count;
-    bool map[MAX_NESTING],
-        key[MAX_NESTING]; /* whether each level is a map, and expects a key next */
+    /* Whether each level is a map, and expects a key next. */
+    bool map[MAX_NESTING], key[MAX_NESTING];
     int depth = 0;
     if (!count || *cursor != 'M') return false;
     while (cursor < end) {
@@ -205,9 +205,9 @@ long msg_receive(int socket, struct message *message) {
 void msg_release(struct message *message) {
     for (int i = 0; i < message->count; i++) sys_close(message->fds[i]);
     message->count = 0;
+    /* A failed unmap leaves read-only pages. */
     if (message->mapped)
-        ignore(CALL2(__NR_munmap, message->mapped,
-                     message->mapped_bytes)); /* a failed unmap leaves read-only pages */
+        ignore(CALL2(__NR_munmap, message->mapped, message->mapped_bytes));
     else if (message->body.start)
         /* A plan names folders of the machine, and a worker could search its memory for them. */
         memset(packet, 0, (size_t)(message->body.end - packet));
