@@ -90,9 +90,9 @@ static const struct first_name *first_name(struct writer *writer, const struct s
 }
 
 static void forget_names(struct writer *writer) {
+    const size_t slot_bytes = NAME_SLOTS * sizeof *writer->slots;
     /* A failed unmap costs only the sandbox's memory. */
-    if (writer->slots)
-        ignore(CALL2(__NR_munmap, writer->slots, NAME_SLOTS * sizeof *writer->slots));
+    if (writer->slots) ignore(CALL2(__NR_munmap, writer->slots, slot_bytes));
     if (writer->names) ignore(CALL2(__NR_munmap, writer->names, MAX_PATH_BYTES));
     writer->slots = NULL;
     writer->names = NULL;
