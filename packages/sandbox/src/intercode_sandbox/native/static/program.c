@@ -16,6 +16,7 @@ struct program { /* a program of the caller's, until its end */
     int *running; /* the processes at its start, if it is tracked; else NULL */
     int running_count;
 };
+/* The process has one table of its children: their ends arrive as pids, out of any request. */
 static struct program programs[MAX_PROGRAMS];
 
 enum stage { STAGE_FOLDER = 1, STAGE_PRIVILEGES, STAGE_DESCRIPTORS, STAGE_EXECUTION };

@@ -10,6 +10,7 @@ struct descriptors { /* cmsghdr, with its data */
     int fds[MAX_FDS + 2];
 };
 
+/* One packet for the process, which reads one message at a time. */
 static unsigned char packet[PACKET];
 
 /* -- reading --------------------------------------------------------------------------------- */
