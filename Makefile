@@ -128,6 +128,7 @@ lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutati
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/clang-format --dry-run -Werror --style=file:$(NATIVE)/.clang-format $(NATIVE)/*.[ch] packages/sandbox/tests/sandbox/static/*.c
+	@$(BIN)/clang-tidy --quiet $(NATIVE)/*.c -- -std=c11 -ffreestanding 2> /dev/null
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tests/rules.py

@@ -236,7 +236,7 @@ static enum visit visit_mounted(struct walk *walk, const struct trees *trees, co
         if (error) walk_fail(walk, error, NULL);
         const struct look *baseline =
             trees->baseline == SINCE_IMAGE ? &files[i].in_image : &files[i].in_snapshot;
-        if (current.size != baseline->size || memcmp(current.digest, baseline->digest, DIGEST))
+        if (current.size != baseline->size || memcmp(current.digest, baseline->digest, DIGEST) != 0)
             return REPORT;
         return current.mode == baseline->mode && current.uid == baseline->uid &&
                        current.gid == baseline->gid
