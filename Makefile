@@ -18,7 +18,8 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 # What an installation is made from, apart from the Python that it runs in place.
 BUILD := $(wildcard packages/*/pyproject.toml packages/*/hatch_build.py)
-BUILD += $(wildcard packages/sandbox/src/intercode_sandbox/native/static/*.[ch])
+NATIVE := packages/sandbox/src/intercode_sandbox/native/static
+BUILD += $(wildcard $(NATIVE)/*.[ch])
 
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
@@ -123,7 +124,6 @@ test-aarch64: $(VENV)/.test  ## The sandbox's aarch64 wheel by its tests, in an 
 	@scripts/need-system --packages qemu-system-arm
 	@DIST="$(DIST)" $(BIN)/python packages/sandbox/tests/aarch64/machine.py $(TESTS)
 
-NATIVE := packages/sandbox/src/intercode_sandbox/native/static
 lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules and mutations, spelling, English and names
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
