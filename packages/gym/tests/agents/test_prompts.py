@@ -215,5 +215,5 @@ def test_a_place_that_says_nothing_sensible_has_the_usual_name() -> None:
 
 def test_no_context_where_nothing_shows_it() -> None:
     options = {"env": "python", "agent": "try-again", "model": "local/x", "context": "schema"}
-    with pytest.raises(UsageError, match=r"--context schema: nothing shows .*python"):
+    with pytest.raises(UsageError, match=r"--context schema: no commands list .*python"):
         actors(RunSpec.from_layers(options))
