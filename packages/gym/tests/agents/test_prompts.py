@@ -55,7 +55,7 @@ def test_a_prompt_of_ones_own(tmp_path: Any) -> None:
     ("text", "told"),
     [
         ("{% block observation %}", "own.j2, line 1"),
-        ("hello", "has no block; this agent's are system, task, observation"),
+        ("hello", "has no block; the blocks of this agent: system, task, observation"),
         ("{% block other %}{% endblock %}", "block 'other' is unknown"),
         ("{% block system %}{{ nothing }}{% endblock %}", "there is no value 'nothing'"),
         ("{% block system %}{{ step }}{% endblock %}", "block 'system': 'step' is undefined"),
@@ -153,7 +153,7 @@ def test_who_is_shown_worked_examples(agent: str, model: str, shown: bool) -> No
 
 
 def test_agents_without_a_place_for_worked_examples_refuse_them() -> None:
-    with pytest.raises(UsageError, match="agent single-turn shows no worked examples"):
+    with pytest.raises(UsageError, match="agent single-turn has no worked examples"):
         registry.get("single-turn", model=Says([]), examples=True)
 
 
@@ -215,5 +215,5 @@ def test_a_place_that_says_nothing_sensible_has_the_usual_name() -> None:
 
 def test_no_context_where_nothing_shows_it() -> None:
     options = {"env": "python", "agent": "try-again", "model": "local/x", "context": "schema"}
-    with pytest.raises(UsageError, match=r"--context schema: nothing shows .*python"):
+    with pytest.raises(UsageError, match=r"--context schema: no commands list .*python"):
         actors(RunSpec.from_layers(options))

@@ -94,7 +94,7 @@ def test_a_registry_imports_when_asked() -> None:
     assert registry.get("here") is len
     assert registry.names() == ["here", "late"]
     assert "late" in registry
-    with pytest.raises(UsageError, match="there already is a thing named 'late'"):
+    with pytest.raises(UsageError, match="a thing named 'late' already exists"):
         registry.register("late", len)
     registry.register("late", len, replace=True)
     assert registry.get("late") is len

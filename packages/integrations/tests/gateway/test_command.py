@@ -437,7 +437,7 @@ def test_a_command_of_an_ordinary_user_sees_no_memory(server: ScriptedServer) ->
 def test_wrong_usage(server: ScriptedServer, refused: Callable[..., str], tmp_path: Path) -> None:
     port = urlsplit(server.root).port
     assert f"port {port} of 127.0.0.1 is not available" in refused("--port", port)
-    assert "the price of ollama/any is not known" in refused("--max-cost", 1)
+    assert "the price of ollama/any is unknown" in refused("--max-cost", 1)
     assert "--allow-model needs a name" in refused("--allow-model", "=x")
     assert "nowhere" in refused("--record", tmp_path / "nowhere/calls.jsonl")
     assert "none-such cannot be started" in refused("--", "none-such")

@@ -45,7 +45,7 @@ def test_a_protocol_by_another_name(name: str, message: str) -> None:
 
 def test_no_schema_where_nothing_shows_it() -> None:
     options = {"env": "sql", "protocol": "paper", "agent": "try-again", "model": "local/x"}
-    with pytest.raises(UsageError, match=r"--context schema: nothing shows .*sql"):
+    with pytest.raises(UsageError, match=r"--context schema: no commands list .*sql"):
         actors(RunSpec.from_layers({**options, "context": "schema"}))
 
 

@@ -164,7 +164,7 @@ def test_a_cache_for_reading_only(cache: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert "told: cannot keep images in" in done.stdout, done.stderr
+    assert "told: cannot store images in" in done.stdout, done.stderr
 
 
 # -- who walks over it ---------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class CallLimiter:
                     f"the price of {name} is unknown, so its cost cannot be limited: give a file "
                     "of prices, or limit the tokens"
                 )
-            log.warning("the price of %s is not known: its cost is not counted", name)
+            log.warning("the price of %s is unknown: its cost is not counted", name)
 
     def ask(
         self,

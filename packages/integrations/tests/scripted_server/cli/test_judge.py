@@ -205,7 +205,7 @@ def test_a_server_that_fails_is_an_error_tried_again(server: ScriptedServer, cap
         (["bash", "--reward", "judge", "--judge-model", "gpt"], "PROVIDER/NAME"),
         (
             ["bash", "--reward", "judge", "--judge-model", MODEL, "--max-cost", "1"],
-            "the price of openai-compatible/referee is not known",
+            "the price of openai-compatible/referee is unknown",
         ),
     ],
 )

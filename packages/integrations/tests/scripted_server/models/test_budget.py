@@ -93,7 +93,7 @@ def test_no_prompt_has_more_tokens_than_are_set_aside(texts: list[str]) -> None:
 
 def test_dollars_need_a_price() -> None:
     with ScriptedServer() as server:
-        with pytest.raises(UsageError, match="the price of vllm/any is not known"):
+        with pytest.raises(UsageError, match="the price of vllm/any is unknown"):
             connect("vllm/any", server, budget=Budget(max_cost=1))
         connect("vllm/any", server, budget=Budget(max_tokens=5000)).complete(HELLO)
     for limits in ({"max_cost": 0}, {"max_tokens": -1}, {"max_cost": float("nan")}):
