@@ -111,7 +111,7 @@ def test_limits_are_written_alike_everywhere(tmp_path: Path) -> None:
     for more in ({"timeout": 30}, {"limits": {"timeout": "30"}}):
         with closing(make(str(folder), data=Dataset(own), **more)) as env:
             env.reset()
-            assert env.place.limits == Limits(
+            assert env.workspace.limits == Limits(
                 timeout=30,
                 memory=256 << 20,
                 disk=2000000,
@@ -121,7 +121,7 @@ def test_limits_are_written_alike_everywhere(tmp_path: Path) -> None:
     own = [replace(tasks[0], capabilities=("sys_chroot",))]
     with closing(make(str(folder), data=Dataset(own), capabilities="fowner,sys_chroot")) as env:
         env.reset()
-        assert env.place.limits.capabilities == ("sys_chroot",)
+        assert env.workspace.limits.capabilities == ("sys_chroot",)
     for more in ({}, {"capabilities": "fowner"}):  # the folder's, or the caller's, are the most
         with (
             closing(make(str(folder), data=Dataset(own), **more)) as env,

@@ -70,7 +70,7 @@ def owed_answer() -> bool:
     """Whether the answer to an interrupted statement is none to the next one."""
     with closing(intercode.make("sql")) as env:
         env.reset(seed=0)
-        session = env.unwrapped.place  # type: ignore[attr-defined]
+        session = env.unwrapped.workspace  # type: ignore[attr-defined]
         receive, wire.receive = wire.receive, _strike  # type: ignore[assignment]
         with suppress(_Struck):
             session.execute("SELECT 1")

@@ -143,7 +143,7 @@ for number in itertools.count():
         threads = [threading.Thread(target=play, args=[fork]) for fork in forks[:2]]
         for thread in threads:
             thread.start()
-        copy = env.place.snapshot()
+        copy = env.workspace.snapshot()
         for thread in threads:
             thread.join()
         env.step(f"echo {number} > one")

@@ -54,7 +54,7 @@ def test_what_cannot_be_carried_is_repeated(env: SqlEnv) -> None:
         assert "the database" in snapshot.carried
 
 
-@pytest.mark.parametrize("how", ["state", "replay"])
+@pytest.mark.parametrize("mode", ["state", "replay"])
 def test_a_transaction_is_only_repeated(env: SqlEnv, mode: ForkMode) -> None:
     env.step("BEGIN; CREATE TABLE notes (a INTEGER)")
     if mode == "state":

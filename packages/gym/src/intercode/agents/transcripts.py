@@ -31,7 +31,7 @@ def tools(env: Any, task: Task) -> list[dict[str, Any]]:
     return [*map(as_openai, as_calls(PromptContext.from_env(env, task), env.episode))]
 
 
-def list_plain_messages(env: Any, task: Task) -> list[dict[str, Any]]:
+def plain(env: Any, task: Task) -> list[dict[str, Any]]:
     """Return only the query, actions and observations of an environment's episode."""
     return [
         {"role": m.role, "content": sendable(m.content)} for m in as_plain_messages(env.episode)

@@ -238,7 +238,7 @@ class RemoteObject:
 
     def __init__(self, grader: Grader, number: int, known: bool, value: object = NO_DATA) -> None:
         for name, attribute in zip(RemoteObject.__slots__, (grader, known, number, value)):
-            object.__setattr__(self, "_Remote" + name, attribute)
+            object.__setattr__(self, "_RemoteObject" + name, attribute)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the object, or create an instance of the class."""
@@ -346,7 +346,7 @@ def _method(helper_name: str, *bound_values: Any) -> Any:
 
     def method(self: RemoteObject, *args: Any) -> Any:
         name, *bound_arguments = bound_values
-        return getattr(self, "_Remote__" + helper_name)(name, *args, *bound_arguments)
+        return getattr(self, "_RemoteObject__" + helper_name)(name, *args, *bound_arguments)
 
     return method
 
@@ -362,7 +362,7 @@ for _name in _BINARY.split():
 
 def object_number(value: object) -> int | None:
     """Return the number of the object that a value stands for; None for other values."""
-    return value._Remote__number if type(value) is RemoteObject else None
+    return value._RemoteObject__number if type(value) is RemoteObject else None
 
 
 # -- values ----------------------------------------------------------------------------------------
