@@ -4,10 +4,10 @@ Each call runs on a thread of the executor of `AsyncSandbox`. Only a running cal
 a thousand idle episodes occupy none. Calls of one environment run one after the other, in the order
 in which they were made.
 
-A cancelled call never stays half done. A waiting call is dropped; a running call continues in the
-background, and the environment takes the next call after its end. Only `close` ends a running call.
-An action whose wait is cancelled ends the attempt, even if the action had not started: its
-observation is lost, and the next action is refused until `reset`.
+Cancellation never leaves a call half done. A waiting call is dropped; a running call continues in
+the background, and the next call starts after the end of the running call. Only `close` ends a
+running call. The cancellation of an action ends the episode, even if the action had not started.
+The observation is lost, and the environment refuses further actions until `reset`.
 """
 
 from __future__ import annotations

@@ -184,17 +184,18 @@ class Lease(Generic[Key, Resource]):
 class SandboxPool(Generic[Key, Resource]):
     """A pool that leases sandboxes or environments.
 
-    The pool's own thread ends expired leases and starts resources ahead. ``with`` closes the pool.
+    The pool's own thread ends expired leases, and starts resources ahead of their leases. The end
+    of a ``with`` block closes the pool.
 
     Args:
-        opens: Starts a resource from the argument of `lease`: `Provider.start` takes an image,
-            ``env.stage.open`` a task; a function may make environments. Default: native sandboxes,
-            by image.
+        opens: Starts a resource from the key of a lease. `Provider.start` takes an image as the
+            key, and ``env.stage.open`` takes a task. A function that makes environments is also
+            permitted. Default: the native provider's `Provider.start`.
         capacity: The maximum number of resources at once, including those started ahead.
         idle: Seconds without use after which a lease ends.
         lifetime: Seconds after which a lease ends, used or not.
-        warm: The number of resources to start ahead for each key. They give way to leases of other
-            keys.
+        warm: Key → the number of resources to start ahead. If the pool is full, it closes such a
+            resource in favour of a lease of another key.
         clock: Returns the time, in seconds.
 
     Raises:

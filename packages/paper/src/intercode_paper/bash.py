@@ -2,8 +2,9 @@ r"""The 2023 Bash interpreter: a new process for every action, in a directory th
 
 The 2023 release pasted an action's text between double quotes after ``/bin/bash -c``, and split
 this command line like a POSIX shell. A double quote inside the action therefore ends the quoting.
-Words after a space outside quotes become ``$0``, ``$1``…; a backslash before ``"`` or ``\`` is
-removed. Gold passes through the same steps.
+The script for Bash ends at the first space outside quotes, and later words become the arguments
+``$0``, ``$1``… of the script. The split removes a backslash before ``"`` or ``\``. Gold passes
+through the same steps.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _golds_lock = threading.Lock()
 
 
 def gold_runs(provider: Provider, image: str) -> GoldRuns:
-    """Return the outcomes of golds in an image, prepared once per provider and image."""
+    """Return the outcomes of golds in an image; each provider prepares the image only once."""
     with _golds_lock:
         runs_by_image = _golds_by_provider.setdefault(provider, {})
         if image not in runs_by_image:

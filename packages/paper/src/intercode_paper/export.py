@@ -59,7 +59,7 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
     record = {
         "environment": f"ic_{episode.env}",
         "dataset": dataset.get("source") or dataset.get("name"),
-        # A row's number stays a number: all ids of 2023 were rows.
+        # All ids of 2023 were row numbers, so the export writes a numeric id as a number.
         "task_id": int(task_id) if task_id.isascii() and task_id.isdigit() else task_id,
         "query": episode.query,
         "turn_history": {

@@ -380,10 +380,11 @@ def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list
 
 
 def model_observation(answer: Answer, trial: Trial, recorded_text: str = "") -> str:
-    """Return the observation of a model whose function the experiments have submitted.
+    """Return the observation that the model received after an action that defines a function.
 
-    The experiments had three wordings for failed tests at different times. The recorded observation
-    shows which wording applied.
+    The experiments of 2023 submitted the function after the action. The experiments had three
+    wordings for failed tests at different times. The recorded observation shows which wording
+    applied.
 
     Args:
         answer: The answer to the action.

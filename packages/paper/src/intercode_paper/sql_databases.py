@@ -96,11 +96,11 @@ _DESCRIBE = re.compile(
 
 
 class EngineDatabases:
-    """The databases of a run on an `Engine`.
+    """The databases of one run, with sessions on a `DatabaseEngine`.
 
     Args:
         engine: The engine.
-        find: Returns a database's source by name.
+        find: Returns a database's initial content by the database's name.
         dialect: The dialect of actions and golds, by its name in sqlglot.
         limits: The limits of a session; None: the defaults.
         owned: Whether `close` closes the engine, too.

@@ -255,7 +255,8 @@ def _parse_experiment(path: Path) -> _Experiment | None:
 
 def _load_file(path: Path, experiment: _Experiment) -> _File:
     try:
-        open_record(path).close()  # refuses links: the caller named only this folder
+        # A link is refused, because the caller permits only files of the named folder.
+        open_record(path).close()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
     run = load_results(path)

@@ -277,10 +277,11 @@ class SandboxBackend(Protocol):
         """
 
     def worker(self, module: str) -> Worker:
-        """Start a module of InterCode that the provider has preloaded: its ``main(socket)``.
+        """Start a process that runs ``main(socket)`` of a preloaded module of InterCode.
 
-        The worker needs nothing of the image and has a program's privileges, no more. The worker
-        sees only the sandbox's files: a module must import all that it needs while it is loaded.
+        The worker needs no file of the image, and has only the privileges of a program. The module
+        must import all of its dependencies during the provider's preload, because the worker sees
+        only the sandbox's files.
 
         Raises:
             LookupError: The module was not preloaded.
@@ -297,7 +298,10 @@ class SandboxBackend(Protocol):
         """Return the pids (numbered inside) of all running processes except process 1."""
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
-        """Return the content of a regular file. Files of /proc show the view of an outside reader.
+        """Return the content of a regular file.
+
+        The caller's process reads the file. Therefore a file of /proc has the content that
+        processes outside the sandbox see.
 
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: As named.

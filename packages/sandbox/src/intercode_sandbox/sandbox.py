@@ -421,7 +421,7 @@ class Sandbox:
         try:
             return type(self).from_backend(self.backend.start_sibling(snapshot))
         finally:
-            snapshot.delete()  # the second sandbox keeps the storage for as long as it needs it
+            snapshot.delete()  # the storage remains as long as the second sandbox needs it
 
     # -- facts and end ---------------------------------------------------------------------------
 

@@ -490,7 +490,7 @@ def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
 
 
 def charts_by_environment(runs: Sequence[Run]) -> str:
-    """Return a chart of success against turns for each environment, with all runs in it."""
+    """Return one chart for each environment: success against turns, for all of its runs."""
     texts = []
     for environment in dict.fromkeys(run.env_label for run in runs):
         series = {run.label: by_turn(run.outcomes) for run in runs if run.env_label == environment}

@@ -338,7 +338,8 @@ class EmbeddedSession:
                 self._restart()
             if not self._worker.alive:
                 message = f"the database was lost: {self._worker.obituary()}"
-                self._call_sandbox(self._worker.sandbox.processes)  # raises if it has ended, too
+                # The call raises if the sandbox has ended, too.
+                self._call_sandbox(self._worker.sandbox.processes)
                 raise DatabaseError(message)
             self._busy = True
         try:

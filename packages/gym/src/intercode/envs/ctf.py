@@ -48,7 +48,8 @@ HEALTH_TIMEOUT = 30.0
 """Seconds within which a service must become healthy."""
 
 
-# Descriptor 3 passes the input on: a shell gives background commands an empty input by default.
+# ``setsid --fork`` starts the service in the background. Descriptor 3 passes the input on to the
+# service.
 _BACKGROUND = 'exec 3<&0; exec setsid --fork "$@" <&3 3<&- >/dev/null 2>&1'
 _FIELDS = {"service", "subtasks", "assets", "released_setup"}
 """The metadata fields that only puzzles have."""

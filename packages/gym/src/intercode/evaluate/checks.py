@@ -252,7 +252,7 @@ def _free_guesses(task: Task, trials: Trials) -> Iterator[Problem]:
         if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue
         if any(NO_PROGRAM in text for _, text in trial.observations):
-            continue  # the trial is gold itself
+            continue  # the trick replaced no program, so the trial ran only gold
         if not trial.guess.by_chance and _is_free(trial) and should_report:
             text = f"{trial.name} scores 1.00"
             if trial.guess.idle and GOLD in trials and not trials[GOLD].has_output:

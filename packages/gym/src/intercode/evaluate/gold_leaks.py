@@ -39,7 +39,8 @@ _WRITE_UP_PATTERN = re.compile(
 )
 _LAYERED_SCHEMES = ("oci", "docker", "docker-daemon")
 """Schemes of base images with many layers."""
-# Not ``env`` and ``ps``: an image may lack both. The kernel hides other users' processes.
+# The command uses neither ``env`` nor ``ps``, because an image may lack both. The kernel hides the
+# processes of other users from the command, as from the agent.
 _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 
 

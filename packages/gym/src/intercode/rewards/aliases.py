@@ -73,8 +73,8 @@ def resolve_links(
         return []
     for script in (
         _RESOLVE_SCRIPT,
-        _PORTABLE_RESOLVE_SCRIPT,
-    ):  # for images without GNU tools
+        _PORTABLE_RESOLVE_SCRIPT,  # for images without GNU tools
+    ):
         fields = run_script(sandbox, script, paths, env)
         if fields is not None and len(fields) == 3 * len(paths) and all(fields[: len(paths)]):
             break

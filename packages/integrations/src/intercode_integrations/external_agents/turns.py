@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from intercode_integrations.gateway import Call
 
 _SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
-_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")  # program output may take the place of a number
+# A profile's pattern for the exit code may also match program output that is not a number.
+_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")
 _FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
 
 

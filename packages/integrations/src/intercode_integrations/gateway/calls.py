@@ -97,7 +97,11 @@ class Call:
 
 
 def decode_answer(name: Name, body: dict[str, Any]) -> Answer:
-    """Decode an answer.
+    """Decode a model's answer from the JSON body of a response.
+
+    Args:
+        name: The protocol of the model's API.
+        body: The body.
 
     Raises:
         AttemptError: The answer has no usable content.

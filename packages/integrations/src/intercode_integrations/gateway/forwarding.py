@@ -227,7 +227,7 @@ class ForwardedCall:
             self._answer_bytes = gateway.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
             data = wire.load(self._answer_bytes)
             self._body = hide_in(data, gateway.upstream.key)
-            if self._body != data:  # the key was written with escapes
+            if self._body != data:  # JSON escapes had hidden the key from `remove_key`
                 self._answer_bytes = json.dumps(self._body).encode()
             self._error = incomplete_reason(self._body)
             return decode_answer(self._name, self._body)

@@ -59,7 +59,8 @@ class SourceTask:
         await async_sandbox.kill()
         try:
             answer = decode(await async_sandbox.read_file(ANSWER))
-        except (OSError, OutputLimitError) as error:  # no answer, or none that could be right
+        except (OSError, OutputLimitError) as error:
+            # The answer's file is missing, too large for a right answer, or not a regular file.
             if isinstance(error, SandboxError) and not isinstance(error, CausedInsideError):
                 raise
             answer = None

@@ -1,7 +1,7 @@
-"""Sessions of clients in the episodes of a run; each client is the agent of its episode.
+"""Sessions of MCP clients in the episodes of a run; each client is the agent of its episode.
 
-The calls of a client wait in its session, from which the episode takes them one by one. A session
-belongs to no connection, because the protocol of 2026 has no connections. The operator, not the
+The calls of a client wait in its session. The episode takes the calls one by one. A session does
+not depend on a connection, because MCP's version of 2026 has no connections. The operator, not the
 client, learns the score.
 """
 

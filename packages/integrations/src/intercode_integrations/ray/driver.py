@@ -205,7 +205,8 @@ class RayExecutor:
             progress.nodes(0, f"{notice} ({reasons})" if reasons else notice)
 
     def _start(self, node: str, share: int, resources: dict[str, float]) -> None:
-        # Reserves memory for the sandboxes of its environments, as far as the node has it.
+        # The worker reserves memory for the sandboxes of its environments, but at most the node's
+        # memory per processor.
         env_memory = self._work.setting.facts.get("limits", {}).get("memory", 0)
         memory = min(
             share * env_memory,

@@ -285,7 +285,8 @@ class _Handler(BaseHTTPRequestHandler):
         owner, path = self.owner, self._request_path()
         self.request_bytes = self.rfile.read(int(self.headers.get("content-length", 0)))
         body = self._parse_body()
-        # Agents count tokens at any time: faults of counts would shift the faults of calls.
+        # A request to count tokens gets no number and no fault. Agents send such requests at any
+        # time, and their numbers would shift the faults of calls.
         fault = None if path == COUNT else owner.plan(owner.next_number())
         status, reply, usage = self._make_reply(path, body)
         kind = fault.kind if fault else None

@@ -61,7 +61,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         mcp_urls: dict[str, str],
         data: vf.TaskData,
     ) -> vf.ProgramResult:
-        """Play until the episode ends."""
+        """Call the model, and execute its tool calls, until the episode ends."""
         env = trace.state.env
         tools: Any = [tool_as_openai(tool) for tool in env.tools]
         prompts = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)

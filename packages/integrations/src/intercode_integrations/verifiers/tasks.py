@@ -84,7 +84,7 @@ class InterCodeTask(vf.Task[InterCodeData, InterCodeState]):
 
     @vf.metric
     async def parts(self, trace: vf.Trace) -> dict[str, float]:
-        """Return the parts of the reward, success and the number of turns."""
+        """Return each part of the reward; in addition, the success and the number of turns."""
         score: Score = trace.state.score
         turns = len(trace.state.env.episode.turns)
         return {**score.parts, "success": float(score.value == 1.0), "turns": float(turns)}

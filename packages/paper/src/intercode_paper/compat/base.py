@@ -184,7 +184,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         trajectory_record["info"] = self.info
         stem = time.strftime("log_%Y%m%d%H%M%S")
         paths = (folder / f"{stem}{f'_{n}' if n else ''}.json" for n in count())
-        path = next(path for path in paths if not path.exists())  # several per second
+        # The stem names only the second, and one second may have several logs.
+        path = next(path for path in paths if not path.exists())
         path.write_text(json.dumps(trajectory_record, indent=2, default=str), encoding="utf-8")
         self.logger.info("Saved trajectory to %s", path)
 

@@ -299,7 +299,8 @@ def _container_config(
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
-        # The image's values would make our loader load the image's libraries.
+        # With the image's values of these variables, the dynamic loader of InterCode's Python would
+        # load the image's libraries.
         "Env": ["LD_PRELOAD=", "LD_LIBRARY_PATH="],
         "Hostname": HOSTNAME,
         "Tty": False,

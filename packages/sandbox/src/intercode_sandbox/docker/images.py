@@ -1,8 +1,8 @@
-"""Resolution of an image's name to an image of the engine.
+"""Resolution of an image's name to an image of the Docker engine.
 
-A name has the same meaning as on the native provider. The image is built in the same way, and
-imported into the engine once, under its digest. ``docker-daemon:REFERENCE`` names an image of the
-engine, over which archives can be laid, too.
+A name has the same meaning as for the native provider. InterCode builds the image in the same way,
+and imports the image into the engine once, under the image's digest. ``docker-daemon:REFERENCE``
+names an image that the engine already has. Archives can be laid over such an image, too.
 """
 
 from __future__ import annotations

@@ -67,7 +67,10 @@ class DockerProvider:
         disown_in_forks(self)
 
     def disown(self) -> None:
-        """Reset the provider (`SupportsDisown`). A fork starts its own containers."""
+        """Reset the provider in a forked process, which starts its own containers.
+
+        See `SupportsDisown`.
+        """
         self._reset_to(self._engine.url)
 
     def _reset_to(self, url: str | None) -> None:

@@ -109,7 +109,7 @@ class DockerSandbox(NativeSandbox):
         return _make_slot(self.container)
 
     def archive(self, descriptor: int) -> None:
-        """Stream all differences from the image into a descriptor, in native's `archive` format."""
+        """Write all differences from the image to a descriptor, in `native.archive`'s format."""
         self._request_comparison({"op": "archive", "timeout": _FILES_SECONDS}, None, descriptor)
 
     def _request_comparison(

@@ -172,7 +172,8 @@ def _clean_root(root: Path, system: System) -> None:
 
 
 def _empty_folder(folder: Path) -> None:
-    # Not through a link: /var/run is one, and from here it leads to this machine's /run.
+    # A symbolic link is not followed: for instance, the image's /var/run links to /run, which
+    # outside the image is this machine's /run.
     if folder.is_dir() and not folder.is_symlink():
         for path in folder.iterdir():
             remove_tree(path)

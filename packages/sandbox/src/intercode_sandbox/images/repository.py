@@ -185,7 +185,7 @@ def _forget_parents(git: Git, target: Path, scratch: Path) -> None:
 def _repository(
     git: Git, scratch: Path, source: str, commit: str | None, history: str
 ) -> Iterator[tuple[Path, str | None]]:
-    """Yield a repository on this machine and the commit, or a folder of files and None."""
+    """Yield a local path to the source, and its commit's full name (None for plain files)."""
     if is_url(source):
         fetched_commit = _fetch_commit(git, scratch, source, commit, history)
         yield scratch / "source", fetched_commit

@@ -45,7 +45,7 @@ class Tree:
         """The paths that were examined."""
 
     def resolve(self, path: str, allow_missing: bool = False) -> Parts | None:
-        """Return the names on the way to a path's entry, links resolved; None: it does not exist.
+        """Resolve all links of a path; return the resulting names, or None for a missing entry.
 
         Args:
             path: A path from the root.

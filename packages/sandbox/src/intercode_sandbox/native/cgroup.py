@@ -77,7 +77,7 @@ def hierarchies() -> list[Hierarchy]:
 
 
 def parents() -> list[str]:
-    """Return all folders in which spawners could create theirs."""
+    """Return all folders in which a spawner could create its cgroups."""
     return list(dict.fromkeys(hierarchy.folder for hierarchy in hierarchies()))
 
 
@@ -226,7 +226,8 @@ class Cgroups:
                 with contextlib.suppress(OSError):  # absent if the kernel does not count swap
                     _write(f"{folder}/{swap_file}", "0" if hierarchy.version == 2 else str(memory))
                 if hierarchy.version == 1:
-                    with contextlib.suppress(OSError):  # absent if not counted separately
+                    # The file is absent if the kernel does not count socket buffers separately.
+                    with contextlib.suppress(OSError):
                         _write(
                             f"{folder}/memory.kmem.tcp.limit_in_bytes", str(memory // _TCP_SHARE)
                         )

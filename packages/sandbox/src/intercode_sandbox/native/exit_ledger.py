@@ -43,7 +43,8 @@ def open_ledger(folder: Path, lease: str) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         ledger = os.open(folder / lease, flags, 0o600)
         fcntl.flock(ledger, fcntl.LOCK_EX)
-        if os.fstat(ledger).st_nlink:  # otherwise a sweep has removed it before the lock
+        # No link remains if another process removed the ledger before this process locked it.
+        if os.fstat(ledger).st_nlink:
             return ledger
         os.close(ledger)
 

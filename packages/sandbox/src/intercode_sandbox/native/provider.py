@@ -415,8 +415,9 @@ class SpawnerProcess:
 
         Wait for their end, or leave the spawner to wait for the kernel, which takes long for some.
         """
-        with suppress(OSError):  # closed already, or the spawner has ended first
-            # A shutdown reaches the spawner even if a fork without our code holds this end, too.
+        with suppress(OSError):  # the socket is closed already, or the spawner has ended first
+            # The shutdown reaches the spawner even if a forked process that never ran `disown`
+            # holds a copy of the socket.
             self.socket.shutdown(socket.SHUT_WR)
         try:
             wire.receive(self.socket)  # the spawner has read the end, and waits for the kernel

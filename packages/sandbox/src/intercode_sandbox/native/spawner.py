@@ -152,7 +152,7 @@ class Spawner:
             self.count_endings()
 
     def count_endings(self) -> None:
-        """Write the sandboxes that are still ending to the ledger, for ``intercode doctor``."""
+        """Update the ledger of sandboxes that are still ending, for ``intercode doctor``."""
         children = self.children.values()
         write_ledger(self.ledger, {child.cgroup: child.pid for child in children if child.ending})
 

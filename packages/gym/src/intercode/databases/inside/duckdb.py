@@ -210,7 +210,10 @@ class DuckDBDatabase(worker.WorkerDatabase):
     # -- state -----------------------------------------------------------------------------------
 
     def state(self, collector: Collector) -> Message:
-        """Return all tables and views; outside ``main`` their names include the schema."""
+        """Return all tables and views, with their rows.
+
+        The name of a table or view includes its schema, unless the schema is ``main``.
+        """
         with suppress(duckdb.Error):  # no transaction is open
             self.connection.commit()
         with suppress(duckdb.Error):  # the commit failed

@@ -1,4 +1,4 @@
-"""Worker's side of an embedded engine: its loop, its limits on results, and its files."""
+"""Worker process of an embedded engine: its request loop, result limits and database files."""
 
 from __future__ import annotations
 
