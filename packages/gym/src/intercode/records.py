@@ -222,7 +222,7 @@ def _read_with_offsets(path: Path) -> Iterator[tuple[int, Episode]]:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _finished_size(path: Path) -> int:
+def _finished_size(log_path: Path) -> int:
     """Return the size of a log up to the end of its last complete line, in bytes.
 
     The bytes after it are the torn end of an unconfirmed write: a line without its newline, or the
@@ -232,11 +232,13 @@ def _finished_size(path: Path) -> int:
         RecordError: The bytes after it are neither, or too many: the file does not hold episodes.
     """
     size = 0
-    with open_record(path) as file:
+    with open_record(log_path) as file:
         end = file_size = file.seek(0, 2)
         while end > 0:
             if file_size - end > _LONGEST_LINE:
-                raise RecordError(f"{path}: its last line is longer than {_LONGEST_LINE:,} bytes")
+                raise RecordError(
+                    f"{log_path}: its last line is longer than {_LONGEST_LINE:,} bytes"
+                )
             start = max(0, end - 65536)
             file.seek(start)
             if (newline := file.read(end - start).rfind(b"\n")) >= 0:
@@ -245,7 +247,7 @@ def _finished_size(path: Path) -> int:
             end = start
         file.seek(size)
         if (torn_line := file.read(20)) and torn_line[0] not in _BEGINS:
-            raise RecordError(f"{path}: at byte {size}: not an episode: {torn_line!r}")
+            raise RecordError(f"{log_path}: at byte {size}: not an episode: {torn_line!r}")
     return size
 
 

@@ -97,8 +97,8 @@ class Effect:
         """Whether the value is a missing file or folder that every use of the run reads."""
         if self.option not in _READ or not isinstance(self.value, str):
             return False
-        scheme = parse_scheme(self.value)
-        path = self.value if scheme is None else self.value.partition(":")[2]
+        source_scheme = parse_scheme(self.value)
+        path = self.value if source_scheme is None else self.value.partition(":")[2]
         file, ending, _ = path.partition(".py:")
         return file.startswith("/") and not Path(f"{file}.py" if ending else file).exists()
 

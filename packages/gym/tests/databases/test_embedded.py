@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from intercode.databases import DatabaseSession, Source, find, get_engine
-from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
+from intercode.databases.embedded import EmbeddedDatabaseSession, EmbeddedEngine
 from intercode.errors import DatabaseError, OutputLimitError, SandboxError, UsageError
 from intercode_sandbox import Limits
 from intercode_sandbox.base import SandboxBackend
@@ -28,16 +28,16 @@ HARD = "SELECT length(replace(hex(zeroblob(100000000)), '0', 'ab'))"
 """One step of SQLite's that takes long: it looks at no clock within."""
 
 
-def sandbox(session: EmbeddedSession) -> SandboxBackend:
+def sandbox(session: EmbeddedDatabaseSession) -> SandboxBackend:
     return session._worker.sandbox
 
 
-def files(session: EmbeddedSession) -> set[str]:
+def files(session: EmbeddedDatabaseSession) -> set[str]:
     return {Path(change.path).suffix for change in sandbox(session).changes()
             if change.type == "file"}  # fmt: skip
 
 
-def process(session: EmbeddedSession) -> int:
+def process(session: EmbeddedDatabaseSession) -> int:
     return session._worker.process.pid
 
 

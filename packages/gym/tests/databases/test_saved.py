@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from intercode.databases import Source, embedded as module
 from intercode.databases.base import DatabaseSession
-from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
+from intercode.databases.embedded import EmbeddedDatabaseSession, EmbeddedEngine
 from intercode.errors import ForkError
 from intercode_sandbox import Limits
 
@@ -150,7 +150,7 @@ def test_a_session_that_has_only_read_costs_nothing(
         outcome(session, ALIKE[0])
         saved = session.save()
         with closing(saved.open()) as fork:
-            assert isinstance(fork, EmbeddedSession)
+            assert isinstance(fork, EmbeddedDatabaseSession)
             assert fork._pristine_file is session._pristine_file and not fork._written
 
 

@@ -156,12 +156,12 @@ def _entries(sandbox: SandboxBackend) -> list[_Entry]:
 
 def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) -> None:
     now = _listing_time(time.time())
-    paths: dict[int, list[str]] = defaultdict(list)
+    paths_by_time: dict[int, list[str]] = defaultdict(list)
     for entry in entries:
         if entry.kind == b"f" or (entry.kind == b"d" and entry.path in index.directories):
             age = max(0.0, RECORDING_TIME - entry.mtime)
-            paths[int(now - age)].append(f"/{entry.path}")
-    for moment, names in sorted(paths.items()):
+            paths_by_time[int(now - age)].append(f"/{entry.path}")
+    for moment, names in sorted(paths_by_time.items()):
         result = sandbox.exec(["touch", "-h", "-d", f"@{moment}", "--", *names])
         _check_success(result, "the times of its files cannot be set")
     keep = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
@@ -293,17 +293,17 @@ def _is_executable(change: Change) -> bool:
     return change.type == "file" and bool(change.mode & stat.S_IXUSR)
 
 
-def _untracked_path(index: Index, path: str) -> str | None:
+def _untracked_path(index: Index, untracked_path: str) -> str | None:
     """Return the displayed form of an untracked path: its highest directory without tracked files.
 
     Paths below a tracked file that became a directory are not displayed: None.
     """
-    for directory in parents(path):
+    for directory in parents(untracked_path):
         if directory in index.files:
             return None
         if directory not in index.directories:
             return directory + "/"
-    return path
+    return untracked_path
 
 
 def _bytes(path: str) -> bytes:

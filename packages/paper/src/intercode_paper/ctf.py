@@ -230,14 +230,14 @@ def _episode(
         for turn in episode.turns:
             if turn.command is None:
                 continue
-            status, reward = ending(turn.command), 0.0
-            if status is None:
+            ending_status, reward = ending(turn.command), 0.0
+            if ending_status is None:
                 command = turn.command.removeprefix(_PREFIX)
                 observation = bash.execute(command).output.decode("utf-8")
-            elif status == "submitted" and _is_flag(task, _submitted_flag(turn.command)):
+            elif ending_status == "submitted" and _is_flag(task, _submitted_flag(turn.command)):
                 reward = 1.0
                 observation = RIGHT if turn.observation == RIGHT else observation
-            elif status == "submitted":
+            elif ending_status == "submitted":
                 observation = WRONG
             if turn.is_compared:
                 same_observation = turn.observation in (None, observation)

@@ -48,7 +48,7 @@ _FUNCTION = re.compile(r"def (\w+)\(")
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TestResults:
     """The tests' results for the submitted function, and for gold."""
 
     agent: Mapping[str, Result]
@@ -85,7 +85,7 @@ class PaperPython:
         """Execute an action; return the observation, before its conversion to text."""
         return self._ask("step", action)
 
-    def trial(self, task: Task, name: str) -> Trial:
+    def trial(self, task: Task, name: str) -> TestResults:
         """Test the agent's function under gold's name, then gold; gold's namespace remains.
 
         Raises:
@@ -96,7 +96,7 @@ class PaperPython:
         self._execute(f"{gold_name(task)} = {name}")
         agent = self._tests(task)
         self._ask("reset", "")
-        return Trial(agent, self._tests(task, task.gold[0]))
+        return TestResults(agent, self._tests(task, task.gold[0]))
 
     def kill(self) -> None:
         """Do nothing: the tests run in the agent's namespace."""
@@ -124,7 +124,7 @@ class PaperPython:
         return FAILED + ENDED if answer is None else answer
 
 
-def score(trial: Trial, name: str) -> Score:
+def score(trial: TestResults, name: str) -> Score:
     """Compute the reward, in [0, 1], with the 2023 ``info`` as its detail."""
     info = {
         "submitted_function": name,
@@ -379,7 +379,7 @@ def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list
     return turns
 
 
-def model_observation(answer: Answer, trial: Trial, recorded_text: str = "") -> str:
+def model_observation(answer: Answer, trial: TestResults, recorded_text: str = "") -> str:
     """Return the observation that the model received after an action that defines a function.
 
     The experiments of 2023 submitted the function after the action. The experiments had three

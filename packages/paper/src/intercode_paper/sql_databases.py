@@ -217,14 +217,14 @@ class EngineConnection:
             return None
         schema = self._databases.schema(self._database)
         if _SHOW_TABLES.match(sql):
-            relation_names = [table.name for table in schema.tables] + [
+            relation_names = [table_schema.name for table_schema in schema.tables] + [
                 view.name for view in schema.views
             ]
             return (rows([name] for name in sorted(map(str.lower, relation_names))),)
         if table_match := _DESCRIBE.match(sql):
-            for table in schema.tables:
-                if table.name.lower() == table_match[1].lower():
-                    return (_describe_table(table),)
+            for table_schema in schema.tables:
+                if table_schema.name.lower() == table_match[1].lower():
+                    return (_describe_table(table_schema),)
         return None
 
     def _query(self, sql: str) -> Answer:

@@ -111,12 +111,12 @@ class _Check:
             )
             determined_texts = frozenset(expression.sql().lower() for expression in group_items)
             determined_columns = self._scope.closure(self._columns(group_items))
-            for clause, items in (
+            for clause, clause_items in (
                 ("SELECT list", output_items),
                 ("ORDER BY clause", candidate_items),
             ):
                 if violation := self._find_undetermined(
-                    items, determined_columns, determined_texts
+                    clause_items, determined_columns, determined_texts
                 ):
                     return _ungrouped_message(clause, *violation, is_grouped=group is not None)
         elif select.args.get("distinct"):  # ORDER BY may use only output columns
@@ -307,7 +307,7 @@ class Scope:
         if condition := join.args.get("on"):
             self._learn(condition, nullable_alias, allow_constants=not is_outer)
         for name in join.args.get("using") or []:
-            sides = [(a, name.name.lower()) for a, r in self.relations.items()]
+            sides = [(alias, name.name.lower()) for alias, r in self.relations.items()]
             sides = [side for side in sides if side[1] in self.relations[side[0]].columns]
             for left_column, right_column in pairwise(sides):
                 self._rules += [

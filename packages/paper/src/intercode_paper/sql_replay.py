@@ -105,11 +105,11 @@ def replay_sql(
 
 def _split_processes(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
     """Split the episodes wherever the next episode's task does not follow in the data file."""
-    next_rows = dict(pairwise(sorted(rows)))
+    next_row_by_row = dict(pairwise(sorted(rows)))
     processes: list[list[_Job]] = []
     previous_row = None
     for job, row in zip(jobs, rows, strict=True):
-        if previous_row is None or next_rows.get(previous_row) != row:
+        if previous_row is None or next_row_by_row.get(previous_row) != row:
             processes.append([])
         processes[-1].append(job)
         previous_row = row

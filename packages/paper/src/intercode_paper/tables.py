@@ -261,8 +261,8 @@ def _load_file(path: Path, experiment: _Experiment) -> _File:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
     run = load_results(path)
     # Bash files of Plan & Solve, refined, name the file system only in the path of their data file.
-    system = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)
-    return _File(experiment, system[0] if system else "", run)
+    file_system_match = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)
+    return _File(experiment, file_system_match[0] if file_system_match else "", run)
 
 
 # Rates
@@ -316,7 +316,7 @@ def _group_rates(
             groups["all"].append(success)
             if name := episode.hardness or file.system:
                 groups.setdefault(name, []).append(success)
-    return [_make_rate(experiment, name, successes) for name, successes in groups.items()]
+    return [_make_rate(experiment, name, success_flags) for name, success_flags in groups.items()]
 
 
 def _is_solved_in_first_turn(episode: RecordedEpisode) -> bool:

@@ -68,8 +68,8 @@ def doctor() -> int:
     """Print whether this machine runs native and Docker sandboxes, with fixes."""
     from intercode_sandbox.doctor import check_docker, check_native
 
-    native, docker = check_native(), check_docker()
-    for check in (*native, *docker):
+    native, docker_checks = check_native(), check_docker()
+    for check in (*native, *docker_checks):
         detail = check.detail + (f"\nto fix it: {check.fix}" if check.fix and not check.ok else "")
         text = "".join(c if c.isprintable() or c == "\n" else "?" for c in detail)
         print(f"{_MARKS[check.ok]}  {check.name:20}  {text}".replace("\n", f"\n{'':28}"))

@@ -223,8 +223,8 @@ def _translations(candidate: Address) -> list[Address]:
     address_number = int(candidate)
     bits = address_number >> 64 << 56 | address_number & (1 << 56) - 1
     shifts = [88 - prefix for prefix in (32, 40, 48, 56, 64)]
-    words = [address_number, *(bits >> shift for shift in shifts)]
-    return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in words]
+    shifted_numbers = [address_number, *(bits >> shift for shift in shifts)]
+    return [ipaddress.IPv4Address(word & 0xFFFFFFFF) for word in shifted_numbers]
 
 
 def forbidden_reason(candidate: Address) -> str:
@@ -250,8 +250,8 @@ def non_public_reason(candidate: Address) -> str:
     effective_address = _embedded_ipv4(candidate)
     if reason := forbidden_reason(candidate):
         return reason
-    public = effective_address.version == 4 or effective_address in _PUBLIC_IPV6
-    if not (public and effective_address.is_global) or effective_address.is_reserved:
+    is_in_public_range = effective_address.version == 4 or effective_address in _PUBLIC_IPV6
+    if not (is_in_public_range and effective_address.is_global) or effective_address.is_reserved:
         return "a private address"
     return "an address of this machine" if _is_local(effective_address) else ""
 
@@ -303,7 +303,9 @@ class NetworkGate:
             OSError: The host cannot be reached.
         """
         destination = f"{_printable_name(name)}:{port}"
-        matching_hosts = [host for host in self.policy.hosts if host.admits(name, port)]
+        matching_hosts = [
+            allowed_host for allowed_host in self.policy.hosts if allowed_host.admits(name, port)
+        ]
         if not matching_hosts:
             self._refuse(
                 destination,
@@ -381,7 +383,9 @@ def handlers(
     gate: NetworkGate, proxy: Callable[[NetworkGate, socket.socket], None]
 ) -> dict[int, Handler]:
     """Return the forwards that a policy needs: port → handler."""
-    port_handlers = {port: gate.endpoint(host, port) for host, port in gate.policy.endpoints}
+    port_handlers = {
+        port: gate.endpoint(endpoint_host, port) for endpoint_host, port in gate.policy.endpoints
+    }
     if gate.policy.hosts:
         port_handlers[free_port(gate.policy)] = partial(proxy, gate)
     return port_handlers

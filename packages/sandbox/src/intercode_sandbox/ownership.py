@@ -125,8 +125,10 @@ class CallGuard:
         do.
         """
         with self._lock:
-            holder = None if self.forked else self._holder
-            self._is_cut = self._is_cut or (holder is not None and _is_executing(holder))
+            running_frame = None if self.forked else self._holder
+            self._is_cut = self._is_cut or (
+                running_frame is not None and _is_executing(running_frame)
+            )
             return self._is_cut
 
 

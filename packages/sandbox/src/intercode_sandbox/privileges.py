@@ -69,10 +69,10 @@ def _has_root_privileges() -> bool:
 def missing_capabilities(stand_in: bool = False) -> list[str]:
     """List the capabilities that root, or the stand-in user, needs and this process lacks."""
     permitted_mask = read_permitted_capabilities()
-    required_bits = _STAND_IN_CAPABILITIES if stand_in else _ROOT_CAPABILITIES
+    required_capabilities = _STAND_IN_CAPABILITIES if stand_in else _ROOT_CAPABILITIES
     return [
         f"CAP_{name.upper()}"
-        for name, bit in required_bits.items()
+        for name, bit in required_capabilities.items()
         if not permitted_mask >> bit & 1
     ]
 

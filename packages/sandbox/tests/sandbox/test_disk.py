@@ -342,7 +342,7 @@ def test_whatever_fails_a_snapshot_is_not_whole(
 
     sandbox = start()
     sandbox.write_file("/x", b"")
-    monkeypatch.setattr("intercode_sandbox.native.archive._LayerWriter.set", fail)
+    monkeypatch.setattr("intercode_sandbox.native.archive._LayerExtractor.set", fail)
     with pytest.raises(SandboxError, match="could not be saved"):
         sandbox.snapshot()
 

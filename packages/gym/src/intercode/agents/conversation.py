@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.examples import Example, Step
+from intercode.agents.examples import Example, ExampleStep
 from intercode.agents.parser import find_code, strip_thoughts
 from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, resolve_traits
@@ -111,7 +111,7 @@ class Conversation:
             self, dialogue=replace(dialogue, messages=[*dialogue.messages], settings=settings)
         )
 
-    def begin(self, write: Callable[[Step], Reply] | None = None, **values: Any) -> None:
+    def begin(self, write: Callable[[ExampleStep], Reply] | None = None, **values: Any) -> None:
         """Add the system prompt, the worked examples and the task to the dialogue.
 
         Args:
@@ -130,7 +130,7 @@ class Conversation:
                     self._show(step, write(step), is_done=step is example.steps[-2])
         self.dialogue.add_message("user", self._text("task", **values))
 
-    def _show(self, step: Step, reply: Reply, *, is_done: bool) -> None:
+    def _show(self, step: ExampleStep, reply: Reply, *, is_done: bool) -> None:
         self.dialogue.answer(reply)
         if step.observation is not None:
             turn = Turn(step.action, step.observation, ok=not step.failed, reward=float(is_done))

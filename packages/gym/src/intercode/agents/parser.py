@@ -104,15 +104,15 @@ def _strip_prompts(code: str, language: str) -> str:
     if not primary_prompt or not lines[0].startswith(primary_prompt):
         return code
     typed_lines: list[str] = []
-    has_output = False  # whether output follows the last typed line
+    is_after_output = False  # whether output follows the last typed line
     for line in lines:
         if line.startswith(primary_prompt):
             typed_lines.append(line[len(primary_prompt) :])
-            has_output = False
-        elif line.startswith(continuation_prompt) and not has_output:
+            is_after_output = False
+        elif line.startswith(continuation_prompt) and not is_after_output:
             typed_lines.append(line[len(continuation_prompt) :])
         else:
-            has_output = line.rstrip() != continuation_prompt.rstrip()
+            is_after_output = line.rstrip() != continuation_prompt.rstrip()
     return "\n".join(typed_lines)
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import takewhile
 
 from intercode.agents.conversation import CUT_OFF, Conversation, fence_action, turn_values
-from intercode.agents.examples import Step
+from intercode.agents.examples import ExampleStep
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, strip_thoughts
 from intercode.envs.tools import list_tools, read_action
@@ -87,7 +87,7 @@ class TryAgain:
             self._talk.add_observation("observation", observation, **turn_values(history))
         return next_action(self._talk, history, self._read)
 
-    def _write_step(self, step: Step) -> Reply:
+    def _write_step(self, step: ExampleStep) -> Reply:
         return Reply(fence_action(step.action, self._talk.scene.language))
 
 
@@ -127,7 +127,7 @@ class React(TryAgain):
     Text after the first action, such as an observation that the model imagined, is dropped.
     """
 
-    def _write_step(self, step: Step) -> Reply:
+    def _write_step(self, step: ExampleStep) -> Reply:
         action = fence_action(step.action, self._talk.scene.language)
         return Reply(f"Thought: {step.thought}\nAction:\n{action}")
 

@@ -46,37 +46,46 @@ def execute(args: argparse.Namespace) -> int:
         _prepare_inspect(args, manifest)
     if args.out is None and (args.to == "parquet" or args.json):
         raise UsageError("give the file with --out FILE")
-    selection = _EpisodeSelection(args, redactor)
+    episode_selection = _EpisodeSelection(args, redactor)
     if args.tokens:
         _check_tokens(args.run, _EpisodeSelection(args, redactor))
     try:
         if args.to == "parquet":
             from intercode.report.export import write_parquet
 
-            write_parquet(args.out, *_columns_and_rows(args, selection))
+            write_parquet(args.out, *_columns_and_rows(args, episode_selection))
         else:
             with _open_output(args.out) as file:
-                _write(args, file, selection, manifest, convert)
+                _write(args, file, episode_selection, manifest, convert)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
         raise RecordWriteError(f"cannot write {args.out}: {error.strerror or error}") from error
     if args.json:
-        summary = {"run": str(args.run), "to": args.to, "out": str(args.out)}
-        token_facts = {"without_tokens": selection.tokenless_count} if args.tokens else {}
+        export_summary = {"run": str(args.run), "to": args.to, "out": str(args.out)}
+        token_facts = {"without_tokens": episode_selection.tokenless_count} if args.tokens else {}
         print_json(
-            {**summary, "episodes": selection.count, "errors": selection.errors, **token_facts}
+            {
+                **export_summary,
+                "episodes": episode_selection.count,
+                "errors": episode_selection.errors,
+                **token_facts,
+            }
         )
     else:
         omissions_text = (
-            f", {selection.errors} without a result left out" if selection.errors else ""
-        )
-        omissions_text += (
-            f", {selection.tokenless_count} without recorded tokens left out"
-            if selection.tokenless_count
+            f", {episode_selection.errors} without a result left out"
+            if episode_selection.errors
             else ""
         )
-        print(f"{format_count(selection.count, 'episode')}{omissions_text}", file=sys.stderr)
+        omissions_text += (
+            f", {episode_selection.tokenless_count} without recorded tokens left out"
+            if episode_selection.tokenless_count
+            else ""
+        )
+        print(
+            f"{format_count(episode_selection.count, 'episode')}{omissions_text}", file=sys.stderr
+        )
     return 0
 
 

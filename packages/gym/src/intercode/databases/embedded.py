@@ -136,7 +136,7 @@ class EmbeddedEngine:
 
     def open(
         self, source: Source, limits: Limits | None = None, role: Role = "agent"
-    ) -> EmbeddedSession:
+    ) -> EmbeddedDatabaseSession:
         """Open a session over a pristine database with the source's content."""
         limits = limits or Limits()
         pristine_file = self._files.get(
@@ -146,12 +146,14 @@ class EmbeddedEngine:
 
     def _open_session(
         self, source: Source, limits: Limits, role: Role, pristine_file: PristineFile
-    ) -> EmbeddedSession:
+    ) -> EmbeddedDatabaseSession:
         key = (role, limits)
         worker = self._pool.take(key, partial(self._start, limits))
         open_session = partial(self._open_session, source, limits, role)
         give_back = partial(self._pool.give_back, key)
-        return EmbeddedSession(source, limits, pristine_file, worker, give_back, open_session)
+        return EmbeddedDatabaseSession(
+            source, limits, pristine_file, worker, give_back, open_session
+        )
 
     def _start(self, limits: Limits) -> EmbeddedWorker:
         sandbox = self._provider.start(_IMAGE, limits)
@@ -180,7 +182,7 @@ def _provider(options: EngineOptions, preload: Sequence[str], path: Sequence[str
     return DockerProvider(options.progress, preload, path)
 
 
-class EmbeddedSession:
+class EmbeddedDatabaseSession:
     """A session with a worker process; see `databases.base.DatabaseSession`.
 
     The constructor opens the database.
@@ -204,7 +206,7 @@ class EmbeddedSession:
         pristine_file: PristineFile,
         worker: EmbeddedWorker,
         give_back: Callable[[EmbeddedWorker], object],
-        open_session: Callable[[PristineFile], EmbeddedSession],
+        open_session: Callable[[PristineFile], EmbeddedDatabaseSession],
     ) -> None:
         self.source = source
         self.limits = limits
@@ -316,7 +318,7 @@ class EmbeddedSession:
             lambda: self._open_saved(retained_files[0], script), retained_files.clear, omissions
         )
 
-    def _open_saved(self, saved_file: PristineFile, script: str) -> EmbeddedSession:
+    def _open_saved(self, saved_file: PristineFile, script: str) -> EmbeddedDatabaseSession:
         """Open a session over a saved database, and restore the saved session's state."""
         session = self._open_session(saved_file)
         try:

@@ -571,11 +571,11 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     def render(self) -> str | None:
         """Return the episode so far as terminal text; None without a `render_mode`."""
-        state = self.episode_state
+        episode_state = self.episode_state
         return (
             None
             if self.render_mode is None
-            else self._encode_output(state.render_text(self.prompt))
+            else self._encode_output(episode_state.render_text(self.prompt))
         )
 
     def overview(self) -> str:

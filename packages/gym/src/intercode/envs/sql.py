@@ -182,8 +182,10 @@ class DatabaseStage(NoRecipe):
             TaskError: The task's database is missing, or the task has a field that no SQL task has.
         """
         if task.files or task.verification or task.image or task.tests:
-            fields = ("files", "verification", "image", "tests")
-            field = next(field_name for field_name in fields if getattr(task, field_name))
+            unsupported_fields = ("files", "verification", "image", "tests")
+            field = next(
+                field_name for field_name in unsupported_fields if getattr(task, field_name)
+            )
             raise TaskError(f"task {task.task_id!r}, field {field!r}: SQL tasks have no such field")
         self.source(task)
 

@@ -22,7 +22,7 @@ from intercode.evaluate.clock_checks import (
     TIMES,
     UNCHANGED_CLOCK,
     ZONE,
-    Move,
+    ClockShift,
     clock_guesses,
     find_time_words,
 )
@@ -305,7 +305,7 @@ def _clock_effects(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _find_clock_effect(
-    task: Task, trials: Trials, clock_moves: Sequence[Move]
+    task: Task, trials: Trials, clock_moves: Sequence[ClockShift]
 ) -> Iterator[Problem]:
     """Report the first of several clock shifts that makes a difference."""
     trials_by_name = {

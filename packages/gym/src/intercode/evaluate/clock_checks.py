@@ -40,7 +40,7 @@ then export LD_PRELOAD={library} TZ={zone}; fi
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ClockShift:
     """A shift of the clock."""
 
     name: str
@@ -50,13 +50,13 @@ class Move:
     """A value of ``TZ`` that needs no time zone database."""
 
 
-UNCHANGED_CLOCK = Move("at the same time")
+UNCHANGED_CLOCK = ClockShift("at the same time")
 TIMES = (
-    Move("an hour later", 3600),
-    Move("a day later", 86400),
-    Move("40 days later", 40 * 86400),
+    ClockShift("an hour later", 3600),
+    ClockShift("a day later", 86400),
+    ClockShift("40 days later", 40 * 86400),
 )
-ZONE = Move("in another time zone", zone="ODD-13:45")
+ZONE = ClockShift("in another time zone", zone="ODD-13:45")
 
 _TIME_PATTERNS = {
     "sql": re.compile(
@@ -84,7 +84,7 @@ def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
     if language != "bash" or all(task.depends_on_clock for task in tasks) or not library(0):
         return ()
 
-    def guess(move: Move) -> Guess:
+    def guess(move: ClockShift) -> Guess:
         action = action_for(move)
 
         def actions(task: Task) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
     return [guess(move) for move in (UNCHANGED_CLOCK, *TIMES, ZONE)]
 
 
-def action_for(move: Move) -> str:
+def action_for(move: ClockShift) -> str:
     """Return the action that shifts the clock of all later programs in the shell."""
     content = base64.encodebytes(library(move.seconds)).decode()
     return _ACTION.format(content=content, library=_LIBRARY, zone=shlex.quote(move.zone))

@@ -94,8 +94,10 @@ def setup_failure(task: Task, stage: SandboxStage) -> str | None:
     result = stage.try_setup(task, _EACH_LINE + task.setup)
     lines = decode(result.stderr).splitlines()
     if result.exit_code == _FAILURE_CODE and lines:
-        *earlier_lines, line = lines
-        return f"the setup continues after a failure: {line}{_quote_line(earlier_lines[-1:])}"
+        *preceding_stderr_lines, line = lines
+        return (
+            f"the setup continues after a failure: {line}{_quote_line(preceding_stderr_lines[-1:])}"
+        )
     if errors := [*_errors(lines)]:
         return f"the setup continues after an error{_quote_line(errors)}"
     return None

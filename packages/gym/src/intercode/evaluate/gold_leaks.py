@@ -130,7 +130,7 @@ def find_gold_form(
         normalised_data = _normalise_blanks(content) if gold_lines else b""
         return (
             "as it is"
-            if any(all(line in normalised_data for line in lines) for lines in gold_lines)
+            if any(all(gold_line in normalised_data for gold_line in lines) for lines in gold_lines)
             else ""
         )
     normalised_data, compact_data = _normalise_blanks(content), content.translate(None, _BLANKS)

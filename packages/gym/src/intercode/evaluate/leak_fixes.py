@@ -83,7 +83,7 @@ class AddedLines:
 
 
 @dataclass
-class SandboxSearch:
+class FixLeakScan:
     """The search of one task's sandbox."""
 
     task: Task
@@ -326,7 +326,7 @@ def fix_leaks(task: Task, workspace: object) -> Iterator[tuple[str, str]]:
     except TaskError:  # its trials report the error
         return
     with tempfile.TemporaryDirectory(prefix="intercode-leaks-") as folder:
-        yield from SandboxSearch(task, workspace, plan, Path(folder)).run()
+        yield from FixLeakScan(task, workspace, plan, Path(folder)).run()
 
 
 def _added_lines(patch: str) -> Iterator[AddedLines]:

@@ -1,6 +1,6 @@
 """New scores for the episodes of a recorded run, with another reward: see `rescore`.
 
-`_RescoreWork` scores each episode from its record if the reward needs no sandbox. Otherwise it
+`_RescoreRunner` scores each episode from its record if the reward needs no sandbox. Otherwise it
 replays the episode in an environment of `_Setting`. The results form a new run with its own record.
 """
 
@@ -186,7 +186,7 @@ def rescore(
     check_imported(str(env.get("env", "")), str(env.get("protocol", DEFAULT)), trust=trust)
     setting = _Setting(record, env_factory, settings, context, accept)
     setting.compare("dataset", manifest.dataset_facts(dataset))
-    rescore_work = _RescoreWork(
+    rescore_work = _RescoreRunner(
         record, dataset, reward, every_turn, setting, progress or Progress()
     )
     rescored_manifest = rescore_work.resume(target)
@@ -209,7 +209,7 @@ def rescore(
     return result
 
 
-class _RescoreWork:
+class _RescoreRunner:
     """The remaining episodes of a rescored run, and the results so far.
 
     Raises:

@@ -50,12 +50,12 @@ def read_spending(
     if not (folder / EPISODES).exists():
         return total_spending
     for episode in read_episodes(folder / EPISODES):
-        for talks, reply_price, limit in (
+        for talks, reply_price, reply_token_limit in (
             ([] if judge_only else all_agent_talks(episode), price, reply_tokens),
             (judge_talks(episode), judge_price, REPLY_TOKENS),
         ):
             for talk, call in _calls(talks):
-                usage = _usage(talk, call, limit)
+                usage = _usage(talk, call, reply_token_limit)
                 cost = call.get("cost")
                 if cost is None:
                     cost = reply_price.compute_cost(usage) if reply_price else 0.0

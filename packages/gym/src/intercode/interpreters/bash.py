@@ -151,7 +151,7 @@ class BashInterpreter:
         start_time = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
         self._shell.wake()
-        run = ActionRun(
+        action_run = ActionRun(
             self._pending_output, start_time + seconds, survivors=self._survivors(self._shell)
         )
         self._pending_output = OutputBuffer(self.sandbox.limits.output)
@@ -160,8 +160,8 @@ class BashInterpreter:
             self._restart()
             if self._shell is None or not self._shell.send(action):
                 return self._gone_execution()
-        self._follow(run, self._shell)
-        execution = self._finish(run, seconds, start_time)
+        self._follow(action_run, self._shell)
+        execution = self._finish(action_run, seconds, start_time)
         if not execution.ok and "\r\n" in action:
             execution = replace(execution, notes=(*execution.notes, _WINDOWS))
         if self._shell is not None:

@@ -285,25 +285,25 @@ def _fork(sandbox: SandboxBackend, name: str) -> PythonProcess:
             "this sandbox cannot fork a Python: its provider must preload "
             "intercode.interpreters.python_start.PRELOAD, or name a program of the image"
         ) from error
-    with ExitStack() as on_failure, ExitStack() as worker_ends:
-        on_failure.callback(worker.close)
+    with ExitStack() as failure_cleanup, ExitStack() as worker_ends:
+        failure_cleanup.callback(worker.close)
         answers, answer = os.pipe2(os.O_CLOEXEC)
-        on_failure.callback(os.close, answers)
+        failure_cleanup.callback(os.close, answers)
         worker_ends.callback(os.close, answer)
         question, questions = os.pipe2(os.O_CLOEXEC)
-        on_failure.callback(os.close, questions)
+        failure_cleanup.callback(os.close, questions)
         worker_ends.callback(os.close, question)
         output_fd = -1
         if name in (SESSION, PROGRAM):
             output_fd, output = os.pipe2(os.O_CLOEXEC)
-            on_failure.callback(os.close, output_fd)
+            failure_cleanup.callback(os.close, output_fd)
             os.fchmod(output, 0o666)  # programs open /dev/stdout by name
         else:
             output = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         worker_ends.callback(os.close, output)
         with suppress(BrokenPipeError, ConnectionResetError):  # the next request reports it
             socket.send_fds(worker.socket, [b"\0"], [output, question, answer])
-        on_failure.pop_all()
+        failure_cleanup.pop_all()
     # Through this socket an action could send descriptors, and delay the close of one for any time.
     worker.socket.close()
     start_message = {"worker": f"{_PACKAGE}.{name}", **facts}

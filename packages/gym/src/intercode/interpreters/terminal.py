@@ -73,7 +73,7 @@ def check_installed() -> None:
         ) from None
 
 
-class Screen:
+class TerminalScreen:
     """The content of a terminal after arbitrary bytes."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Terminal:
         except BaseException:
             self._release()
             raise
-        self._screen = Screen()
+        self._screen = TerminalScreen()
         try:
             self.first_screen = self.look(seconds)  # keys before the prompt would be echoed twice
         except BaseException:

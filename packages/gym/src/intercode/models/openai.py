@@ -200,8 +200,8 @@ def encode_completion(request: Request) -> dict[str, Any]:
         body |= {"return_token_ids": True, "logprobs": 1}
     if len(messages) == 1:
         return {**body, "prompt": messages[0].content}
-    turns = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
-    prompt = "\n\n".join([*turns, "Assistant:"])
+    speaker_texts = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
+    prompt = "\n\n".join([*speaker_texts, "Assistant:"])
     return {"stop": [f"\n\n{_SPEAKERS['user']}:"], **body, "prompt": prompt}
 
 

@@ -154,9 +154,9 @@ def _table(table: Table) -> dict[str, Any]:
     }
 
 
-def _tail(link: str | None, interval: Any) -> list[Any]:
+def _tail(cell_link: str | None, interval: Any) -> list[Any]:
     """Return the optional elements after a cell's text: its link and its picture."""
-    return [link, interval] if interval else [link] if link else []
+    return [cell_link, interval] if interval else [cell_link] if cell_link else []
 
 
 def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Iterator[Link | None]:

@@ -191,21 +191,26 @@ def run_tables(run: Run, tags: int | None = None) -> list[Table]:
         run: The run.
         tags: Maximum number of tags, the most frequent ones; None: all.
     """
-    outcomes, statistics = run.outcomes, summarize(run.outcomes)
+    outcomes, overall_statistics = run.outcomes, summarize(run.outcomes)
     rate, judge_counts = rate_name(run.judge), count_judgements(run.judge, outcomes)
-    remarks = [*statistics.remarks(), *filter(None, [judge_sentence(judge_counts)])]
+    remarks = [*overall_statistics.remarks(), *filter(None, [judge_sentence(judge_counts)])]
     note = "\n".join([_MEANS, *remarks]) + _shown_gold([run])
     run_link = {"run": run.name}
-    tables = [group_table("Success", {ALL_GROUP: statistics}, note, rate, lambda name: run_link)]
-    tables.append(_coverage(run, statistics))
+    tables = [
+        group_table("Success", {ALL_GROUP: overall_statistics}, note, rate, lambda name: run_link)
+    ]
+    tables.append(_coverage(run, overall_statistics))
     tables += judge_tables({run.judge or "": judge_counts})
     if levels := by_level(outcomes):
         level_table = group_table(
             "By difficulty", levels, "", rate, lambda name: {**run_link, "level": name}
         )
         tables.append(level_table)
-    if statistics.clusters:
-        note, statistics_by_cluster = _cluster_note(statistics), by_image_or_database(outcomes)
+    if overall_statistics.clusters:
+        note, statistics_by_cluster = (
+            _cluster_note(overall_statistics),
+            by_image_or_database(outcomes),
+        )
         cluster_table = group_table(
             "By image or database",
             statistics_by_cluster,

@@ -288,7 +288,7 @@ def _pair_verdict(
             f"{' and '.join(gold_labels)} was shown gold, so this does not measure ability"
         )
     pair_link = {"first": baseline.name, "second": run.name}
-    texts = (
+    comparison_sides = (
         ("first", comparison.better_first, baseline),
         ("second", comparison.better_second, run),
     )
@@ -297,7 +297,7 @@ def _pair_verdict(
             f"{format_count(len(names), 'task')} better by {better_run.label}",
             {**pair_link, "only": side},
         )
-        for side, names, better_run in texts
+        for side, names, better_run in comparison_sides
         if names
     ]
     return Verdict(headline, "; ".join(clauses), kind, tuple(links))

@@ -134,18 +134,18 @@ def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class _PathEntry:
+class _AnswerPath:
     """A path, and the hash beside it."""
 
     path: str
     hash: str = ""
 
     @property
-    def parts(self) -> Sequence[_PathEntry]:
+    def parts(self) -> Sequence[_AnswerPath]:
         """The entries that result if each blank separates two paths."""
         if " " not in self.path:
             return [self]
-        return [_PathEntry(_path(part), self.hash) for part in self.path.split()]
+        return [_AnswerPath(_path(part), self.hash) for part in self.path.split()]
 
 
 def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
@@ -170,12 +170,12 @@ def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
     return agrees
 
 
-def _read_listing(answer: Form, lines: Sequence[str]) -> list[_PathEntry]:
+def _read_listing(answer: Form, lines: Sequence[str]) -> list[_AnswerPath]:
     """Parse the paths of lines, in the one form that all lines share."""
     rows = [line for line in lines if not _TOTAL.fullmatch(collapse_blanks(line))]
     if any(map(_BRANCH.match, rows)):
         return [
-            _PathEntry(_path(_BRANCH.sub("", row, count=1).replace("\\ ", " "))) for row in rows
+            _AnswerPath(_path(_BRANCH.sub("", row, count=1).replace("\\ ", " "))) for row in rows
         ]
     headings = [match["folder"] for row in rows if (match := _HEADING.fullmatch(row))]
     if headings and all(
@@ -189,14 +189,14 @@ def _read_listing(answer: Form, lines: Sequence[str]) -> list[_PathEntry]:
         matches = [matcher(row.strip()) for row in rows]
         if all(matches):
             return [
-                _PathEntry(_path(match["path"]), match.groupdict().get("hash", ""))
+                _AnswerPath(_path(match["path"]), match.groupdict().get("hash", ""))
                 for match in matches
                 if match
             ]
-    return [_PathEntry(_path(row)) for row in rows]
+    return [_AnswerPath(_path(row)) for row in rows]
 
 
-def _read_grouped_listing(rows: Sequence[str]) -> Iterator[_PathEntry]:
+def _read_grouped_listing(rows: Sequence[str]) -> Iterator[_AnswerPath]:
     """Yield the names that ``ls`` lists for several folders, each with its folder."""
     folder = ""
     for row in rows:
@@ -205,7 +205,7 @@ def _read_grouped_listing(rows: Sequence[str]) -> Iterator[_PathEntry]:
         else:
             listing_match = _LONG_LINE.fullmatch(row)
             name = listing_match["path"] if listing_match else row
-            yield _PathEntry(_path(f"{folder}/{name}" if folder else name))
+            yield _AnswerPath(_path(f"{folder}/{name}" if folder else name))
 
 
 def _path(text: str) -> str:

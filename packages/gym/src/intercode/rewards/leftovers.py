@@ -245,19 +245,19 @@ class Leftovers:
         return {*self.restored_paths, *self.closed_paths, *self.moved_links}
 
     def find_written_links(
-        self, initial_changes: Mapping[str, Change], final_changes: Mapping[str, Change]
+        self, changes_before_verification: Mapping[str, Change], final_changes: Mapping[str, Change]
     ) -> set[str]:
         """Return the agent's aliases of files that a verification has written.
 
         Args:
-            initial_changes: The differences between the sandbox and the image before the
+            changes_before_verification: The differences between the sandbox and the image before the
                 verification.
             final_changes: The same differences after it.
         """
         written_paths = {
             path
-            for path in initial_changes.keys() | final_changes.keys()
-            if initial_changes.get(path) != final_changes.get(path)
+            for path in changes_before_verification.keys() | final_changes.keys()
+            if changes_before_verification.get(path) != final_changes.get(path)
         }
         written_paths = {path for path in written_paths if path not in TEMPORARY_FOLDERS}
         written_links = {

@@ -227,8 +227,8 @@ class TestRun:
         if not subject.send(LOAD, source_number, source_bytes, self._timeout):
             raise self._end_sandbox(subject)
         while True:
-            for _, kind, frame_number, _ in self._frames([subject], deadline):
-                if (kind, frame_number) == (LOAD, source_number):
+            for _, kind, loaded_source_number, _ in self._frames([subject], deadline):
+                if (kind, loaded_source_number) == (LOAD, source_number):
                     return
 
     def _ask_grader(self, kind: int, request_number: int, payload: bytes) -> str:

@@ -63,7 +63,9 @@ def mutate(
         # The copy need not survive a crash: a torn file is discarded.
         connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
         triggers = _take_triggers(connection)
-        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed), is_gentle)
+        mutation = _DatabaseMutator(
+            connection, schema.tables, conditions, random.Random(seed), is_gentle
+        )
         for table in schema.tables:
             mutation.change(table)
         mutation.delete_doubles()
@@ -84,7 +86,7 @@ def _take_triggers(connection: sqlite3.Connection) -> list[str]:
     return [sql for _, sql in triggers]
 
 
-class _Mutation:
+class _DatabaseMutator:
     """One mutation of one database."""
 
     def __init__(

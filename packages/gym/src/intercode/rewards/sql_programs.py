@@ -149,7 +149,9 @@ def _compare_programs(
                 if name in table_state
                 for trigger_definition in table_state[name].triggers
             ]
-            words = {word.lower() for text in texts for word in re.findall(r"\w+", text)}
+            words = {
+                word.lower() for trigger_text in texts for word in re.findall(r"\w+", trigger_text)
+            }
             read_tables = [peer for peer in gold_state if peer != name and peer.lower() in words]
             probes = Probes(session, dialect, texts)
             for probe in chain(*map(probes.constants, read_tables), probes.all_statements(name)):

@@ -77,14 +77,14 @@ def compare_states(pristine_state: State, gold: State, agent: State) -> StateCom
     agent_changes: Counter[Hashable] = Counter()
     changed_names, wrong_names = [], []
     for name in names:
-        pristine_items, gold_items, agent_items = _count_rows(
+        pristine_items, gold_items, agent_item_counts = _count_rows(
             name, [state.get(name) for state in states]
         )
         gold_changes += _count_changes(name, pristine_items, gold_items)
-        agent_changes += _count_changes(name, pristine_items, agent_items)
-        if gold_items != agent_items:
+        agent_changes += _count_changes(name, pristine_items, agent_item_counts)
+        if gold_items != agent_item_counts:
             wrong_names.append(name)
-        if gold_items != agent_items or gold_items != pristine_items:
+        if gold_items != agent_item_counts or gold_items != pristine_items:
             changed_names.append(name)
     right_count, total = (
         (gold_changes & agent_changes).total(),
@@ -122,10 +122,10 @@ def normalise_sql(text: str) -> str:
     return normal_text
 
 
-def events(definition: str) -> list[str]:
+def events(trigger_definition: str) -> list[str]:
     """Return the events of a trigger, from the statement that creates it."""
-    head = _HEAD.match(definition)
-    event_names = _EVENT.findall(head["events"] if head else definition)
+    head = _HEAD.match(trigger_definition)
+    event_names = _EVENT.findall(head["events"] if head else trigger_definition)
     return sorted({event.lower() for event in (event_names if head else event_names[:1])})
 
 
@@ -200,12 +200,12 @@ def _count_rows(name: str, tables: Sequence[TableState | None]) -> list[Counter[
         is_in_table = [column in table_columns for table_columns in columns]
         values = [
             table_columns[column]
-            for table_columns, is_present in zip(columns, is_in_table, strict=True)
-            if is_present
+            for table_columns, has_column in zip(columns, is_in_table, strict=True)
+            if has_column
         ]
         merged_values = iter(comparable_values(list(chain.from_iterable(values))))
-        for table_columns, is_present in zip(columns, is_in_table, strict=True):
-            if is_present:
+        for table_columns, has_column in zip(columns, is_in_table, strict=True):
+            if has_column:
                 table_columns[column] = list(islice(merged_values, len(table_columns[column])))
     return [
         Counter() if table is None else Counter(_hashable_rows(table, table_columns))

@@ -201,7 +201,7 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.models.remote import CallContext
     from intercode.models.upstream import serve_upstream
     from intercode_integrations.gateway import Gateway
-    from intercode_integrations.gateway.record import CallLedger, Journal
+    from intercode_integrations.gateway.record import CallLedger, CallLog
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
@@ -225,7 +225,7 @@ def execute(args: argparse.Namespace) -> int:
         token = _token(args.token_file)
         ledger = CallLedger(budget)
         if args.record is not None:
-            journal = Journal(args.record, upstream.key, token, args.record_limit)
+            journal = CallLog(args.record, upstream.key, token, args.record_limit)
             ledger.file = stack.enter_context(closing(journal))
         session = stack.enter_context(
             gateway.open_session(

@@ -235,13 +235,15 @@ def _index_url(source: str) -> str:
     The URL may contain a password, which InterCode neither prints nor stores.
     """
     if source == "npm":
-        setting = os.environ.get(_REGISTRY) or _read_client_setting(
+        configured_url = os.environ.get(_REGISTRY) or _read_client_setting(
             "npm", "config", "get", "registry"
         )
     else:
         pip = (sys.executable, "-m", "pip", "config", "get")
-        setting = os.environ.get("PIP_INDEX_URL") or _read_client_setting(*pip, "global.index-url")
-    url = setting or _DEFAULT[source]
+        configured_url = os.environ.get("PIP_INDEX_URL") or _read_client_setting(
+            *pip, "global.index-url"
+        )
+    url = configured_url or _DEFAULT[source]
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise UsageError(f"the index of {source} packages is not a URL of http or https: {url!r}")
     return url
@@ -280,8 +282,8 @@ def _check_tools(recipe: LayerRecipe) -> None:
     if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
         python_runtimes.find_python(recipe.install.python, recipe.name)
         return
-    npm = recipe.install.source == "npm"
-    program, package = ("npm", "npm") if npm else ("python3", "python3-pip")
+    is_npm = recipe.install.source == "npm"
+    program, package = ("npm", "npm") if is_npm else ("python3", "python3-pip")
     if shutil.which(program, path=SEARCH_PATH) is None:
         raise UsageError(
             f"{recipe.name} is installed by {program}, which is not in {SEARCH_PATH}: "

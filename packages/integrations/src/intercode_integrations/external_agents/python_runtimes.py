@@ -38,7 +38,7 @@ _EXCLUDED_FOLDERS = frozenset(
 _ORIGIN = b"$ORIGIN/../lib"
 
 
-class Python(msgspec.Struct, frozen=True, kw_only=True):
+class PythonInstallation(msgspec.Struct, frozen=True, kw_only=True):
     """A Python of this machine."""
 
     prefix: str
@@ -48,7 +48,7 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
 
 
-def find_python(release: str, agent: str) -> Python:
+def find_python(release: str, agent: str) -> PythonInstallation:
     """Find a Python of a release.
 
     Args:
@@ -65,7 +65,7 @@ def find_python(release: str, agent: str) -> Python:
         try:
             command = [path, "-I", "-c", _FACTS]
             result = subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE)
-            python = msgspec.json.decode(result.stdout, type=Python)
+            python = msgspec.json.decode(result.stdout, type=PythonInstallation)
         # For instance, a broken shim.
         except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError):
             continue
@@ -86,7 +86,7 @@ def _candidates(release: str) -> Iterator[str]:
         yield program
 
 
-def pack_python(python: Python, target_folder: str) -> bytes:
+def pack_python(python: PythonInstallation, target_folder: str) -> bytes:
     """Pack a Python, as a tarball that is identical for the same Python.
 
     Args:

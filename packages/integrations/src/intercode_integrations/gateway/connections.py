@@ -112,11 +112,11 @@ class ConnectionPool:
             connection.close()
 
     def _connect(self, timeout: float) -> socket.socket:
-        wait, address = min(wire.CONNECT, timeout), self._server
+        connect_timeout, address = min(wire.CONNECT, timeout), self._server
         if self._proxy is not None:
             address = self._proxy.hostname or "", self._proxy.port or _PORTS["http"]
         try:
-            connection = socket.create_connection(address, wait)
+            connection = socket.create_connection(address, connect_timeout)
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is None:

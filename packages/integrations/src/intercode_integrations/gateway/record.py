@@ -18,7 +18,7 @@ from intercode.redaction import Redactor
 from intercode_integrations.gateway.calls import Call
 
 
-class Journal:
+class CallLog:
     """A file of calls, one per line. A crash loses at most the line being written.
 
     Args:
@@ -112,7 +112,7 @@ class CallLedger:
     """A counter of calls that also writes them to the record."""
 
     def __init__(self, budget: Budget) -> None:
-        self.file: Journal | None = None
+        self.file: CallLog | None = None
         self.error: OSError | None = None
         """Reason why a call could not be recorded: no later call is answered."""
         self.failed: Callable[[], None] = lambda: None

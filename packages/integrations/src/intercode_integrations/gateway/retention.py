@@ -55,8 +55,8 @@ class Dialogues:
         return replace(call, messages=tuple(map(self._intern_message, call.messages)))
 
     def _intern_message(self, message: Message) -> Message:
-        ids = tuple(call.call_id for call in message.tool_calls)
-        key = message.role, message.content, message.call_id, ids
+        call_ids = tuple(call.call_id for call in message.tool_calls)
+        key = message.role, message.content, message.call_id, call_ids
         stored_message = self._messages.get(key)
         if stored_message == message:
             return stored_message

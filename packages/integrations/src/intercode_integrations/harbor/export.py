@@ -147,17 +147,17 @@ def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -
             continue
         gold_result = grader.gold(task, gold, source)
         rows = gold_result.result.rows
-        groups = [(rows, len(rows))]
+        tie_groups = [(rows, len(rows))]
         if gold_result.groups is not None:
-            groups = [(group.rows, group.take) for group in gold_result.groups]
+            tie_groups = [(group.rows, group.take) for group in gold_result.groups]
         elif gold_result.ordered:
-            groups = [([row], 1) for row in rows]
+            tie_groups = [([row], 1) for row in rows]
         row_groups = [
             {
                 "take": row_count,
                 "rows": [[query.to_json_value(value) for value in row] for row in group_rows],
             }
-            for group_rows, row_count in groups
+            for group_rows, row_count in tie_groups
         ]
         golds.append({"columns": len(gold_result.result.columns), "groups": row_groups})
     tests = {

@@ -95,7 +95,9 @@ class FileChecks:
                 base_paths = _list_paths(base_sandbox)
             with closing(stage.provider.start(image)) as full_sandbox:
                 paths = _list_paths(full_sandbox)
-            self._added_paths[image] = {path: paths[path] for path in paths.keys() - base_paths}
+            self._added_paths[image] = {
+                added_path: paths[added_path] for added_path in paths.keys() - base_paths
+            }
         return self._added_paths[image]
 
 

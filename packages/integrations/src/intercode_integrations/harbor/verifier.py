@@ -106,10 +106,10 @@ class HarborReward:
         def paths() -> frozenset[str]:
             if task.task_id not in self._gold_paths:
                 with closing(self._stage.open(task)) as workspace:
-                    for command in task.gold[:1]:
+                    for gold_command in task.gold[:1]:
                         user = self._stage.config(task).agent.account
                         env = {**home_variables(workspace, user), **self._stage.variables(task)}
-                        argv, stdin = script(command)
+                        argv, stdin = script(gold_command)
                         seconds = task.timeout
                         workspace.exec(argv, stdin=stdin, env=env, user=user, timeout=seconds)
                     self._gold_paths[task.task_id] = frozenset(c.path for c in workspace.changes())

@@ -104,7 +104,7 @@ def _task(address: str, inspect_task: InspectTask, index: int) -> Task:
             "which is not supported"
         )
     sources = resolve_sample_files(sample.files or {})
-    files = {path: _content(text) for path, text in sources.items()}
+    files = {path: _content(source) for path, source in sources.items()}
     setup = None
     if sample.setup:
         script = _content(sample.setup)

@@ -87,7 +87,11 @@ class RemoteServer:
         self._opener = urllib.request.build_opener(_NoRedirects, *proxies)
         self._base = f"{scheme}://{parts.netloc}{path_prefix}"
         names = self.fetch("list_environments")
-        if not names or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        if (
+            not names
+            or not isinstance(names, list)
+            or not all(isinstance(env_name, str) for env_name in names)
+        ):
             raise self._foreign_server_error("its answer is not a list of environments")
         if name and name not in names:
             raise UsageError(

@@ -81,12 +81,12 @@ class Routes:
     def _openapi(self) -> dict[str, Any]:
         """Return the addresses, in the detail that OpenEnv's validator requires."""
         paths: dict[str, Any] = {
-            f"/{name}": {"get": {}}
-            for name in ("health", "metrics", "metadata", "schema", *self._global_routes())
+            f"/{path_segment}": {"get": {}}
+            for path_segment in ("health", "metrics", "metadata", "schema", *self._global_routes())
         }
-        for name in self._entries:
-            paths |= {f"/{name}/{route_name}": {"get": {}} for route_name in _GET}
-            paths |= {f"/{name}/{route_name}": {"post": {}} for route_name in _POST}
+        for path_segment in self._entries:
+            paths |= {f"/{path_segment}/{route_name}": {"get": {}} for route_name in _GET}
+            paths |= {f"/{path_segment}/{route_name}": {"post": {}} for route_name in _POST}
         api_info = {"title": "InterCode", "version": __version__}
         return {"openapi": "3.1.0", "info": api_info, "paths": {**paths, "/mcp": {"post": {}}}}
 

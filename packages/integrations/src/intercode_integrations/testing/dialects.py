@@ -43,8 +43,8 @@ def messages(answer: Answer, turn: int = 1) -> Payload:
     usage = answer.usage or Usage()
     blocks: list[Payload] = [{"type": "text", "text": answer.text}] if answer.text else []
     blocks += [
-        {"type": "tool_use", "id": c.call_id, "name": c.name, "input": dict(c.arguments)}
-        for c in answer.tool_calls
+        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": dict(call.arguments)}
+        for call in answer.tool_calls
     ]
     reasons = {"length": "max_tokens", "tool_calls": "tool_use", "filter": "refusal"}
     return {
@@ -217,12 +217,12 @@ def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Paylo
 def calls_in_text(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
     """Leave calls in the text, like servers without the model's call format."""
     message = payload["choices"][0]["message"]
-    texts = [message["content"] or ""]
+    content_parts = [message["content"] or ""]
     for call in message.pop("tool_calls", ()):
         function = call["function"]
         body = {"name": function["name"], "arguments": json.loads(function["arguments"])}
-        texts.append(f"<tool_call>\n{json.dumps(body)}\n</tool_call>")
-    message["content"] = "\n".join(texts)
+        content_parts.append(f"<tool_call>\n{json.dumps(body)}\n</tool_call>")
+    message["content"] = "\n".join(content_parts)
     payload["choices"][0]["finish_reason"] = "stop"
     return payload
 

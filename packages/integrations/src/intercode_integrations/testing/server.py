@@ -310,8 +310,8 @@ class _Handler(BaseHTTPRequestHandler):
         self, path: str, body: Mapping[str, Any], fault: Fault | None, usage: Usage | None
     ) -> None:
         headers = {name.lower(): text for name, text in self.headers.items()}
-        query = urlsplit(self.path).query
-        self.owner.record_exchange(Exchange(path, body, headers, fault, usage, query))
+        query_string = urlsplit(self.path).query
+        self.owner.record_exchange(Exchange(path, body, headers, fault, usage, query_string))
 
     def _parse_body(self) -> dict[str, Any]:
         try:

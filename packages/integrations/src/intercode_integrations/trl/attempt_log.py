@@ -13,7 +13,7 @@ from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import dataset_facts, describe
 from intercode.records import MANIFEST, RecordWriter
-from intercode_integrations.trl.batch import Attempt
+from intercode_integrations.trl.batch import Rollout
 
 _AGENT = "trl"
 
@@ -47,7 +47,7 @@ class AttemptLog:
             )
         )
 
-    def add(self, envs: ThreadVectorEnv, attempts: Sequence[Attempt]) -> None:
+    def add(self, envs: ThreadVectorEnv, attempts: Sequence[Rollout]) -> None:
         """Record the attempts of a batch; their episodes are the environments' last ones."""
         for attempt in attempts:
             env: Any = envs.envs[attempt.number].unwrapped

@@ -27,7 +27,7 @@ _DATA = "\N{SYMBOL FOR RECORD SEPARATOR}"
 
 
 @dataclass
-class Attempt:
+class Rollout:
     """An attempt at a task, in tokens."""
 
     number: int
@@ -63,7 +63,7 @@ class Attempt:
         if self.logprobs is not None:
             self.logprobs = None if logprobs is None else [*self.logprobs, *logprobs]
 
-    def continuation(self, number: int) -> Attempt:
+    def continuation(self, number: int) -> Rollout:
         """Return the attempt that continues this one in another environment."""
         return replace(
             self,
@@ -85,7 +85,7 @@ class Batch:
         trainer: TRL's trainer.
     """
 
-    def __init__(self, envs: ThreadVectorEnv, attempts: list[Attempt], trainer: Any) -> None:
+    def __init__(self, envs: ThreadVectorEnv, attempts: list[Rollout], trainer: Any) -> None:
         self._envs = envs
         self.attempts = attempts
         self._trainer = trainer
@@ -170,7 +170,7 @@ class Batch:
             env.episode.metadata["ended_by"] = "tokens"
         self._step(full_attempts, ["submit"] * len(full_attempts))
 
-    def _step(self, attempts: Sequence[Attempt], actions: Sequence[str]) -> None:
+    def _step(self, attempts: Sequence[Rollout], actions: Sequence[str]) -> None:
         if not attempts:
             return
         self._envs.send(actions, [attempt.number for attempt in attempts])
@@ -182,7 +182,7 @@ class Batch:
                 attempt = self.attempts[attempt_number]
                 attempt.running, attempt.reward = False, float(reward)
 
-    def _add_observation(self, attempt: Attempt, max_tokens: int) -> bool:
+    def _add_observation(self, attempt: Rollout, max_tokens: int) -> bool:
         """Add the observation to the completion; False: no space for it and a reply."""
         env: Any = self._envs.envs[attempt.number].unwrapped
         ids = self._observation_tokens(env.messages("chat")[-1], attempt.completion[-1])
@@ -196,8 +196,8 @@ class Batch:
         trainer, tokenizer = self._trainer, self._trainer.processing_class
         reply = {"role": "assistant", "content": _REPLY}
         content = str(message["content"])
-        has_tokens = len(split_text(content, added_tokens(tokenizer))) > 1
-        shown_message = {**message, "content": _DATA} if has_tokens else message
+        has_added_tokens = len(split_text(content, added_tokens(tokenizer))) > 1
+        shown_message = {**message, "content": _DATA} if has_added_tokens else message
         text = tokenizer.apply_chat_template(
             [{"role": "user", "content": ""}, reply, shown_message],
             add_generation_prompt=True,
@@ -206,9 +206,9 @@ class Batch:
             **trainer.chat_template_kwargs,
         )
         text = text.partition(_REPLY)[2]
-        if has_tokens:
-            prefix, _, suffix = text.partition(_DATA)
-            ids = encode(tokenizer, prefix) + encode_data(tokenizer, content)
+        if has_added_tokens:
+            text_before_data, _, suffix = text.partition(_DATA)
+            ids = encode(tokenizer, text_before_data) + encode_data(tokenizer, content)
             ids += encode(tokenizer, suffix)
         else:
             ids = encode(tokenizer, text)

@@ -21,7 +21,7 @@ from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.project import create, create_vec
 from intercode_integrations.trl.attempt_log import AttemptLog
-from intercode_integrations.trl.batch import Attempt, Batch
+from intercode_integrations.trl.batch import Batch, Rollout
 from intercode_integrations.trl.environments import warn_of_loss
 from intercode_integrations.trl.rows import as_dataset, dialogues
 
@@ -106,7 +106,7 @@ class Rollouts:
             raise UsageError("a prompt does not name its task: train_dataset=rollouts.dataset()")
         prompt_ids, *_ = trainer._tokenize_prompts(prompts)
         attempts = [
-            Attempt(attempt_number, task, list(prompt))
+            Rollout(attempt_number, task, list(prompt))
             for attempt_number, (task, prompt) in enumerate(zip(tasks, prompt_ids, strict=True))
         ]
         envs = self._vector(len(attempts))

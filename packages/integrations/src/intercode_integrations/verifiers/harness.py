@@ -20,7 +20,7 @@ from intercode.episode import NoAction
 from intercode.models.base import tool_as_openai
 from intercode.models.wire import arguments
 from intercode_integrations.async_env import AsyncEnv
-from intercode_integrations.verifiers.tasks import InterCodeData, failures
+from intercode_integrations.verifiers.tasks import InterCodeTaskData, failures
 
 
 class InterCodeHarnessConfig(vf.HarnessConfig):
@@ -43,7 +43,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
     ) -> vf.HarnessSession:
         """Start the episode: within the time limit of the setup, not of the agent."""
         data = trace.task.data
-        if not isinstance(data, InterCodeData):
+        if not isinstance(data, InterCodeTaskData):
             raise intercode.UsageError("InterCode's harness plays only InterCode's tasks")
         with failures():
             trace.state.env = AsyncEnv(await asyncio.to_thread(data.make))

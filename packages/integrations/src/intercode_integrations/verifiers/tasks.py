@@ -35,7 +35,7 @@ class InterCodeConfig(vf.TasksetConfig, Source):
     """``--env.taskset.…``."""
 
 
-class InterCodeData(vf.TaskData, Source):
+class InterCodeTaskData(vf.TaskData, Source):
     """A task in verifiers' records: without gold."""
 
 
@@ -55,7 +55,7 @@ class InterCodeState(vf.State):
         return None if self.env is None else self.env.episode.score
 
 
-class InterCodeTask(vf.Task[InterCodeData, InterCodeState]):
+class InterCodeTask(vf.Task[InterCodeTaskData, InterCodeState]):
     """A task of InterCode."""
 
     @property
@@ -102,7 +102,7 @@ class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
         for task in env.dataset:
             scene = PromptContext(env.name, traits, setting, task.query, env.max_turns)
             values = {**scene.values(), "show_reward": False}
-            data = InterCodeData(
+            data = InterCodeTaskData(
                 id=task.task_id,
                 name=task.task_id,
                 prompt=prompt.render("task", **values),

@@ -16,7 +16,7 @@ from intercode.cli.main import main
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.terminal_keys import encode_keys
 from intercode.errors import ActionError, ForkError, UsageError
-from intercode.interpreters.terminal import ROWS, Screen
+from intercode.interpreters.terminal import ROWS, TerminalScreen
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
 from intercode.task import Dataset, Task
@@ -120,7 +120,7 @@ def test_output_without_end_is_looked_at_and_can_be_stopped(env: InterCodeEnv[An
 
 def test_what_hostile_programs_print_is_no_error_and_changes_nothing() -> None:
     # The parser has its own exceptions for some of it: none may end the episode.
-    dice, screen = random.Random(17), Screen()
+    dice, screen = random.Random(17), TerminalScreen()
     screen.draw(b"\x1b[" + b"1" * 5000 + b"m")
     parts = [b"\x1b[", b"\x1b]0;t\x07", b"?", b">", b"25", b"9999", b";", b"e\xcc\x81", b"\xff"]
     parts += [b"\x1bP", b"\x1b#", *(bytes([n]) for n in range(64, 123)), "中".encode(), b"\x1b[6n"]

@@ -100,8 +100,8 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         self.trajectory: list[tuple[str, Any]] = []
         self.observation: Any = None
         if not self.tool_mode:
-            rows = len(self.data_loader)
-            self.query_idx = numpy.random.randint(0, rows) if index is None else index
+            row_count = len(self.data_loader)
+            self.query_idx = numpy.random.randint(0, row_count) if index is None else index
             self.record = self.data_loader.get(self.query_idx)
             self.query, self.gold = self.record["query"], self.record.get("gold", "N/A")
             self.reward: float | None = None

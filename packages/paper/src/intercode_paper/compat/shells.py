@@ -167,8 +167,8 @@ class CTFEnv(BashEnv):
         stage = CtfStage(sandbox, image, LIMITS, network)
 
         def start() -> SandboxBackend:
-            fields = task_fields(self.record.fields, folder)
-            return stage.open(self._task({**fields, "released_setup": None}))
+            converted_fields = task_fields(self.record.fields, folder)
+            return stage.open(self._task({**converted_fields, "released_setup": None}))
 
         return Container(name, start, environment)
 

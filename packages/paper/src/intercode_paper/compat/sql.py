@@ -42,10 +42,12 @@ class SqlEnv(IntercodeEnv):
             kwargs.get("databases") or find_databases(self.data_path)
         )
         hide(databases_path)
-        engine = shared_engine(
+        database_engine = shared_engine(
             kwargs.get("engine", "sqlite"), sandbox=self._container_settings.sandbox
         )
-        self.cnx = Connection(EngineDatabases(engine, lambda name: find(databases_path, name)))
+        self.cnx = Connection(
+            EngineDatabases(database_engine, lambda name: find(databases_path, name))
+        )
         self.cur = self.cnx.cursor()
 
     def reset_container(self) -> None:

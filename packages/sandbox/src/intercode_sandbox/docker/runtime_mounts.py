@@ -81,14 +81,19 @@ class RuntimeFolder:
         socket = f"{CONTAINER_FOLDER}/s"
         if not self.preload:
             return [f"{CONTAINER_FOLDER}/{self.program.name}", socket]
-        python, code = f"{CONTAINER_FOLDER}/python", f"{CONTAINER_FOLDER}/code"
+        python, code_folder = f"{CONTAINER_FOLDER}/python", f"{CONTAINER_FOLDER}/code"
         arguments = {"modules": self.preload, "caller": socket}
-        packages = {name: f"{code}/{_folder(name)}" for name in self._packages}
-        path, program = [f"{code}/others"], f"{python}/{PYTHON}"
+        packages = {name: f"{code_folder}/{_folder(name)}" for name in self._packages}
+        path, program = [f"{code_folder}/others"], f"{python}/{PYTHON}"
         return [
             *(f"{python}/{LOADER}", "--library-path", f"{python}/so"),
             *command(
-                "worker", arguments, path, packages, program, f"{code}/{_PACKAGE_FOLDER.name}"
+                "worker",
+                arguments,
+                path,
+                packages,
+                program,
+                f"{code_folder}/{_PACKAGE_FOLDER.name}",
             ),
         ]
 

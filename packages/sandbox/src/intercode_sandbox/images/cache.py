@@ -456,7 +456,7 @@ def prune_sources(
             if (
                 is_old
                 and path.name not in used_names
-                and not any(path.name in spec for spec in specs)
+                and not any(path.name in image_spec for image_spec in specs)
             ):
                 victims.append(SourceInfo(path, info.st_blocks * 512, info.st_atime))
         if not dry_run:

@@ -364,9 +364,9 @@ def _installed_versions() -> dict[str, str]:
     """Return the machine's packages with their versions, and its programs with their facts."""
     packages = dict(line.split(" ", 1) for line in _packages())
     programs = [
-        (f"{folder}/{name}", facts)
-        for folder in _program_folders()
-        for name, _, facts in (line.partition("\0") for line in _programs(folder))
+        (f"{program_folder}/{name}", facts)
+        for program_folder in _program_folders()
+        for name, _, facts in (line.partition("\0") for line in _programs(program_folder))
     ]
     return packages | dict(programs)
 

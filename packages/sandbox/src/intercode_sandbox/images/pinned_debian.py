@@ -227,7 +227,7 @@ def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[s
                         unpacker.add(archive, member)
         except DAMAGE as error:
             raise ImageError(f"cannot unpack the package {package.name}: {error}") from error
-        first_line, _, remaining_lines = control.partition("\n")
+        package_line, _, remaining_lines = control.partition("\n")
         is_coinstallable = "\nMulti-Arch: same\n" in control
         architecture = next(
             field_line[14:]
@@ -235,7 +235,7 @@ def _unpack_packages(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[s
             if field_line.startswith("Architecture: ")
         )
         package_entries[f"{package.name}:{architecture}" if is_coinstallable else package.name] = (
-            f"{first_line}\nStatus: install ok installed\n{remaining_lines.rstrip()}\n\n",
+            f"{package_line}\nStatus: install ok installed\n{remaining_lines.rstrip()}\n\n",
             "".join(f"{name[1:].rstrip('/') or '/.'}\n" for name in names),
         )
     unpacker.finish()

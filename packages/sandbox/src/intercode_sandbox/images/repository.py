@@ -315,11 +315,11 @@ def _finish(git: Git, target: Path, seconds: int) -> None:
     """Reduce .git to objects, one branch and the index; give all files the commit's time."""
     git_folder = target / ".git"
     for name in ("FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "logs", "description"):
-        path = git_folder / name
-        if path.is_dir():
-            shutil.rmtree(path)
+        metadata_path = git_folder / name
+        if metadata_path.is_dir():
+            shutil.rmtree(metadata_path)
         else:
-            path.unlink(missing_ok=True)
+            metadata_path.unlink(missing_ok=True)
     is_sha256 = git("-C", target, "rev-parse", "--show-object-format") == "sha256"
     config = _CONFIG.replace("version = 0", "version = 1") + _SHA256 if is_sha256 else _CONFIG
     (git_folder / "config").write_text(config, encoding="ascii")

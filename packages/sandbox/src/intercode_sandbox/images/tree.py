@@ -266,8 +266,8 @@ def set_times(layer: Path, begin_time: float, timestamp: int) -> None:
         begin_time: The start of the layer's build, in seconds since 1970.
         timestamp: The files' new time, in seconds since 1970.
     """
-    for folder, folders, files in os.walk(layer, topdown=False):
-        for name in (*files, *folders, "."):
+    for folder, folder_names, files in os.walk(layer, topdown=False):
+        for name in (*files, *folder_names, "."):
             path = os.path.join(folder, name)  # noqa: PTH118 - it is one of thousands
             if os.lstat(path).st_mtime > begin_time:
                 os.utime(path, (timestamp, timestamp), follow_symlinks=False)

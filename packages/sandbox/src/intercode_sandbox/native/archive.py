@@ -156,7 +156,7 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
         StreamError, OSError: The stream is malformed, or the folder cannot be written.
     """
     with open(source, "rb", closefd=False, buffering=BLOCK) as file:
-        layer = _LayerWriter(Reader(file), folder, opaque_attribute)
+        layer = _LayerExtractor(Reader(file), folder, opaque_attribute)
         for entry in layer.reader:
             layer.take(entry)
     # Last and deepest first: a write into a folder changes its times, and may need its old mode.
@@ -165,7 +165,7 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
     return layer.special
 
 
-class _LayerWriter:
+class _LayerExtractor:
     def __init__(self, reader: Reader, folder: Path, opaque_attribute: str) -> None:
         self.reader = reader
         self.folder = folder

@@ -300,7 +300,10 @@ def run_to_end(
     timed_out = stopped = False
     while process.poll() is None:
         remaining_seconds = deadline - time.monotonic()
-        too_much = any(b.total > output_limit * HARD_OUTPUT_FACTOR for b in buffers.values())
+        too_much = any(
+            output_buffer.total > output_limit * HARD_OUTPUT_FACTOR
+            for output_buffer in buffers.values()
+        )
         if remaining_seconds <= 0 or too_much or stopped:
             timed_out = not too_much and not stopped
             kill()
@@ -323,7 +326,7 @@ def run_to_end(
         stdout=buffers_by_number[1].getvalue(),
         stderr=buffers_by_number[2].getvalue() if 2 in buffers_by_number else b"",
         timed_out=timed_out,
-        truncated=any(b.truncated for b in buffers.values()),
+        truncated=any(output_buffer.truncated for output_buffer in buffers.values()),
     )
 
 

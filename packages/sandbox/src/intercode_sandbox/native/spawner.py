@@ -169,11 +169,13 @@ class Spawner:
         child = self.children.get(name)
         if child is None or (tree := child.files) is None:
             return {}
-        file_system = os.fstatvfs(tree)
-        used_bytes = (file_system.f_blocks - file_system.f_bfree) * file_system.f_frsize
+        file_system_stats = os.fstatvfs(tree)
+        used_bytes = (
+            file_system_stats.f_blocks - file_system_stats.f_bfree
+        ) * file_system_stats.f_frsize
         reply: dict[str, Any] = {
             "bytes": used_bytes,
-            "files": file_system.f_files - file_system.f_ffree,
+            "files": file_system_stats.f_files - file_system_stats.f_ffree,
         }
         if used_bytes <= room:
             with suppress(OSError):  # the kernel does not permit it, or a file is open for writing

@@ -162,10 +162,10 @@ def set_seccomp(program: bytes) -> None:
 def capset(effective_mask: int, permitted_mask: int, inheritable_mask: int) -> None:
     """Set this thread's capability sets, as bit masks."""
     header = struct.pack("=Ii", 0x20080522, 0)
-    low, high = 0xFFFFFFFF, 32
+    low_word_mask, high = 0xFFFFFFFF, 32
     data = struct.pack(
         "=IIIIII",
-        effective_mask & low, permitted_mask & low, inheritable_mask & low,
+        effective_mask & low_word_mask, permitted_mask & low_word_mask, inheritable_mask & low_word_mask,
         effective_mask >> high, permitted_mask >> high, inheritable_mask >> high,
     )  # fmt: skip
     _check(_libc.capset(header, data), "capset")

@@ -171,7 +171,7 @@ class PostgreSQLConnection(Connection):
                 elif status in _COPIES:
                     self._copy(status)
                 elif status in _ROWS:
-                    pending_rows = pending_rows or _Rows(result, max_rows, limits)
+                    pending_rows = pending_rows or _RowCollector(result, max_rows, limits)
                     pending_rows.add(Transformer(self._driver_connection), result)
                     if status == pq.ExecStatus.TUPLES_OK:
                         results.append(pending_rows.result())
@@ -210,7 +210,7 @@ class PostgreSQLConnection(Connection):
             self._pg.put_copy_end(b"there is no input to copy from")
 
 
-class _Rows:
+class _RowCollector:
     """The rows of one result, as they arrive."""
 
     def __init__(self, result: Any, max_rows: int | None, limits: Limits | None) -> None:

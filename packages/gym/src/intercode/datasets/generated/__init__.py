@@ -25,9 +25,9 @@ from typing import Any
 from intercode.datasets.generated import bash as bash_tasks, python as python_tasks
 from intercode.datasets.generated.sampling import (
     SPLITS,
-    Draft,
     Family,
     NamePool,
+    TaskDraft,
     TaskDraw,
     has_held_out_pair,
 )
@@ -157,7 +157,7 @@ def task(
     return _task(facts, draft)
 
 
-def _task(facts: tuple[str, int, int, str, int], draft: Draft) -> Task:
+def _task(facts: tuple[str, int, int, str, int], draft: TaskDraft) -> Task:
     kind, seed, difficulty, split, index = facts
     metadata: dict[str, Any] = {
         "split": split,

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from intercode.datasets.generated.sampling import (
-    Draft,
     NamePool,
     OperationFilter,
+    TaskDraft,
     TaskDraw,
     join_steps,
 )
@@ -132,7 +132,7 @@ _OPENINGS = ("Of {f}: ", "In {f}: ", "With {f}: ", "Read {f}: ")
 
 def draft(
     draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
-) -> Draft | None:
+) -> TaskDraft | None:
     """Draft a task; from two steps on, one task in four begins with a look at a file."""
     has_lookup = difficulty > 1 and draw.draw_below(4) == 0
     steps = difficulty - has_lookup
@@ -142,7 +142,7 @@ def draft(
 
 def _lines(
     draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
-) -> Draft | None:
+) -> TaskDraft | None:
     """Draft a pipeline over the lines of a file."""
     names = [draw.pick(tuple(_LINES)) for _ in range(count)]
     steps = [_LINES[name] for name in names]
@@ -186,7 +186,7 @@ def _lines(
         + "."
     )
     omitted_index = draw.draw_below(count)
-    return Draft(
+    return TaskDraft(
         query=query,
         gold=_pipeline(steps, file).format(**values),
         wrong_solutions=(
@@ -307,7 +307,7 @@ _ACTIONS = {
 
 def _files(
     draw: TaskDraw, pool: NamePool, count: int, is_allowed: OperationFilter, has_lookup: bool
-) -> Draft | None:
+) -> TaskDraft | None:
     """Draft an operation on a selection of files."""
     conditions = draw.pick(_CHOICES[count - 1])
     name = draw.pick(tuple(_ACTIONS))
@@ -373,7 +373,7 @@ def _files(
         if partial_conditions
         else ("ls -a" if name != "list" else "ls | head -n1")
     )
-    return Draft(
+    return TaskDraft(
         query=phrase.format(
             s=noun, w="that word" if "holding" in conditions and has_lookup else word, v=new_word
         ),

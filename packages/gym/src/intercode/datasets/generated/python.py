@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intercode.datasets.generated.sampling import (
-    Draft,
     NamePool,
     OperationFilter,
+    TaskDraft,
     TaskDraw,
     join_steps,
 )
@@ -64,7 +64,7 @@ _OPENINGS = ("Write {f}({x}): ", "Define {f}({x}): ", "Make a function {f}({x}):
 
 def draft(
     draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
-) -> Draft | None:
+) -> TaskDraft | None:
     """Draft a function; from two steps on, one in four needs a number or word from a file."""
     has_lookup = difficulty > 1 and draw.draw_below(4) == 0
     count = difficulty - has_lookup
@@ -102,7 +102,7 @@ def draft(
         files = {_KEY: f"{values[key]}\n"}
         query_values[key] = f"the {'number' if key == 'n' else 'word'} in {_KEY}"
     opening_text = draw.pick(_OPENINGS).format(f=name, x=parameter)
-    return Draft(
+    return TaskDraft(
         query=opening_text + join_steps([text.format(**query_values) for text in phrases]) + ".",
         gold=_function(name, parameter, gold),
         wrong_solutions=(_function(name, parameter, draw.pick(shorter_golds)),),

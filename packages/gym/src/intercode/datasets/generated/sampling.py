@@ -124,7 +124,7 @@ for _offset, _name in enumerate(("validation", "test")):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class TaskDraft:
     """A task without its name."""
 
     query: str

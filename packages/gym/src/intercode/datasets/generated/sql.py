@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
 
-from intercode.datasets.generated.sampling import Draft, NamePool, OperationFilter, TaskDraw
+from intercode.datasets.generated.sampling import NamePool, OperationFilter, TaskDraft, TaskDraw
 
 DATABASES = 64
 """Number of databases for a seed and split."""
@@ -76,7 +76,7 @@ class QueryFamily:
 
     def __call__(
         self, draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
-    ) -> Draft | None:
+    ) -> TaskDraft | None:
         """Draft a query with `difficulty` operations."""
         operations = sorted(draw.pick_several(_ORDER, difficulty), key=_ORDER.index)
         if not _fits(operations) or not is_allowed(operations):
@@ -109,7 +109,7 @@ class QueryFamily:
         ]
         if not rows or None in rows[0] or any(run(item) == rows for item in shorter_statements):
             return None
-        return Draft(
+        return TaskDraft(
             query=_words(draw, operations, values),
             gold=gold,
             wrong_solutions=tuple(shorter_statements[:1]),

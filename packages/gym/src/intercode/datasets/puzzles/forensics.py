@@ -45,11 +45,11 @@ def camera(draw: SeededRandom) -> Puzzle:
     flag, decoys = draw.flag(), [draw.flag() for _ in range(3)]
     author = draw.people(1)[0]
     hidden_note = f"Seen by {author}: {flag}".encode()
-    notes = [(b"tEXt", b"Software\0intercam 2.1"), (b"tEXt", f"Author\0{author}".encode())]
-    notes += [
+    text_chunks = [(b"tEXt", b"Software\0intercam 2.1"), (b"tEXt", f"Author\0{author}".encode())]
+    text_chunks += [
         (b"zTXt", b"Comment\0\0" + zlib.compress(f"Draft {text}".encode())) for text in decoys
     ]
-    notes.insert(draw.randint(2, 5), (b"zTXt", b"Comment\0\0" + zlib.compress(hidden_note)))
+    text_chunks.insert(draw.randint(2, 5), (b"zTXt", b"Comment\0\0" + zlib.compress(hidden_note)))
     return Puzzle(
         f"{author.capitalize()} has commented on camera.png in its metadata. Drafts do not count. "
         "Find the flag, intercode{…}.",
@@ -68,7 +68,7 @@ while at < len(data):
         ),
         "medium",
         "forensics",
-        {"camera.png": png(40, draw.randbytes(40 * 30), notes)},
+        {"camera.png": png(40, draw.randbytes(40 * 30), text_chunks)},
         wrong_flags=tuple(decoys),
     )
 

@@ -53,8 +53,8 @@ def _lines(text: str) -> "list[str]":
 def main() -> None:
     """Write the share of the tests that pass."""
     plan = json.loads(Path(__file__).with_name("plan.json").read_text())
-    answer, seconds = Path(ANSWER), plan["seconds"]
-    program = answer.read_text(errors="surrogateescape") if answer.is_file() else None
+    answer_path, seconds = Path(ANSWER), plan["seconds"]
+    program = answer_path.read_text(errors="surrogateescape") if answer_path.is_file() else None
     results = [False]
     if program is not None:
         preceding_sources = [*plan["before"], program, *plan["setup"]]

@@ -120,9 +120,9 @@ def solves(database: sqlite3.Connection, text: str, gold: dict) -> bool:  # type
 
 def main() -> None:
     """Write 1 or 0."""
-    script_folder, answer, reward = Path(__file__).parent, Path(ANSWER), 0
+    script_folder, answer_path, reward = Path(__file__).parent, Path(ANSWER), 0
     golds = json.loads((script_folder / "golds.json").read_text())
-    text = answer.read_text(errors="replace") if answer.is_file() else ""
+    text = answer_path.read_text(errors="replace") if answer_path.is_file() else ""
     for gold in golds if text.strip() else ():
         with tempfile.TemporaryDirectory() as folder:
             copy = shutil.copy(script_folder / "database.sqlite", folder)

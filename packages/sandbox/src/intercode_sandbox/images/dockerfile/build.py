@@ -26,8 +26,8 @@ from intercode_sandbox.images.dockerfile.copy_files import find_ignore
 from intercode_sandbox.images.dockerfile.evaluate import (
     PROXIES,
     Arguments,
+    BuildStep,
     State,
-    Step,
     expand_base_name,
     facts,
 )
@@ -202,7 +202,7 @@ class _Build:
             return self._stage(source_stage)
         return find_base(name, self._folder, self._context)
 
-    def _layer(self, base: Image, instruction: Instruction, step: Step) -> Image:
+    def _layer(self, base: Image, instruction: Instruction, step: BuildStep) -> Image:
         if not step.is_needed(base):
             return base
         template = replace(

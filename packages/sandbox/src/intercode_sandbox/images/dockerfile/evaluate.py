@@ -87,18 +87,18 @@ class State:
         state.arguments.declared_names |= state.args.keys()
         return state
 
-    def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, Step]]:
+    def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, BuildStep]]:
         """Return the steps of the instructions, in order.
 
         Raises:
             ImageError: A word is malformed, or a source of a copy does not exist.
         """
-        steps: list[tuple[Instruction, Step]] = []
+        steps: list[tuple[Instruction, BuildStep]] = []
         for instruction in instructions:
             steps += [(instruction, step) for step in self._instruction_steps(instruction)]
         return steps
 
-    def _instruction_steps(self, instruction: Instruction) -> list[Step]:
+    def _instruction_steps(self, instruction: Instruction) -> list[BuildStep]:
         try:
             return list(getattr(self, f"_{instruction.name.lower()}")(instruction) or ())
         except (ImageError, ValueError, LookupError) as error:
@@ -119,7 +119,7 @@ class State:
 
     # --- instructions that create layers -----------------------------------------------------
 
-    def _run(self, instruction: Instruction) -> Iterator[Step]:
+    def _run(self, instruction: Instruction) -> Iterator[BuildStep]:
         script = None
         argv = instruction.values
         if not instruction.is_json:
@@ -140,11 +140,11 @@ class State:
         env = {**self.args, **self.env}
         yield Run(command, env, self.cwd, self.user, instruction.display_text)
 
-    def _workdir(self, instruction: Instruction) -> Iterator[Step]:
+    def _workdir(self, instruction: Instruction) -> Iterator[BuildStep]:
         self.cwd = self._absolute(self._word(instruction.values[0]))
         yield Folder(self.cwd, self.user)
 
-    def _copy(self, instruction: Instruction) -> Iterator[Step]:
+    def _copy(self, instruction: Instruction) -> Iterator[BuildStep]:
         words = [self._word(value) for value in instruction.values]
         name = self._word(instruction.flag("from"))
         image = self.resolve_source_image(instruction, name) if name else None
@@ -281,7 +281,7 @@ _RESOLVER = "etc/resolv.conf"
 _PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 
 
-class Step(Protocol):
+class BuildStep(Protocol):
     """A step that creates one layer."""
 
     def key(self) -> list[str | bytes]:
@@ -296,7 +296,7 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Step):
+class Run(BuildStep):
     """The step of a command."""
 
     command: Command
@@ -334,7 +334,7 @@ class Run(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Folder(Step):
+class Folder(BuildStep):
     """The step that creates a directory and its parents."""
 
     path: str
@@ -357,7 +357,7 @@ class Folder(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Copy(Step):
+class Copy(BuildStep):
     """The step that copies files from the context, another stage, or the Dockerfile itself."""
 
     items: tuple[Item, ...]
