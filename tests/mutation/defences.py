@@ -510,7 +510,7 @@ DEFENCES = [
         "repositories = heads | refs & objects", "repositories = refs - refs",
     ),
     _one(
-        "long_verifications", "cheating", "intercode_sandbox/scripts.py",
+        "long_verifications", "cheating", "intercode_sandbox/script_arguments.py",
         "if len(data) <= _MAX_ARGUMENT_BYTES:", "if True:",
     ),
     _one(

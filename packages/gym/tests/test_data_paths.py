@@ -24,7 +24,7 @@ from intercode.envs.stage import CEILINGS, SandboxStage, resolve_limits
 from intercode.errors import ImageError, TaskError
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
-from intercode_sandbox.data_paths import resolve_data_path
+from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.images import resolve
 
 SECRET = "secret-of-the-operator"

@@ -31,7 +31,7 @@ from intercode.registry import ENVS, VECTORS, environment, parse_scheme
 from intercode_sandbox.base import Limits
 from intercode_sandbox.files import open_regular
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, error_location, is_reference, target_reference
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode_sandbox.lazy_imports import OR_YOUR_OWN, Registry
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 PAPER = "intercode-paper"
 """The package with the protocol of 2023."""

@@ -45,7 +45,7 @@ from intercode.registry import ENVS, MODELS, PAPER, PRESETS, environment, parse_
 from intercode.rewards.judge import VOTES
 from intercode.trust import DATA_OPTIONS, Effect, check, effects
 from intercode_sandbox import units
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS
 from intercode_sandbox.user_code import absolute, is_reference
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode_sandbox.files import sha256
-from intercode_sandbox.suggestions import hint_text, nearest_word
+from intercode_sandbox.spelling_suggestions import hint_text, nearest_word
 from intercode_sandbox.units import LIMITS, format_count
 
 if TYPE_CHECKING:

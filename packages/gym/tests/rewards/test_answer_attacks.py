@@ -13,7 +13,7 @@ from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import nl2bash
 from intercode.rewards.answer_types import AnswerType
 from intercode.rewards.quantities import Question, parse_choice, parse_quantity
-from intercode.rewards.tool_messages import drop_complaints, is_message
+from intercode.rewards.error_messages import drop_complaints, is_message
 from intercode.task import CANNOT, Dataset, Task
 
 MESSAGES: list[str] = json.loads(Path(__file__).with_name("tool_messages.json").read_text())

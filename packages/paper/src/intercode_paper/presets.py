@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from intercode.errors import UsageError
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 MODELS: Mapping[str, str] = {
     "gpt-3.5": "openai/gpt-3.5-turbo",

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.network import Network
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS, LONGEST_SECONDS, MIB
 
 ResultT = TypeVar("ResultT")

@@ -32,7 +32,7 @@ from typing import Any
 
 from intercode_sandbox.errors import PackageError, UsageError
 from intercode_sandbox.origin import check_upper_package
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import is_reference, load, target_reference
 
 

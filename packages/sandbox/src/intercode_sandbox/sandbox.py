@@ -41,7 +41,7 @@ from intercode_sandbox.forwarding import (
 )
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.providers import get_provider
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import MIB, seconds, size
 
 Value = TypeVar("Value")

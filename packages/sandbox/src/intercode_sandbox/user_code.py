@@ -14,7 +14,7 @@ from typing import Any
 
 from intercode_sandbox.errors import UsageError
 from intercode_sandbox.interruption import is_handlers
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 INSTALLED = ("site-packages", "dist-packages")
 _NON_USER_MODULES = sys.stdlib_module_names | {"intercode", "intercode_sandbox"}

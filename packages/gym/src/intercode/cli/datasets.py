@@ -22,7 +22,7 @@ from collections import Counter
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from intercode.cli.commands import folders, validate
+from intercode.cli.commands import export_tasks, validate
 from intercode.cli.parser import add_action
 from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
 from intercode.datasets import accepts_option, splits
@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     validate.configure(checks)
 
     exports = actions.add_parser("export", help="write tasks as folders for another framework")
-    folders.configure(exports)
+    export_tasks.configure(exports)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.agents.base import AgentFactory
-from intercode.agents.scripted import NAME, ScriptedAgents
+from intercode.agents.noisy_oracle import NAME, ScriptedAgents
 from intercode.cli import results
 from intercode.cli.demo_model import demonstrate
 from intercode.cli.episodes import render

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from intercode.errors import TaskError
-from intercode_sandbox.data_paths import resolve_data_path
+from intercode_sandbox.path_containment import resolve_data_path
 
 Kind = Literal["sqlite", "duckdb", "script", "dump"]
 _SUFFIXES: dict[str, Kind] = {

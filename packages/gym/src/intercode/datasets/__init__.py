@@ -16,7 +16,7 @@ from intercode.datasets.catalog import VERSIONS
 from intercode.errors import InterCodeError, TaskError, UsageError
 from intercode.registry import DATASETS, SOURCES, parse_scheme
 from intercode.task import Dataset
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import error_location, is_reference, split
 
 __all__ = ["load", "load_seeded", "loader_name", "splits", "accepts_option"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from intercode.errors import UsageError
 from intercode.registry import DATASETS
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from intercode.task import Dataset, Task
 from intercode_sandbox.base import Completed, Limits, Provider, SandboxBackend
 from intercode_sandbox.images.archive import pack
 from intercode_sandbox.network import Network, Policy
-from intercode_sandbox.scripts import SHELL as BASH, script
+from intercode_sandbox.script_arguments import SHELL as BASH, script
 from intercode_sandbox.units import format_count
 
 NETWORK = "network"

@@ -27,7 +27,7 @@ from intercode.evaluate.clock_checks import (
     find_time_words,
 )
 from intercode.evaluate.steered_asserts import find_steered_assert
-from intercode.evaluate.wrong_answers import NO_PROGRAM, alternatives, tricks
+from intercode.evaluate.verifier_exploits import NO_PROGRAM, alternatives, tricks
 from intercode.rewards.swe_plan import APPLY, make_plan
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from intercode.episode import decode
 from intercode.interpreters.bash import BashInterpreter
-from intercode.rewards.tool_messages import drop_complaints, is_message
+from intercode.rewards.error_messages import drop_complaints, is_message
 
 if TYPE_CHECKING:
     from intercode.envs.stage import SandboxStage

@@ -46,7 +46,7 @@ from intercode.spec import RunSpec, environments, recorded_options, resolve_path
 from intercode.task import COMMON_METADATA, Dataset, Task
 from intercode_sandbox import Limits, Provider
 from intercode_sandbox.files import preserve_working_directory
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import absolute, digest, is_reference
 
 if TYPE_CHECKING:

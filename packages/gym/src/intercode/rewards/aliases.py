@@ -12,7 +12,7 @@ from posixpath import dirname, join, normpath
 
 from intercode.episode import decode, encode
 from intercode_sandbox.base import Change, Completed, SandboxBackend
-from intercode_sandbox.scripts import SHELL
+from intercode_sandbox.script_arguments import SHELL
 
 TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders in which a grader may write files of any name."""

@@ -33,7 +33,7 @@ from intercode.errors import TaskError
 from intercode.rewards.answer_parsing import READINGS, Form, ParsedColumn, collapse_blanks
 from intercode.rewards.archive import KINDS
 from intercode.rewards.quantities import Question
-from intercode.rewards.tool_messages import drop_complaints, is_message
+from intercode.rewards.error_messages import drop_complaints, is_message
 from intercode.task import Task
 
 TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")

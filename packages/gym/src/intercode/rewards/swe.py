@@ -48,7 +48,7 @@ from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
 from intercode.rewards.swe_run import SweRun, check_runner, run
 from intercode.task import Task
 from intercode_sandbox.base import Change, Completed, SandboxBackend
-from intercode_sandbox.scripts import SHELL
+from intercode_sandbox.script_arguments import SHELL
 from intercode_sandbox.units import MIB
 
 MAX_UNSOLVED_VALUE = 0.99

@@ -20,7 +20,7 @@ from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import SwePlan
 from intercode.task import Task
 from intercode_sandbox.base import SandboxBackend, SupportsPrivacy
-from intercode_sandbox.scripts import script
+from intercode_sandbox.script_arguments import script
 
 _GRACE = 5.0
 _OUTPUT = 4000

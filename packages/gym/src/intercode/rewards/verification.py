@@ -57,7 +57,7 @@ from intercode_sandbox.base import (
     SupportsPrivacy,
 )
 from intercode_sandbox.network import Network
-from intercode_sandbox.scripts import script
+from intercode_sandbox.script_arguments import script
 from intercode_sandbox.units import MIB
 
 SYSTEM_PATHS = re.compile(

@@ -50,7 +50,7 @@ from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
 from intercode_sandbox.network import NetworkGate, Policy, free_port, handlers, proxy_variables
 from intercode_sandbox.privileges import install_command
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 PREFIX = "/opt/agents"
 _LOCK = "/tmp/lock"

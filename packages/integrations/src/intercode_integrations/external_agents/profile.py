@@ -29,7 +29,7 @@ from msgspec import Meta
 from intercode.agents.registry import COMMAND, PROFILE
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.suggestions import hint_text, nearest_word
+from intercode_sandbox.spelling_suggestions import hint_text, nearest_word
 
 log = logging.getLogger(__name__)
 

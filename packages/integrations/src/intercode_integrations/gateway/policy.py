@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from intercode.errors import UsageError
 from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, ProtocolTable
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
 """Maximum reply limit: a larger one would use up the token rate that all clients share."""

@@ -20,7 +20,7 @@ from intercode_sandbox import AsyncSandbox, Completed, Process, Sandbox
 from intercode_sandbox.async_sandbox import threads
 from intercode_sandbox.native.pipes import Channel
 from intercode_sandbox.native.process import run_to_end
-from intercode_sandbox.scripts import END, script
+from intercode_sandbox.script_arguments import END, script
 
 T = TypeVar("T")
 ProcessGroup = tuple[Process, int]

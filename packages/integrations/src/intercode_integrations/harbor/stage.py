@@ -29,7 +29,7 @@ from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
 from intercode_sandbox.base import Completed, SupportsCapabilityCheck
 from intercode_sandbox.capabilities import CAPABILITIES
 from intercode_sandbox.network import Network, Policy
-from intercode_sandbox.scripts import script
+from intercode_sandbox.script_arguments import script
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """Folders of every workspace, writable by every user."""

@@ -26,7 +26,7 @@ from intercode_integrations.harbor.folders import TESTS, files
 from intercode_integrations.harbor.stage import HarborStage, home_variables, run_as_root
 from intercode_integrations.harbor.system_files import TamperedError, restore_system_files
 from intercode_sandbox.base import Change, SandboxBackend
-from intercode_sandbox.scripts import SHELL, script
+from intercode_sandbox.script_arguments import SHELL, script
 from intercode_sandbox.units import MIB
 
 VERIFIER_SECONDS = 600.0

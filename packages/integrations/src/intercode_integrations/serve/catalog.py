@@ -15,7 +15,7 @@ from intercode.errors import TaskError, UsageError
 from intercode.project import create, is_project, read as read_project
 from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import MIB
 
 ALL_TASKS = "all"

@@ -38,7 +38,7 @@ from intercode.registry import ENVS
 from intercode.task import FIELDS, Dataset, Task
 from intercode_integrations.serve import TOKEN
 from intercode_sandbox.interruption import is_callers
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

@@ -34,7 +34,7 @@ from intercode_sandbox.images.debian import RECIPES, make_system
 from intercode_sandbox.images.tree import set_times
 from intercode_sandbox.lazy_imports import Registry
 from intercode_sandbox.privileges import sandboxes_user
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import is_reference
 
 log = logging.getLogger(__name__)

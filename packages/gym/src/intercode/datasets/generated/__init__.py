@@ -35,7 +35,7 @@ from intercode.datasets.generated.sql import DATABASES, QueryFamily, database_na
 from intercode.errors import TaskError, UsageError
 from intercode.task import LOOKS, Dataset, Task
 from intercode_sandbox.files import atomic_file, cache_root, sha256
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 __all__ = [
     "KINDS",

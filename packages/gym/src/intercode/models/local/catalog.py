@@ -9,7 +9,7 @@ from importlib import resources
 import msgspec
 
 from intercode.errors import UsageError
-from intercode_sandbox.suggestions import hint_text
+from intercode_sandbox.spelling_suggestions import hint_text
 
 HOST = "https://huggingface.co"
 """The hub with the publishers' repositories."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from intercode_sandbox.data_paths import resolve_data_path
+from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.files import joint_digest
