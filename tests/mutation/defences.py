@@ -890,7 +890,8 @@ DEFENCES = [
     ),
     _one(
         "endless_output", "host DoS", PROCESS,
-        "too_much = any(\n            output_buffer.total > output_limit * HARD_OUTPUT_FACTOR\n            for output_buffer in buffers.values()\n        )",
+        "too_much = any(\n            output_buffer.total > output_limit * HARD_OUTPUT_FACTOR\n  "
+        "          for output_buffer in buffers.values()\n        )",
         "too_much = False",
     ),
     _one(
@@ -1000,7 +1001,9 @@ DEFENCES = [
     ),
     _one(
         "closed_calls", "self DoS", OWNERSHIP,
-        "self._is_cut = self._is_cut or (\n                running_frame is not None and _is_executing(running_frame)\n            )", "pass\n",
+        "self._is_cut = self._is_cut or (\n                running_frame is not None and "
+        "_is_executing(running_frame)\n            )",
+        "pass\n",
     ),
     Defence(
         "signals_of_the_caller", "self DoS",

@@ -24,8 +24,8 @@ from intercode.envs.stage import CEILINGS, SandboxStage, resolve_limits
 from intercode.errors import ImageError, TaskError
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits
-from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.images import resolve
+from intercode_sandbox.path_containment import resolve_data_path
 
 SECRET = "secret-of-the-operator"
 

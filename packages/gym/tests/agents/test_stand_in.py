@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from intercode.agents.conversation import PromptContext
-from intercode.agents.parser import find_code
 from intercode.agents.noisy_oracle import NAME, ScriptedAgents, plan, replies
+from intercode.agents.parser import find_code
 from intercode.datasets import load_seeded
 from intercode.envs.swe import apply_patch
 from intercode.envs.traits import find_traits

@@ -12,8 +12,8 @@ import intercode
 from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import nl2bash
 from intercode.rewards.answer_types import AnswerType
-from intercode.rewards.quantities import Question, parse_choice, parse_quantity
 from intercode.rewards.error_messages import drop_complaints, is_message
+from intercode.rewards.quantities import Question, parse_choice, parse_quantity
 from intercode.task import CANNOT, Dataset, Task
 
 MESSAGES: list[str] = json.loads(Path(__file__).with_name("tool_messages.json").read_text())

@@ -70,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Execute the subcommand; return its exit code."""
     if args.action in ("validate", "export"):
-        name = "folders" if args.action == "export" else args.action
+        name = "export_tasks" if args.action == "export" else args.action
         return int(import_module(f"intercode.cli.{name}").execute(args))
     {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
     return 0

@@ -30,11 +30,11 @@ from intercode.interpreters.bash import image_start_error
 from intercode.task import SANDBOX_LIMITS, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend, get_provider
 from intercode_sandbox.base import Completed, SupportsCapabilityCheck
-from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.images.resolve import admit, check
 from intercode_sandbox.network import Network, Policy
+from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.privileges import is_root
 from intercode_sandbox.script_arguments import SHELL, script
 

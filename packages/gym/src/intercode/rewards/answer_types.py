@@ -32,8 +32,8 @@ from intercode.episode import Episode
 from intercode.errors import TaskError
 from intercode.rewards.answer_parsing import READINGS, Form, ParsedColumn, collapse_blanks
 from intercode.rewards.archive import KINDS
-from intercode.rewards.quantities import Question
 from intercode.rewards.error_messages import drop_complaints, is_message
+from intercode.rewards.quantities import Question
 from intercode.task import Task
 
 TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")

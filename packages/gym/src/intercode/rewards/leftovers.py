@@ -250,8 +250,8 @@ class Leftovers:
         """Return the agent's aliases of files that a verification has written.
 
         Args:
-            changes_before_verification: The differences between the sandbox and the image before the
-                verification.
+            changes_before_verification: The differences between the sandbox and the image before
+                the verification.
             final_changes: The same differences after it.
         """
         written_paths = {

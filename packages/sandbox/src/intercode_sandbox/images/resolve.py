@@ -217,7 +217,8 @@ def make_folder(argument: str, context: Context) -> Image:
     if any(folder.samefile(ancestor) for ancestor in (cache_root, *cache_root.parents)):
         raise ImageError(
             f"the folder {argument} cannot be an image, because it contains InterCode's cache "
-            f"({cache_root}). For this machine's programs, use the image 'host'; for other files, copy "
+            f"({cache_root}). For this machine's programs, use the image 'host'; for other "
+            "files, copy "
             "them to a folder"
         )
     owner = sandboxes_user() or os.geteuid()

@@ -165,8 +165,8 @@ def capset(effective_mask: int, permitted_mask: int, inheritable_mask: int) -> N
     low_word_mask, high = 0xFFFFFFFF, 32
     data = struct.pack(
         "=IIIIII",
-        effective_mask & low_word_mask, permitted_mask & low_word_mask, inheritable_mask & low_word_mask,
-        effective_mask >> high, permitted_mask >> high, inheritable_mask >> high,
+        effective_mask & low_word_mask, permitted_mask & low_word_mask, inheritable_mask &
+        low_word_mask, effective_mask >> high, permitted_mask >> high, inheritable_mask >> high,
     )  # fmt: skip
     _check(_libc.capset(header, data), "capset")
 

@@ -140,7 +140,7 @@ class TaskDraft:
 
 OperationFilter = Callable[[Sequence[str]], bool]
 """Predicate: whether operations in this order belong to the split."""
-Family = Callable[[TaskDraw, NamePool, int, OperationFilter], "Draft | None"]
+Family = Callable[[TaskDraw, NamePool, int, OperationFilter], "TaskDraft | None"]
 """Function that drafts a task with a number of steps; None if the draw makes no valid task."""
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from intercode_sandbox.path_containment import resolve_data_path
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.extensions import is_packaged
 from intercode_sandbox.files import joint_digest
@@ -36,6 +35,7 @@ from intercode_sandbox.images.dockerfile.parse import Plan, Stage, expand, plan,
 from intercode_sandbox.images.oci import is_layout
 from intercode_sandbox.images.resolve import SCHEMES, build
 from intercode_sandbox.images.tree import Tree, resolve_image_account
+from intercode_sandbox.path_containment import resolve_data_path
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
