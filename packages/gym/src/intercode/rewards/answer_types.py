@@ -17,7 +17,7 @@ an answer.
 ==========  ======================================================================================
 
 Paths, lines and rows may have any order, with the same multiplicities, unless the task declares
-otherwise. Messages of tools are never an answer (`tool_messages`). All functions are pure.
+otherwise. Messages of tools are never an answer (`error_messages`). All functions are pure.
 """
 
 from __future__ import annotations
