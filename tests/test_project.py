@@ -125,7 +125,7 @@ def test_limits_are_written_alike_everywhere(tmp_path: Path) -> None:
     for more in ({}, {"capabilities": "fowner"}):  # the folder's, or the caller's, are the most
         with (
             closing(make(str(folder), data=Dataset(own), **more)) as env,
-            pytest.raises(TaskError, match="sys_chroot are not among those that were set"),
+            pytest.raises(TaskError, match="sys_chroot are not among the configured ones"),
         ):
             env.reset()
 

@@ -180,9 +180,12 @@ def _gateway() -> Gateway:
 def _played(command: str, seconds: float) -> tuple[Any, episode_runner.ExternalAgent, str]:
     """Play an episode with this program: its sandbox, the player, and the output."""
     sandbox = start()
-    recorded = SimpleNamespace(turns=[])
+    full_episode = SimpleNamespace(turns=[])
     env = SimpleNamespace(
-        watched=lambda work: work(sandbox), recorded=recorded, observation="?", directory="/"
+        run_guarded=lambda work: work(sandbox),
+        full_episode=full_episode,
+        observation="?",
+        directory="/",
     )
     with _gateway() as gateway:
         limits = EpisodeLimits(seconds=seconds)

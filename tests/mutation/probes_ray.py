@@ -32,7 +32,7 @@ def ray_paid_at_all() -> bool:
 def _lost() -> SharedLedger:
     ledger = SharedLedger(None, 100, SpendingAmounts(), None)
     ledger.reserve("one", 60, 0.0)
-    ledger.lost("one")
+    ledger.release_process("one")
     return ledger
 
 

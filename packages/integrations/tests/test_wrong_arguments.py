@@ -79,11 +79,11 @@ def unmade() -> Any:
     [
         (
             lambda: evaluate("bash", "oracle", unmade),
-            r"needs a Dataset, such as intercode.load_dataset('bash'), or a RunSpec.*'bash'",
+            r"needs a Dataset, such as intercode.load_dataset\('bash'\), or a RunSpec.*'bash'",
         ),  # type: ignore[arg-type]
         (
             lambda: evaluate([TASK], "oracle", unmade),
-            r"needs a Dataset, such as intercode.load_dataset('bash'), or a RunSpec",
+            r"needs a Dataset, such as intercode.load_dataset\('bash'\), or a RunSpec",
         ),  # type: ignore[arg-type]
         (lambda: evaluate(many(1), 3, unmade), r"agent must be a name or a factory"),  # type: ignore[arg-type]
         (lambda: evaluate(many(1), "oracle", toy(many(1))), r"env_factory must be a function"),  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def test_an_environment_whose_constructor_fails_is_told_with_its_line(tmp_path: 
 
 def test_the_name_of_a_base_is_no_name_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "maze.py").write_text(MAZE)
-    with pytest.raises(UsageError, match=r"Nameless needs a 'name' of its own"):
+    with pytest.raises(UsageError, match=r"Nameless needs its own 'name'"):
         intercode.make(f"{tmp_path}/maze.py:Nameless", data=many(1))
 
 

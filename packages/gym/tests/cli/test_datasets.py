@@ -106,7 +106,7 @@ def test_validate_finds_what_is_wrong(cli: Run, tmp_path: Path) -> None:
     assert "not solved by gold 2  solved by a wrong answer 1" in done.stderr, (
         "and it says how it goes"
     )
-    assert "broken.json: 3 tasks to leave out" in done.stderr
+    assert "broken.json: 3 tasks to exclude" in done.stderr
     few = [*(argument for name in ("hello", "fails") for argument in ("--task", name))]
     report = parsed(cli("datasets", "validate", data, "--json", "-q", *few, code=1))
     assert [problem["task_id"] for problem in report["problems"]] == ["fails"]
@@ -130,7 +130,7 @@ def test_exclusion_lists_that_do_not_fit(cli: Run, tmp_path: Path) -> None:
     done = cli(*run, write(tmp_path / "other.json", other))
     assert "was made for other (00000000), and this is tasks (" in done.stderr
     (tmp_path / "unknown.txt").write_text("nope  a reason\n")
-    assert "that tasks does not have: nope" in cli(*run, "unknown.txt", code=2).stderr
+    assert "names tasks that are not in tasks: nope" in cli(*run, "unknown.txt", code=2).stderr
     (tmp_path / "all.txt").write_text("hello\n")
     assert "are excluded" in cli(*run, "all.txt", code=2).stderr
     assert "cannot be read" in cli(*run, "missing.txt", code=2).stderr
@@ -161,7 +161,7 @@ def test_the_environment_first_and_the_tasks_by_an_option(cli: Run, data: Path) 
     given = ["--data", data, "--task", "hello", "--json", "-q"]
     assert parsed(cli("validate", "bash", *given))["env"] == "bash"
     told = cli("validate", "bash", *given, "--env", "sql", code=2).stderr
-    assert "which environment: 'bash' or 'sql'?" in told
+    assert "two environments are given: 'bash' and 'sql'" in told
 
 
 def test_options_are_not_abbreviated(cli: Run) -> None:

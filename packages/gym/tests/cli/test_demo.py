@@ -192,7 +192,7 @@ def test_ctrl_c_and_the_rest(tmp_path: Path) -> None:
         os.killpg(child.pid, signal.SIGINT)
         _, noise = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in noise, noise
-    assert "stopped; what was finished is in demo. The rest:" in noise
+    assert "stopped; the finished episodes are in demo. To resume:" in noise
     assert not (tmp_path / "demo" / "report.html").exists()
     last = noise.strip().splitlines()[-1]
     assert last.endswith(" demo --out demo --limit 1")

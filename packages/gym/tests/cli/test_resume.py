@@ -66,7 +66,7 @@ def test_a_run_of_an_mcp_client_names_the_command_that_continues_it(
     for more in ((), ("--agent", "mcp"), ("--trust",)):
         assert main(["resume", "run", *more]) == 2
         told = " ".join(capsys.readouterr().err.split())
-        assert "repeat the 'intercode mcp' command that began it, with --out run" in told
+        assert "repeat the original 'intercode mcp' command with --out run" in told
 
 
 def resume(*arguments: object) -> int:
@@ -102,7 +102,7 @@ def test_errors_are_tried_again_from_anywhere_and_epochs_added(
         assert session["options"] == {**first["options"], "epochs": session["settings"]["epochs"]}
         assert session["locked"] == {"run": str(begun), "accepted": []}
     assert resume("--epochs", 1) == 2
-    assert "to have 2 epochs: --epochs 1 is fewer" in capsys.readouterr().err
+    assert "has 2 epochs: --epochs 1 is fewer" in capsys.readouterr().err
 
 
 def test_errors_that_remain(begun: Path, folder: Path, capsys: Tell) -> None:

@@ -122,7 +122,7 @@ def test_what_is_laid_over_an_image(tmp_path: Path) -> None:
     with intercode.make("bash", data=Dataset([task])) as env:
         env.reset()
         [leak] = leaks(task, env.unwrapped.workspace, image, flags=False)
-    assert leak.text == "gold stands as it is in /srv/hint"
+    assert leak.text == "gold is readable as it is in /srv/hint"
 
 
 @pytest.mark.parametrize(
@@ -205,6 +205,6 @@ def test_gold_must_do_the_same_elsewhere() -> None:
     assert found.complete and not found.valid
     assert [(p.task_id, p.kind) for p in found.problems] == [("t1", "error"), ("t2", "varies")]
     assert found.problems[0].problem == "on afar gold cannot be scored: not here"
-    assert found.problems[1].problem.startswith("what gold shows in turn 1 differs on afar: '")
+    assert found.problems[1].problem.startswith("gold's observation in turn 1 differs on afar: '")
     same = validate(tasks, Factory(tasks), timeout=10.0, backends={"here": Factory(tasks)})
     assert same.valid and same.statistics[0].episodes == 4

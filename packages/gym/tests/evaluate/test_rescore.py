@@ -271,7 +271,9 @@ def test_another_environment_than_the_recorded_one_is_noticed(made: Path) -> Non
 
     result = rescore(made, BASH, files, longer)
     why = {r.after.task_id: r.after.error for r in result.lost}
-    assert why["long"] == "not reproducible: it goes on after turn 4; recorded: truncated"
+    assert (
+        why["long"] == "not reproducible: the episode continued after turn 4; recorded: truncated"
+    )
 
     def shorter() -> PlayableEnv:
         return intercode.make("bash", data=BASH, max_turns=2, reward=files)
@@ -279,7 +281,7 @@ def test_another_environment_than_the_recorded_one_is_noticed(made: Path) -> Non
     result = rescore(made, BASH, files, shorter)
     why = {r.after.task_id: r.after.error for r in result.lost}
     assert why["hello"] == (
-        "not reproducible: it ends after 2 turns, truncated; recorded: after 3, submitted"
+        "not reproducible: the episode ended after 2 turns, truncated; recorded: after 3, submitted"
     )
 
 

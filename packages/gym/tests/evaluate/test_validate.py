@@ -129,7 +129,7 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
     assert found["loose"] == ["free: a wrong answer scores 1.00"]
     free, also, varies = found["clock"]
     assert free == "free: doing nothing scores 1.00" and also.endswith("wrong answer scores 1.00")
-    assert varies.startswith("varies: what gold shows in turn 1 differs from run to run: '")
+    assert varies.startswith("varies: gold's observation in turn 1 differs from run to run: '")
     assert found["idle"] == [
         "free: true scores 1.00: gold prints nothing and changes nothing that is scored"
     ]
@@ -373,7 +373,7 @@ def test_a_list_is_written_and_read(tmp_path: Path) -> None:
     assert again == made and again.check(TASKS) == ""
     assert again.intercode == intercode.__version__ and again.date.endswith("Z")
     assert "validate it again" in again.check(dataset(5))
-    with pytest.raises(UsageError, match=r"does not have: t1$"):
+    with pytest.raises(UsageError, match=r"tasks that are not in fake: t1$"):
         again.check(dataset(1))
 
 
@@ -429,7 +429,7 @@ FAILING = {
     "setup's function": (Task("t", "?", ("echo 1",), setup="f() { false; }\nf\ntrue"), "line 2 "),
     "setup's pipe": (Task("t", "?", ("echo 1",), setup="cat /none | sort > x\ntrue"), "line 1 "),
     "setup's and": (Task("t", "?", ("echo 1",), setup="cp /none x && true\ntrue"), "an error: cp"),
-    "windows": (Task("t", "?", ("echo 1\r\necho 2",)), "lines of its gold end as on Windows"),
+    "windows": (Task("t", "?", ("echo 1\r\necho 2",)), "lines of its gold end with a carriage"),
     "windows' setup": (Task("t", "?", ("echo 1",), setup="true\r\n:"), "line 1 "),
 }
 

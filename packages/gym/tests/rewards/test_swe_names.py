@@ -71,7 +71,7 @@ def test_cut_names_are_those_that_begin_so(repository: str) -> None:
 
 @pytest.mark.parametrize("name", ["test_words[three", "test_words[six"])
 def test_cut_names_of_several_or_none_are_no_score(repository: str, name: str) -> None:
-    with pytest.raises(TaskError, match=r"was cut, and [02] tests begin so"):
+    with pytest.raises(TaskError, match=r"is truncated, and [02] tests have this prefix"):
         score(repository, [f"{FILE}{name}"], [])
 
 
@@ -107,7 +107,7 @@ def test_the_command_line_says_why(
     data = str(tmp_path / "tasks.json")
     assert main(["run", "swe", "--data", data, "--agent", "oracle"]) == 0
     said = capsys.readouterr()
-    assert "left out: odd: metadata.FAIL_TO_PASS: '[100%]' is not a test of" in said.err
+    assert "excluded: odd: metadata.FAIL_TO_PASS: '[100%]' is not a test of" in said.err
     assert main(["run", "swe", "--data", data, "--agent", "oracle", "--task", "odd"]) == 2
     assert "are excluded: metadata.FAIL_TO_PASS: '[100%]'" in capsys.readouterr().err
 

@@ -41,13 +41,13 @@ def spec(tmp_path: Path) -> str:
 def test_a_name_stands_for_a_carried_image(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolving, "_carried", {})
+    monkeypatch.setattr(resolving, "_digest_by_spec", {})
     image = resolve(spec)
     for archive in tmp_path.glob("*.tar.gz"):
         archive.unlink()
     with pytest.raises(ImageError, match="does not exist"):
         resolve(spec)
-    resolving.carried(spec, image.digest)
+    resolving.register_digest(spec, image.digest)
     assert resolve(spec) == image and str(resolving.check(spec)) == spec
 
 

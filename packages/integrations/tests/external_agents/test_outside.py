@@ -477,7 +477,10 @@ def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
             "needs --model PROVIDER/NAME\n",
         ),
         (["bash", "--agent", "cli:a", "--model", NO_MODEL, "--max-tokens", "9"], "no --max-tokens"),
-        (["bash", "--agent", AGENT, "--model", "openai/x", "--temperature", "1"], "takes no"),
+        (
+            ["bash", "--agent", AGENT, "--model", "openai/x", "--temperature", "1"],
+            "controls this itself: omit --temperature",
+        ),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--skill", "/no"], "no such folder"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--network"], "model: omit --network"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--sandbox", "docker"], "native"),

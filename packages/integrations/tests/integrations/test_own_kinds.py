@@ -368,7 +368,7 @@ def test_options_from_outside(cli: Commands) -> None:
         ("-o timeout=soon", "timeout"),
         ("-o width=3 -o width=4", "-o width is given twice"),
         ("-o memory=300M --memory 400M", "memory is given twice"),
-        ("-o workers=2", "every run has an option of this name, --workers"),
+        ("-o workers=2", "-o workers: use --workers, which is an option of every run"),
         ("-o layers=x.tar", "has no option 'layers'"),
         ("-o observations=utf-8", "has no option 'observations'"),
     ],

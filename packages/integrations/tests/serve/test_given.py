@@ -56,7 +56,7 @@ def test_a_wrong_token_is_told_from_none(guarded: Served) -> None:
 )
 def test_what_the_server_decides_is_refused(guarded: Served, name: str, value: Any) -> None:
     told = "disk" if name == "limits" else name
-    with pytest.raises(UsageError, match=f"{told!r} is decided where the tasks are tried"):
+    with pytest.raises(UsageError, match=f"{told!r} is decided by the server or framework"):
         intercode.connect(guarded.url, token=SECRET, **{name: value})
 
 

@@ -143,7 +143,7 @@ def test_two_runs_in_one_file_each_in_its_image(recorded, provider, image, tmp_p
 
     run = recorded(change)
     here = replay(TASKS, run, provider, image.name)
-    apart = replay(TASKS, run, provider, image.name, elsewhere={"1": there})
+    apart = replay(TASKS, run, provider, image.name, task_images={"1": there})
     assert (here.observation_equal, apart.observation_equal) == (3, 4)
 
 
@@ -214,7 +214,7 @@ def replayed(path, provider):
         task: image_for(UPSTREAM, suite) for task, suite in suites_by_episode(recorded).items()
     }
     own = tasks[0].image
-    return replay(list(tasks), recorded, provider, own, workers=4, elsewhere=elsewhere)
+    return replay(list(tasks), recorded, provider, own, workers=4, task_images=elsewhere)
 
 
 def test_results_come_in_the_order_of_the_jobs():

@@ -359,7 +359,7 @@ def test_more_names_than_a_disk_can_hold(
     sandbox = start()
     assert sandbox.exec(["bash", "-c", "echo x > /root/a; ln /root/a /root/b"]).ok
     monkeypatch.setattr(os, "link", full)
-    with pytest.raises(OutputLimitError, match="names"):
+    with pytest.raises(OutputLimitError, match="more hard links"):
         sandbox.snapshot()
 
 

@@ -346,7 +346,7 @@ def test_few_identities_are_kept() -> None:
 
 
 @as_root  # of an ordinary user only a process without threads can have namespaces
-@pytest.mark.parametrize("when", ["write_maps", "_hear"])
+@pytest.mark.parametrize("when", ["write_maps", "_await_helper"])
 def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> None:
     script = f"""
 import os

@@ -164,7 +164,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for module in (preflight, restrictions):
         monkeypatch.setattr(module, "read_if_there", lambda path: files.get(path, ""))
     for module in (preflight, restrictions):
-        monkeypatch.setattr(module, "permitted", lambda: 0)
+        monkeypatch.setattr(module, "read_permitted_capabilities", lambda: 0)
         monkeypatch.setattr(module, "in_container", lambda: bool(files.get("container")))
     monkeypatch.setattr(restrictions, "in_pod", lambda: files.get("container") == "pod")
     monkeypatch.setattr(privileges.os, "geteuid", lambda: 1000)

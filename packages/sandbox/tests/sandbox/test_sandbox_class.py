@@ -156,7 +156,7 @@ def test_a_network_policy_and_a_port(provider: Provider) -> None:
         ({"provider": "natve"}, "did you mean 'native'"),
         ({"provider": 3}, "a provider must be a name or an object"),
         ({"provider": get_provider(), "preload": ["x"]}, "are options of a named provider: pass"),
-        ({"preload": "json"}, "preload is a list"),
+        ({"preload": "json"}, "preload must be a list"),
         ({"memroy": "1G"}, "a sandbox has no option 'memroy'; did you mean 'memory'"),
         ({"overrides": frozenset()}, "a sandbox has no option 'overrides'"),
         ({"memory": "1Q"}, "'memory' must be a size"),
@@ -181,7 +181,7 @@ def test_bad_options_start_nothing(options: dict[str, Any], message: str) -> Non
         ((b"echo",), "argv must be a list"),
         ((["echo", 1],), "argv: each argument must be a string, not 1"),
         ((None,), "argv must be a list"),
-        ((["cat"], {"stdin": 5}), "stdin is bytes or a text, not int"),
+        ((["cat"], {"stdin": 5}), "stdin must be bytes or a text, not int"),
         ((["cat"], {"env": {"A": 1}}), "env: A must be a string"),
         ((["cat"], {"env": {"A=B": "1"}}), "is not the name"),
         ((["cat"], {"env": ["A=B"]}), "env must be a mapping of names to values"),
@@ -199,7 +199,7 @@ def test_bad_arguments_of_a_command_run_nothing(arguments: tuple[Any, ...], mess
                     start(argv, **options)
         with pytest.raises(ActionError):
             box.exec([])
-        with pytest.raises(UsageError, match="data is bytes or a text"):
+        with pytest.raises(UsageError, match="data must be bytes or a text"):
             box.write_file("/tmp/a", 5)  # type: ignore[arg-type]
         assert box.changes() == []
 

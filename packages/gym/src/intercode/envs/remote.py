@@ -105,7 +105,7 @@ class RemoteEnvironment(EpisodeEnv, ABC):
         if names:
             raise UsageError(
                 f"{self.name}: {', '.join(map(repr, names))} {'is' if names[1:] == [] else 'are'} "
-                "decided by the framework of the tasks, and cannot be set here"
+                "decided by the server or framework of the tasks, and cannot be set here"
             )
 
     @abstractmethod

@@ -189,7 +189,7 @@ def test_a_server_that_fails_is_an_error_tried_again(server: ScriptedServer, cap
     server.plan = lambda number: for_good
     assert run(server) == 1
     found = capsys.readouterr().out
-    assert "Episodes without a result: 4 ModelError. They count in no rate" in found
+    assert "Episodes without a result: 4 ModelError. Rates and means exclude them" in found
     server.plan = lambda number: None
     assert main(["resume", "--trust", "run", "--judge-url", server.url, "--quiet"]) == 0
     found = told(capsys, "report", "run")["statistics"]

@@ -118,7 +118,9 @@ def test_after_an_interrupt_no_call_waits_for_its_pace() -> None:
     with run_drain() as drain:
         assert frame.ask(lambda: Answer("yes"), 1).text == "yes"
         drain.interrupt()
-        with pytest.raises(ModelUnavailableError, match="openai/any: not asked, as the run was"):
+        with pytest.raises(
+            ModelUnavailableError, match="openai/any: not sent: the run was interrupted"
+        ):
             frame.ask(lambda: Answer("yes"), 1)
 
 

@@ -128,7 +128,7 @@ def test_a_reply_that_cannot_be_kept_is_a_reply(
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be created"):
+    with pytest.raises(UsageError, match="cannot be made"):
         get_model(CHAT, cache=tmp_path / "file")
 
 

@@ -11,7 +11,7 @@ give equal tasks on every machine, and each task is independent of those before 
     env.reset(index=123_456)  # beyond those that are listed: there is no last one
 
 The name of a dataset includes its options:
-``--data load_generated-bash:seed=1,difficulty=2,count=500,split=train``.
+``--data generated-bash:seed=1,difficulty=2,count=500,split=train``.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _write_databases(seed: int, split: str) -> str:
         database_name(database_number): script(seed, split, database_number)
         for database_number in range(DATABASES)
     }
-    folder = cache_root() / "load_generated" / sha256("".join(scripts.values()))[:16]
+    folder = cache_root() / "generated" / sha256("".join(scripts.values()))[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in scripts.items():
