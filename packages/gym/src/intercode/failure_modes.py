@@ -22,7 +22,7 @@ FAILURE_MODES: Mapping[str, str] = {
     "no code in a reply": "a reply without an action that could be executed",
     "context overflow": "a dialogue longer than the model's context",
 }
-"""Name → its definition."""
+"""Name of a failure mode → its definition."""
 # Actions are untrusted and of any length. No pattern may begin with text that matches at many
 # positions, such as blanks: a search would take quadratic time in an action's length.
 _SCHEMA_COMMAND = r"(?:\.tables|\.schema|\.fullschema|\\d|show\b|desc(?:ribe)?\b|pragma\b)"
@@ -56,7 +56,10 @@ def is_repeat(earlier_turn: Turn, turn: Turn) -> bool:
 
 
 def shows_schema(turn: Turn) -> bool:
-    """Return whether a turn was a successful schema command of SQL, which shows no answer."""
+    """Return whether a turn's action was a successful schema command, such as ``.tables``.
+
+    The output of a schema command describes tables; it is never the answer to a task.
+    """
     return turn.ok and re.match(_SCHEMA_COMMAND, turn.action.strip(), re.IGNORECASE) is not None
 
 

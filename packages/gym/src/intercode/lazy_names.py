@@ -1,4 +1,7 @@
-"""Lazy imports of public names, at their first use. Type checkers read `intercode`'s stub."""
+"""Functions that import public names of the package `intercode` at their first use.
+
+Type checkers cannot follow these imports; they read the package's stub file.
+"""
 
 from __future__ import annotations
 
