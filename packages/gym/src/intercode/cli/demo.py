@@ -46,7 +46,8 @@ AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
 sorted by their success rates, the best first."""
 SHOWN_LINES = 6
 """The maximum number of lines for each observation in the printed episode. The command prints the
-first episode of the scripted agent, in which one action fails and a later one succeeds."""
+first episode of the scripted agent. With the demo's seed, the agent fails once in this episode, and
+then recovers."""
 LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
 """The proposed model if no environment variable has a key or a URL."""
 INTRODUCTION = (
