@@ -52,7 +52,7 @@ def plain(data: DataT) -> DataT:
 
 
 def exact(data: DataT) -> DataT:
-    """Restore text, or data of JSON types, that `plain` escaped. It is the inverse of `plain`."""
+    """Restore text, or data of JSON types, that `plain` escaped: the inverse of `plain`."""
     restored_data: DataT = _each_text(data, lambda text: _ESCAPE.sub(_unescape_match, text))
     return restored_data
 

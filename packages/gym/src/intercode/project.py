@@ -110,9 +110,9 @@ def find_benchmark(file: str | Path) -> Path | None:
 def refuse_lone_file(file: str | Path, advice: str = "") -> None:
     """Refuse a file of tasks that belongs to a benchmark's folder.
 
-    The function is called if the caller named a file of tasks, but no environment. InterCode does
-    not silently use the environment of the folder, because its ``intercode.toml`` can name code,
-    and a caller who names only data must not execute code.
+    The function is called if the user named a file of tasks, but no environment. InterCode does not
+    silently use the environment of the folder. The folder's ``intercode.toml`` can name code, and a
+    user who names only data must not execute code.
 
     Args:
         file: The file.
@@ -181,7 +181,7 @@ def create(
             frame of `gymnasium.make`.
         split: A split of the data (`intercode.datasets.splits`); None: the data's default split, or
             all tasks.
-        options: Arguments of the environment's constructor. These override the options of the
+        options: Arguments of the environment's constructor, which override the options of the
             folder's ``intercode.toml``.
 
     Raises:

@@ -6,8 +6,8 @@ one line of JSON for each episode. `RecordWriter` writes a record. `read_manifes
 summary of an episode, from which statistics are computed.
 
 `RecordWriter.append` returns when the episode's line is on the disk. A crash can leave an
-incomplete last line, without a newline. No caller was told that its episode is recorded, so
-readers omit the incomplete line, and the next writer removes it from the file.
+incomplete last line, without a newline. For such a line, `append` has not returned, so no caller
+relies on it. Readers omit the line, and the next writer removes it from the file.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _LONGEST_LINE = 1 << 30
 """The maximum length of an episode's line, or of an incomplete last line, in bytes. An untrusted
 file may be sparse: a huge file that takes no space on the disk."""
 _BEGINS = b"{\0"
-"""The possible first bytes of an incomplete last line: the brace that begins an episode's JSON, or
-a zero byte, since a power cut may leave zeros at the end of a file."""
+"""The possible first bytes of an incomplete last line. A brace begins an episode's JSON. A zero
+byte is possible because a power cut may leave zeros at the end of a file."""
 Key = tuple[int, str, tuple[int, ...]]
 """An episode's identity within a run: epoch, task id and branch."""
 T = TypeVar("T")
@@ -145,8 +145,8 @@ def read_episodes(path: Path) -> Iterator[Episode]:
 def last_attempts(folder: Path) -> Iterator[Episode]:
     """Yield the last recorded attempt at each episode of a run.
 
-    The function reads the file twice, so that memory holds one episode at a time: the first pass
-    finds the offset of each last attempt, and the second pass yields these attempts.
+    The function reads the file twice, so memory holds one episode at a time. The first pass finds
+    the offset of each last attempt, and the second pass yields these attempts.
 
     Raises:
         RecordError: The run cannot be read.

@@ -7,7 +7,7 @@ sandbox receives these values, so no task, reward, replay or rescored run depend
 Patterns are the regular expressions in `PATTERNS`, and those in the file that the variable
 ``INTERCODE_REDACT`` names. The redactor applies patterns only to errors, tracebacks and
 ``run.json``. In queries, actions, observations and dialogues, a text that looks like a key may be
-the subject of the task, and the episode could not be replayed after a replacement.
+the subject of the task. After its replacement, the episode could not be replayed.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ RULES = Registry(
 )
 """Name of a grading rule → version of the rule, a constant in the rule's module. The traits of an
 environment (`intercode.envs.traits`) name the rules of its default reward. A run records the
-versions, so that scores by different rules are not compared."""
+versions, and reports do not compare scores by different versions."""
 
 TASK_EXPORTERS = Registry(
     "framework", group="intercode.task_exporters", homes={"harbor": INTEGRATIONS}

@@ -3,9 +3,9 @@
 A spec has four parts: the environment and its tasks (`EnvSpec`), the agent (`AgentSpec`), the
 language model (`ModelSpec`), and the execution of the run (`RunOptions`). The fields of these
 classes, and of the classes in `intercode.envs.options`, declare all options. The declarations
-determine the options of the command line with their help and defaults, the keys of
-``intercode.toml``, the options in a run's record, and all validation. A name has the same meaning
-in all these forms. Each form is a flat object, option → value::
+determine the options of the command line with their help and defaults, and the keys of
+``intercode.toml``. They also determine the options in a run's record, and all validation. A name
+has the same meaning in all these forms. Each form is a flat object, option → value::
 
     spec = RunSpec.from_layers({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
     spec.env.options["timeout"], spec.run_options.workers

@@ -94,9 +94,9 @@ class Task:
     verification_timeout: float | None = None
     """The time limit of the verification in seconds; None: the value of `timeout`."""
     folder: Path | None = field(default=None, compare=False, repr=False)
-    """The folder of the task's data file. Every host path in the task must be within this folder,
-    and relative paths are relative to it. None: a program made the task, and may name any path. A
-    data file cannot set this field."""
+    """The folder of the task's data file. Every host path in the task must be within this folder;
+    relative paths are relative to it. None: a program made the task, and may name any path. A data
+    file cannot set this field."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -111,8 +111,8 @@ class Task:
 
         A list under ``gold`` has two meanings, which the field ``task_id`` distinguishes. In a row
         with ``task_id``, the list holds *alternative* solutions. A row without ``task_id`` has the
-        format of the 2023 data: the list is *one* solution, whose commands are joined by ``;``, and
-        the row's number is the id.
+        format of the 2023 data. Then the list is *one* solution, whose commands are joined by
+        ``;``, and the row's number is the id.
 
         Args:
             row: The fields by name.

@@ -158,8 +158,8 @@ _PLAY_CASES: tuple[tuple[str, str, str, Sequence[str]], ...] = (
     ("ctf", "echo works", "works", ["bash"]),
     ("swe", "git log --oneline", " ", ["bash", "git"]),
 )
-"""For each environment: its name, an action in one of its tasks, a text that the observation must
-contain, and the programs of the host that the environment's image needs."""
+"""The environments to check. Each entry has the environment's name, an action, a text that its
+observation must contain, and the programs of the host that the image needs."""
 
 
 def _check_environment(

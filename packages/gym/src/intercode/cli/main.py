@@ -181,8 +181,8 @@ def _execute(command: Any, args: argparse.Namespace, debug: bool) -> int:
     from intercode.cli.terminal import reserve_stdout
 
     register()
-    # The command `gateway` has `args.command`, a program of the user, which it starts. The program
-    # writes to the standard output, so that output is not reserved for JSON.
+    # The command `gateway` has `args.command`, a program of the user, which the gateway starts. The
+    # program writes to standard output, which is therefore not reserved for JSON.
     is_json = getattr(args, "json", False) and not getattr(args, "command", None)
     try:
         with reserve_stdout() if is_json else nullcontext():

@@ -111,9 +111,9 @@ _PATH = re.compile(r"(?<![^:+])/[^:+]+")
 def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return a record in which paths of moved files are corrected.
 
-    Data files often move together with the run's folder. If a recorded path does not exist, the
-    function searches the parents of the run's folder for a file whose path ends like the recorded
-    one. If several ends match, the longest counts.
+    Data files often move together with the run's folder. For a recorded path that does not exist,
+    the function searches the parents of the run's folder. There it looks for a file whose path has
+    the same last parts. If several files match, the file with most equal parts counts.
 
     Args:
         manifest: The ``run.json``.

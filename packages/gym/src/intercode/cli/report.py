@@ -175,8 +175,8 @@ def _lead_text(
 ) -> str:
     """Return the first lines of the report.
 
-    The lines contain the dates and models of the runs, then the verdict of each comparison: which
-    run is better, and how certain the difference is.
+    The lines contain the dates and models of the runs. The verdict of each comparison follows:
+    which run is better, and how certain the difference is.
     """
     lines = [f"{name} {text}" for name, text in facts(runs).items()]
     for verdict in verdicts(runs, comparisons):

@@ -152,7 +152,7 @@ def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[
     """Return the record without the options that rescoring ignores.
 
     Rescoring does not run the agent, so its options are removed. The option ``agent`` itself stays
-    if the agent has skills and is a profile: skills are files in the sandbox, and the profile sets
+    if the agent has skills and is a profile. Skills are files in the sandbox, and the profile sets
     their path.
 
     Args:

@@ -44,8 +44,8 @@ def execute(args: argparse.Namespace) -> int:
     ]
     if len(finished_outcomes) == len(jobs):
         return run.finish(spec, RunResult(finished_outcomes, len(jobs), 0, 0.0, folder=folder))
-    # The constructor raises an error if another process writes to the run. It is called here so
-    # that the error comes before images are built or servers start.
+    # The constructor raises an error if another process writes to the run. This early call raises
+    # the error before images are built or servers start.
     RecordWriter(folder).close()
     return run.finish(spec, run.carry_out(resume_plan, watcher))
 

@@ -1,9 +1,9 @@
 """Terminal output of commands: escaped text, numbers, JSON, tables and a progress line.
 
 `safe` escapes texts of programs, models and data, which could otherwise control the terminal. The
-package rich prints tables and the progress line. It receives each text as a ``Text`` object, so it
-does not interpret markup in the text. Without a terminal, all output is plain text. Only functions
-that need rich import it, because most commands do not need it.
+package rich prints tables and the progress line. Each text is passed to rich as a ``Text`` object,
+in which rich does not interpret markup. Without a terminal, all output is plain text. Only
+functions that need rich import it, because most commands do not need it.
 """
 
 from __future__ import annotations
@@ -402,7 +402,7 @@ class DelayedMessages:
 
     def _release(self) -> None:
         with self._lock:
-            # Otherwise `discard` was called meanwhile, and a new delay may have begun.
+            # Otherwise `discard` was called meanwhile, and a new delay may have started.
             if self._timer is threading.current_thread():
                 self._print_pending()
 

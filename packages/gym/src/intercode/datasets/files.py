@@ -81,7 +81,7 @@ load_cached_file = cached_loader(load_file)
 def read_rows(path: Path) -> list[Row]:
     """Read the rows of a data file, each with its location, without converting them to tasks.
 
-    An object with only the key ``canary`` is skipped. It contains a text by which authors of
+    An object with only the key ``canary`` is skipped. The canary is a text by which authors of
     training corpora recognise benchmark data, and exclude the file.
 
     Raises:

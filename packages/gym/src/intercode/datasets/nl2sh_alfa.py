@@ -44,7 +44,7 @@ def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
     """Load all tasks. The task in row 7 of the second file system has the id ``fs2-7``.
 
     Args:
-        root: A folder that contains the package or a checkout, at most three levels deep; None: the
+        root: A folder that contains the package or a checkout, at most three levels deep. None: the
             folder that ``intercode datasets fetch nl2sh-alfa`` has written, or else the installed
             package.
         every_gold: Whether each task gets both golds, including golds that do not solve the query

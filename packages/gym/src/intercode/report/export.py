@@ -77,7 +77,7 @@ def to_chat(
         style: The style of a composed dialogue, as for `InterCodeEnv.messages`. In ``plain``, the
             query and the observations are messages of the user, and the actions are messages of the
             assistant. In ``chat`` and ``tools``, the messages are those that the agents
-            ``try-again`` and ``tool-calling`` would receive, so a fine-tuned model can act as one
+            ``try-again`` and ``tool-calling`` would receive. A fine-tuned model can then act as one
             of these agents.
         env: The environment's facts in the run's record.
         trust: Whether the record may name an environment whose module is not imported yet.

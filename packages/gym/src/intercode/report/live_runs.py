@@ -274,7 +274,7 @@ class RunLibrary:
         self._change_count += 1
 
     def _begin_again(self) -> None:
-        """Discard all rows, because a file was replaced, so that all files are read again."""
+        """Discard all rows, because a file was replaced: all files are then read again."""
         self.generation += 1
         self._change_count += 1
         self.rows, self._offsets = [], []

@@ -228,9 +228,9 @@ class PairedComparison:
     """The share of the tasks on which the runs differ."""
     detectable: float | None
     """The smallest difference of the success rates that this number of tasks is likely to show as
-    significant; None: no difference is likely to be shown."""
+    significant. None: no difference is likely to be shown."""
     needed: int | None
-    """The number of tasks that is likely to show the observed difference as significant; None: no
+    """The number of tasks that is likely to show the observed difference as significant. None: no
     difference was observed."""
     tokens: PairedConsumption | None = None
     """The sums of input and output tokens; None: no task has known values in both runs."""

@@ -62,7 +62,7 @@ Kind = Literal[
     "gain",
     "paid",
 ]
-"""The kind of the values in a column, which determines their format.
+"""The kind of the values in a column. The kind determines the format of the values.
 
 - ``text`` is left-aligned only in the first column, ``words`` in any column.
 - ``rate`` is a share from 0 to 1; ``interval`` is a pair of rates.
@@ -90,8 +90,8 @@ class Table:
     note: str = ""
     """Remarks for the reader, each on a line."""
     links: tuple[Link | Sequence[Link | None] | None, ...] = ()
-    """For each row, the selection of episodes that it describes, or a selection for each cell. An
-    empty tuple: the table has no selections."""
+    """The selection of episodes that each row describes, or a selection for each cell of the row.
+    An empty tuple: the table has no selections."""
 
     def cells(self) -> list[list[str]]:
         """Return the rows, in which each value is formatted as text."""

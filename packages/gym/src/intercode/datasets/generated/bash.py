@@ -141,8 +141,8 @@ def draft(
 ) -> TaskDraft | None:
     """Draft a task with `difficulty` operations.
 
-    If the difficulty is at least 2, one task in four counts a lookup as an operation: a word that
-    the solution needs is in a file.
+    If the difficulty is at least 2, one task in four has a lookup as one of its operations. Then a
+    word that the solution needs is in a file, and not in the query.
 
     Args:
         draw: The source of random choices.

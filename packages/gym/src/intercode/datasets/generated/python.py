@@ -74,9 +74,9 @@ def draft(
 ) -> TaskDraft | None:
     """Draft a task with `difficulty` operations.
 
-    If the difficulty is at least 2, one task in four counts a lookup as an operation: a number or a
-    word that the function needs is in a file. The arguments are those of
-    `intercode.datasets.generated.bash.draft`.
+    If the difficulty is at least 2, one task in four has a lookup as one of its operations. Then a
+    number or word that the function needs is in a file, and not in the query. The arguments are
+    those of `intercode.datasets.generated.bash.draft`.
 
     Returns:
         The draft; None if the random choices make no valid task.

@@ -62,7 +62,7 @@ def load(seed: int = 0, secret: str | None = None) -> Dataset:
     Args:
         seed: The seed of all random values.
         secret: A text on which the flags also depend, so no model can have seen the flags in its
-            training data; None: a random secret of this process; empty: the flags depend only on
+            training data. None: a random secret of this process. Empty: the flags depend only on
             the seed.
 
     Returns:

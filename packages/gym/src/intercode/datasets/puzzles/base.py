@@ -47,8 +47,8 @@ class SeededRandom(random.Random):
 
     def flag(self) -> str:
         """Draw a new flag, such as ``intercode{amber_heron_1f09ac}``."""
-        # This flag is drawn also if it is not used, because later values must not depend on
-        # whether there is a secret.
+        # This flag is drawn even if a secret gives another one: later values must be the same with
+        # and without a secret.
         default_flag = self._flag()
         return default_flag if self.flags is self else self.flags._flag()
 

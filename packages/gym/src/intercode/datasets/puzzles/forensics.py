@@ -265,7 +265,7 @@ def bmp(width: int, pixels: bytes) -> bytes:
     """Return a BMP image with 24 bits per pixel.
 
     Args:
-        width: The width in pixels. It must be a multiple of four, so rows need no padding.
+        width: The width in pixels, a multiple of four. Rows of other widths would need padding.
         pixels: Three bytes for each pixel, in the order of the file: the lowest row comes first,
             and the blue byte of each pixel.
     """

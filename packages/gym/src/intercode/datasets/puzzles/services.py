@@ -1,8 +1,8 @@
 """Puzzles about vulnerable services.
 
 A service is a program in the sandbox that runs as another user than the agent. The service reads
-the flag from its standard input when it starts. Servers listen on a Unix socket in the file system
-of the sandbox, so they are not reachable from outside even if the sandbox shares the host's
+the flag from its standard input when it starts. Servers listen on a Unix socket in the sandbox's
+file system. Therefore a server is not reachable from outside, even if the sandbox shares the host's
 network.
 """
 
