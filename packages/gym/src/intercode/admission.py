@@ -103,7 +103,7 @@ class Admission:
             evicted_entry.drop()
 
     def leave(self, key: Hashable) -> None:
-        """Remove a connection that was admitted, or has ended. Idempotent."""
+        """Remove a connection that was admitted or has ended. The method is idempotent."""
         with self._condition:
             self._entries.pop(key, None)
 

@@ -46,7 +46,7 @@ class Call(TypedDict, total=False):
     """The number of the reply's message; missing if the model gave no reply."""
     error: str
     unsent: bool
-    """Whether InterCode refused the call: no request has reached the model."""
+    """Whether InterCode refused the call itself, so no request was sent to the model."""
     model: str
     input_tokens: int
     output_tokens: int
@@ -65,7 +65,7 @@ class Call(TypedDict, total=False):
     judges: int
     """The number of the state that the reply judges, if the agent searches."""
     sample: int
-    """The reply's number among several replies to the same messages."""
+    """The number of this reply among several replies that were sampled for the same messages."""
     chosen: int
     """The number of the chosen reply; recorded only with the last of several replies."""
     discarded: bool
@@ -73,7 +73,7 @@ class Call(TypedDict, total=False):
     prompt_token_ids: list[int]
     """The prompt's token ids, if the request asked for tokens."""
     token_ids: list[int]
-    """The reply's token ids."""
+    """The reply's token ids, if the request asked for tokens."""
     logprobs: list[float]
     """The log-probabilities of the reply's tokens, if the server returns them."""
 
@@ -165,7 +165,7 @@ def _reply(call: Call) -> list[int]:
 
 
 def count_calls(talks: Iterable[RecordedDialogue]) -> int:
-    """Count the calls to models, without replies from a cache and unsent calls."""
+    """Count the calls to models. Replies from a cache and unsent calls do not count."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return sum(not call.get("cached") and not call.get("unsent") for call in calls)
 
@@ -206,7 +206,7 @@ def sum_costs(talks: Sequence[RecordedDialogue]) -> float | None:
 
 
 def _replies(talks: Iterable[RecordedDialogue]) -> list[Call]:
-    """List the calls that a model answered, without those that a cache answered."""
+    """List the calls to which a model replied. Calls with a reply from the cache are omitted."""
     calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
     return [call for call in calls if "reply" in call and not call.get("cached")]
 

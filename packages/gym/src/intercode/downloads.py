@@ -50,7 +50,7 @@ def tenth_progress(report_line: Callable[[str], None]) -> Progress:
 
 
 class _BrokenOffError(Exception):
-    """A transient failure, after which a further attempt may succeed."""
+    """A download failed for a temporary reason, so a further attempt may succeed."""
 
 
 def download(

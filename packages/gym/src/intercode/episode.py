@@ -20,22 +20,24 @@ from intercode.outcomes import KINDS_BY_CAUSE, OutcomeKind, failure_kind
 DataT = TypeVar("DataT")
 
 Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
-"""State of an episode. ``ended``: an action ended its own sandbox, or found no shell there."""
+"""The status of an episode. ``ended`` means that an action of the agent ended the sandbox, or that
+the sandbox no longer had a shell."""
 
 _RARE = ("fork", "tokens", "changes")
-"""Fields that a record's line omits where they are None, as in most episodes."""
+"""Fields that a line of a record omits if they are None. Most episodes lack them."""
 ENDED = "ended"
-"""Key in the `info` of a turn whose action ended its sandbox. In the `detail` of a score: the
-reason why the agent's actions made a part of the judged state unreadable."""
+"""A key with two uses. The `info` of a turn has it if the action ended the sandbox. The `detail` of
+a score has it if the agent's actions made a part of the scored state unreadable; the value is then
+the reason."""
 
 
 def decode(data: bytes) -> str:
-    """Decode bytes to text without loss: UTF-8 with ``surrogateescape``; `encode` inverts it."""
+    """Decode bytes as UTF-8 with ``surrogateescape``, so `encode` can restore the bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def encode(text: str) -> bytes:
-    """Encode text that `decode` returned to the original bytes."""
+    """Convert text from `decode` back to the original bytes."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -76,7 +78,7 @@ def _unescape_match(match: re.Match[str]) -> str:
 
 
 def _each_text(document: Any, change: Callable[[str], str]) -> Any:
-    """Apply `change` to every non-ASCII text of some data, including the keys of objects."""
+    """Return data in which `change` was applied to every non-ASCII text, including keys."""
     if isinstance(document, str):
         return document if document.isascii() else change(document)
     if isinstance(document, Mapping):
@@ -159,7 +161,7 @@ class FileChange:
     text: str | None = None
     """The content of a regular file after the turn; None: deleted, binary, or not retained."""
     cut: bool = False
-    """Whether `text` is only the head of the content, or the content was too large to retain."""
+    """Whether `text` has only the beginning of the content, or is None for too large a content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class Turn:
     ok: bool = True
     """Whether the action ran without an error (for Bash: exit code 0)."""
     exit_code: int | None = None
-    """The exit code of the action; None without an exit code."""
+    """The exit code of the action; None: the interpreter has no exit codes, or the action none."""
     seconds: float = 0.0
     """Wall time of the action in seconds."""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -194,7 +196,7 @@ class Turn:
     tokens: Tokens | None = None
     """The tokens of the action, if the agent's model reported them."""
     changes: TurnChanges | None = None
-    """The file changes, with the option ``keep_diffs``."""
+    """The file changes of the turn; None without the option ``keep_diffs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class Fork:
     parent: str
     """The `Episode.id` of the parent episode."""
     turn: int
-    """The number of turns that parent and fork have in common."""
+    """The number of turns of the parent at the time of the fork, which both episodes have."""
     branch: tuple[int, ...]
     """The path from the original episode to this fork: for each fork on it, the fork's number."""
 
@@ -231,7 +233,8 @@ class Episode:
     score: Score | None = None
     """The score; None while the episode runs, and after an infrastructure error."""
     error: str | None = None
-    """The reason for a missing score. An error is never a reward of 0."""
+    """The message of the error because of which the score is missing. Statistics never count an
+    error as a reward of 0."""
     started: float = 0.0
     """The time of the start, in seconds since 1970-01-01 UTC."""
     seconds: float = 0.0

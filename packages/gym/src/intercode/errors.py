@@ -49,7 +49,7 @@ class RecordError(InterCodeError, ValueError):
 
 
 class RecordWriteError(RecordError):
-    """A record, or a file derived from a record, cannot be written: for instance, a full disk."""
+    """A record, or a file made from a record, cannot be written, for instance on a full disk."""
 
 
 class RunLockedError(InterCodeError, RuntimeError):
@@ -57,11 +57,14 @@ class RunLockedError(InterCodeError, RuntimeError):
 
 
 class ForkError(EnvironmentStateError):
-    """An episode cannot be forked: its state cannot be saved, or replay does not reproduce it."""
+    """An episode cannot be forked.
+
+    Its state cannot be saved, or a replay of its actions does not reproduce the state.
+    """
 
 
 class CapacityError(InterCodeError, RuntimeError):
-    """A pool or a server has no sandbox for another client at present, or is closing."""
+    """A pool or a server has no free sandbox for a further client, or is closing."""
 
 
 class LeaseError(InterCodeError, LookupError):

@@ -29,7 +29,7 @@ def import_integration(name: str) -> Any:
 
     Raises:
         UsageError: The package is not installed.
-        PackageError: The package is another project's, or of another version.
+        PackageError: The package belongs to another project, or has another version.
     """
     if find_spec(_INTEGRATIONS) is None:
         from intercode_sandbox.lazy_imports import missing_package_error

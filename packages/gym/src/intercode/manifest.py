@@ -18,7 +18,7 @@ class DatasetFacts(TypedDict):
     digest: str
     tasks: int
     version: NotRequired[int]
-    """The version of a bundled dataset, or of its review."""
+    """The version of a bundled dataset, or of InterCode's review of a dataset."""
 
 
 class JudgeFacts(TypedDict, total=False):
@@ -28,7 +28,7 @@ class JudgeFacts(TypedDict, total=False):
 
 
 class EnvFacts(TypedDict, total=False):
-    """The environment of the run, which may add further facts."""
+    """The environment of the run. An environment may record further facts."""
 
     env: str
     protocol: str
@@ -129,8 +129,8 @@ def check_manifest(document: object, path: Path) -> dict[str, Any]:
     """Validate the content of a ``run.json``, and return it.
 
     Args:
-        document: The content.
-        path: The file, for messages.
+        document: The parsed content.
+        path: The path of the file, for messages.
 
     Raises:
         RecordError: The file is damaged, or of another version; the message names the field.

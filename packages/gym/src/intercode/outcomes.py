@@ -32,7 +32,7 @@ OUTCOMES: Mapping[OutcomeKind, str] = {
     "lost": "the infrastructure failed, or the caller interrupted the episode",
     "refused": "caused by the task, an option, the agent's code or the model's provider",
 }
-"""Kind → its definition. The kinds are mutually exclusive, and every finished episode has one."""
+"""Outcome kind → its definition. Every finished episode has exactly one kind."""
 UNSCORED: tuple[OutcomeKind, ...] = ("lost", "refused")
 """The kinds of episodes without a reward. No number replaces the missing reward, and no rate or
 mean counts such an episode."""

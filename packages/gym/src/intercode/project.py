@@ -96,7 +96,7 @@ def find_benchmark(file: str | Path) -> Path | None:
         return None
     owners = {os.geteuid(), path.stat().st_uid}
     for folder in path.absolute().parents:
-        with suppress(OSError, ValueError, TypeError):  # a malformed file names no tasks
+        with suppress(OSError, ValueError, TypeError):  # a malformed intercode.toml names no tasks
             if (folder / FILE).lstat().st_uid not in owners:
                 continue
             if folder == path.absolute().parent and is_project(folder):
@@ -434,7 +434,12 @@ def _text(path: Path, key: str, value: object) -> str:
 
 
 def _limit(path: Path, name: str, value: object) -> Any:
-    """Parse a limit's value.
+    """Parse the value of a limit in an ``intercode.toml``.
+
+    Args:
+        path: The ``intercode.toml``, for messages.
+        name: The name of the limit.
+        value: The value in the file.
 
     Raises:
         UsageError: The value is invalid.
@@ -473,7 +478,10 @@ _NO_CODE = "may not name code, as the folder may be a stranger's"
 
 
 def _runs_code(option: str, value: str) -> bool:
-    """Return whether a value names code, which only the user may name, not a benchmark's file."""
+    """Return whether an option's value names code outside InterCode and its trusted packages.
+
+    Only the user may name such code, because an ``intercode.toml`` may come from a stranger.
+    """
     from intercode.databases import ENGINES
     from intercode_sandbox.images.base import parse
     from intercode_sandbox.images.resolve import SCHEMES

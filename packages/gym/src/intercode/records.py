@@ -54,7 +54,7 @@ _BEGINS = b"{\0"
 """The possible first bytes of an incomplete last line. A brace begins an episode's JSON. A zero
 byte is possible because a power cut may leave zeros at the end of a file."""
 Key = tuple[int, str, tuple[int, ...]]
-"""An episode's identity within a run: epoch, task id and branch."""
+"""The identity of an episode within a run: its epoch, its task id and the branch of its fork."""
 T = TypeVar("T")
 
 
@@ -62,7 +62,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read a run's ``run.json``.
 
     Raises:
-        RecordError: The folder is not a run's, or its ``run.json`` cannot be read.
+        RecordError: The folder is not the folder of a run, or its ``run.json`` cannot be read.
     """
     path = folder / MANIFEST
     document = _json(path, f"{folder} is not the folder of a run: {path.name}")
@@ -182,7 +182,7 @@ def read_latest(folder: Path, read_fact: Callable[[Episode], T]) -> dict[Key, T]
 
 
 def episode_key(episode: Episode) -> Key:
-    """Return an episode's identity within a run."""
+    """Return the identity of an episode within a run."""
     branch = () if episode.fork is None else episode.fork.branch
     return episode.epoch, episode.task_id, branch
 

@@ -28,9 +28,11 @@ PATTERNS_VARIABLE = "INTERCODE_REDACT"
 line."""
 REDACTED = "[redacted]"
 MIN_DIALOGUE_LENGTH = 16
-"""The minimum length of a known value for redaction: a shorter value may be an ordinary word."""
+"""The minimum length of a known value that the redactor replaces. A shorter value may be a common
+word, which dialogues contain, too."""
 _NO_SECRET = re.compile(r"[~/].*|https?://[^@]*|[-+.\deE]*", re.DOTALL)
-"""Values of secret variables that are not secrets: paths, plain URLs and numbers."""
+"""Pattern of values that are no secrets although their variables have secret names: paths, plain
+URLs and numbers."""
 PATTERNS = (
     r"\bsk-[A-Za-z0-9_-]{16,}",
     r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_)[A-Za-z0-9_-]{16,}",
@@ -133,7 +135,7 @@ def _more_patterns() -> list[re.Pattern[str]]:
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply a function to every text of JSON data; names of fields stay unchanged."""
+    """Return JSON data in which `change` was applied to every text, except names of fields."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

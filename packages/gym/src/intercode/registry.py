@@ -194,8 +194,9 @@ EXPORTS = Registry("form of exports", group="intercode.exports", homes={"paper":
 `intercode export` writes the function's result as JSON."""
 
 PRESETS = Registry("family of presets", group="intercode.presets", homes={"paper": PAPER})
-"""Prefix of presets' names → a module whose `get` returns a preset by name, and whose `names` lists
-the names. A preset is a dataclass with options of ``intercode run``, including ``env``."""
+"""Prefix in the names of presets → a module with two functions: `get` returns a preset by name, and
+`names` lists the names. A preset is a dataclass with options of ``intercode run``, such as
+``env``."""
 
 TABLES = Registry("kind of tables", group="intercode.tables", homes={"paper": PAPER})
 """Kind of tables → a module with two functions: `rates` reads recorded files, and `tables` makes

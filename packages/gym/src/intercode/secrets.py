@@ -99,7 +99,7 @@ def hide(text: str, *secrets: str) -> str:
 
 
 def hide_in(document: Any, secret: str) -> Any:
-    """Replace a secret in a server's response, given as JSON data."""
+    """Return a server's response, given as JSON data, in which ``[key]`` replaces a secret."""
     if len(secret) < MIN_SECRET_LENGTH:
         return document
     if isinstance(document, str):

@@ -596,9 +596,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return the environment's options that identify a run: see `intercode.envs.options.Role`.
+        """Return the environment's options that identify a run.
 
-        Options without a value, or with their default, are omitted.
+        `intercode.envs.options.Role` defines which options identify a run. Options that are not
+        set, or have their default, are omitted.
         """
         env = self.env
         return _identity(env.options, list_constructor_options(environment(env.name, env.protocol)))
@@ -619,7 +620,7 @@ SECTIONS: Mapping[str, type[_Part]] = {
     "model": ModelSpec,
     "run_options": RunOptions,
 }
-"""The parts of `RunSpec`, by the names of its fields."""
+"""Field of `RunSpec` → the class of this part of a spec."""
 _EXCLUSIVE_GROUPS = ({"limit", "tasks"},)
 """Groups of options that exclude each other. If the caller gives an option of a group, the other
 options of the group are not inherited from a record."""
@@ -703,7 +704,7 @@ def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[
 
 
 _CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "model_timeout", "on", "retries")
-"""Options of `RunOptions` that a resumed run inherits."""
+"""Options of `RunOptions` that a resumed run inherits from its last session."""
 _SETTINGS = {"retries": "max_retries"}
 """Name of an option → its name in the recorded settings of a session, if different."""
 
@@ -877,12 +878,19 @@ def _drop_none(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# Command line
+# The command line
 
 
 @cache
 def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
-    """List a part's options by name."""
+    """List the options of a part of a spec.
+
+    Args:
+        section: The class of the part, or `RunSpec` for the options of no part.
+
+    Returns:
+        Name of an option → option.
+    """
     encoded_names = {field.name: field.encode_name for field in msgspec.structs.fields(section)}
     return {
         encoded_names[name]: msgspec.structs.replace(option, name=encoded_names[name])
@@ -1116,7 +1124,7 @@ def _argparse_keywords(option: Option) -> dict[str, Any]:
             "action": argparse.BooleanOptionalAction if has_negation else "store_true",
             "default": None,
         }
-    if bool in option.kinds:  # a flag without a value is true
+    if bool in option.kinds:  # the flag without a value means True
         return {"nargs": "?", "const": True, "metavar": option.metavar}
     if option.choices:
         return {"choices": option.choices}
@@ -1196,7 +1204,7 @@ _READERS: dict[str | None, Callable[[str], Any]] = {
 numbers."""
 
 
-# Record
+# The record of a run
 
 
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
@@ -1268,7 +1276,8 @@ def resolve_paths(options: Options) -> dict[str, Any]:
 
 
 def _resolve_value(name: str, value: Any) -> Any:
-    if not isinstance(value, str) or "://" in value:  # `portable` treats URLs
+    # A URL is no path. `RunSpec.recorded` removes its password.
+    if not isinstance(value, str) or "://" in value:
         return value
     if name in ("out", "cache", "prices", "prompt"):
         return _absolute_path(value)

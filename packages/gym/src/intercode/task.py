@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 SHOWN = ("db_tables",)
-"""The keys of a task's `metadata` that its agent may see."""
+"""The keys of a task's `metadata` that the agent may see."""
 
 SANDBOX_LIMITS = ("memory", "disk", "processes", "capabilities")
 """The fields of a task that limit its sandbox."""
@@ -46,7 +46,7 @@ this key."""
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem: a query, and the data needed to try and to grade a solution.
+    """A problem for an agent: a query, and the data needed to try and to score a solution.
 
     Raises:
         TaskError: A field has the wrong type or an impossible value; the message names it.
@@ -57,7 +57,8 @@ class Task:
     query: str
     """The request to the agent, in words."""
     gold: tuple[str, ...] = ()
-    """Reference solutions (commands, statements, functions, flags); the best match counts."""
+    """Reference solutions: commands, statements, functions or flags. If a task has several, the
+    reward compares with the best match."""
     setup: str | None = None
     """A deterministic command that runs in the sandbox before the agent's first turn."""
     verification: str | None = None
@@ -76,7 +77,7 @@ class Task:
     tags: tuple[str, ...] = ()
     """Labels by which tasks can be filtered."""
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """All further fields of the task's data, under their original names."""
+    """All further fields of the task in its data file, under their original names."""
     may_change: tuple[str, ...] = ()
     """Absolute paths of system files and settings that a solution may change. The verification
     accepts changes of these paths. In a path, ``*``, ``?`` and ``[…]`` match within a name. The
@@ -372,7 +373,7 @@ class Dataset(Sequence[Task]):
 
     @contextmanager
     def locate_errors(self, task: Task) -> Iterator[None]:
-        """Prefix the message of a `TaskError` from the block with the task's file and row."""
+        """Add the task's file and row to the message of a `TaskError` that the block raises."""
         try:
             yield
         except TaskError as error:
@@ -530,7 +531,7 @@ class _FixedList(list[Any]):
 
 
 def freeze(value: Any) -> Any:
-    """Return an immutable, equal copy of data of JSON types."""
+    """Return an immutable copy of data of JSON types, which is equal to the data."""
     if isinstance(value, (_FixedDict, _FixedList)):
         return value
     if isinstance(value, Mapping):
@@ -539,7 +540,7 @@ def freeze(value: Any) -> Any:
 
 
 def _thaw(value: Any) -> Any:
-    """Return a copy of frozen data in the types of a JSON parser."""
+    """Return a copy of data from `freeze` as plain dictionaries and lists."""
     if isinstance(value, Mapping):
         return {key: _thaw(item) for key, item in value.items()}
     return [_thaw(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -205,7 +205,7 @@ def _key_for(option: str, options: Mapping[str, Any]) -> str:
     model = str(options.get(_MODEL_OPTIONS[option]) or "")
     provider = model.partition("/")[0]
     is_code = is_reference(model) and provider not in MODELS
-    # A model that is the user's code connects to an address of its choice, with its own key.
+    # A model that is the user's code chooses its address itself, so InterCode sends no key.
     if provider in _KEYLESS or (is_code and option == _MODEL_OPTIONS[option]):
         return ""
     name = _key_variables().get(provider)
@@ -304,4 +304,5 @@ _HARMLESS_TESTS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {
     "sandbox": _is_provider,
     "split": lambda value, options: _WORD.fullmatch(value),
 }
-"""Option → a function that returns whether a value names one of InterCode's own components."""
+"""Option → a function that returns whether a value is harmless: it names a component of InterCode.
+The arguments of the function are the value and all options."""

@@ -114,10 +114,12 @@ def _clean_all(args: argparse.Namespace) -> int:
         if any(part.removed for part in plan) and not args.yes and not _ask_confirmation():
             print("nothing was removed")
             return 0
+        # The sizes of the remains can be measured only before the removal, so the first part comes
+        # from the dry run.
         plan = [
             plan[0],
             *_remove_unused(dry_run=False)[1:],
-        ]  # the remains' size is known only before their removal
+        ]
     total_bytes = sum(part.size for part in plan)
     if args.json:
         removed_paths = [path for part in plan for path in part.removed]

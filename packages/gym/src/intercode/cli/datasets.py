@@ -182,7 +182,7 @@ def _presence_text(entry: DatasetEntry) -> str:
 
 
 def _tag_counts(name: str) -> dict[str, Any]:
-    """Return the number of tasks, in total and for the 12 most frequent tags."""
+    """Return the number of tasks in a dataset, in total and for the 12 most frequent tags."""
     try:
         dataset: Dataset = DATASETS.get(name)()
     except (TaskError, UsageError, TypeError):

@@ -49,7 +49,7 @@ SHOWN_LINES = 6
 first episode of the scripted agent. With the demo's seed, the agent fails once in this episode, and
 then recovers."""
 LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
-"""The proposed model if no environment variable has a key or a URL."""
+"""The model that the demo suggests if no environment variable has a key or a URL of a model."""
 INTRODUCTION = (
     "An agent reads a task, acts, observes the real output of each action, and submits.\nHere is "
     "one episode, in a fresh sandbox:\n"
@@ -180,7 +180,7 @@ class Demo:
         """Skipped environment → the reason."""
         self.folders: list[Path] = []
         self.episode_arguments = ""
-        """The printed episode, as arguments of ``intercode show``."""
+        """The arguments of ``intercode show`` for the episode that the demo has printed."""
         self._output_folder, self._workers, self._limit, self._quiet = (
             output_folder,
             workers,
@@ -335,10 +335,12 @@ def _curves(runs: Sequence[Run]) -> dict[str, list[Estimate]]:
 
 
 def suggest_model_command() -> tuple[str, str]:
-    """Return a command that runs a real model, chosen by the environment variables.
+    """Return a command with which the user can run a language model after the demo.
+
+    The model depends on the environment variables with keys and URLs.
 
     Returns:
-        The reason of the choice, and the command, which contains no secret.
+        The reason for the choice of the model, and the command, which contains no secret.
 
     Raises:
         UsageError: The value of a variable cannot be a key or a URL.

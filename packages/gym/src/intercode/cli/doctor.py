@@ -226,7 +226,7 @@ _PROGRAMS = (
     _Program("skopeo", "images docker://NAME, pulled without Docker", "no images docker://NAME"),
 )
 _EXTRAS = (
-    # Module, distribution, extra, purpose.
+    # Each entry has a Python module, its distribution, the extra of intercode-gym, and the purpose.
     ("yaml", "pyyaml", "yaml", "tasks in YAML"),
     ("duckdb", "duckdb", "duckdb", "--engine duckdb"),
 )
@@ -284,7 +284,7 @@ def _check_extra(module: str, distribution: str, extra: str, purpose: str) -> Ch
 
 
 def _check_server(engine: str, driver: str, package: str) -> Check:
-    """Check whether a database server can be started, and whether its driver is installed."""
+    """Check whether a database server can be started, and its Python driver is installed."""
     url_hint = f"--engine {engine} needs the URL of a server"
     if find_spec(driver) is None:
         command = f"pip install 'intercode-gym[{engine}]'"

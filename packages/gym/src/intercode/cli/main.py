@@ -93,7 +93,8 @@ _GROUPS = {
 """Title of a group in ``--help`` → names of its commands, in the order of ``--help``."""
 FAILURE, PIPE = 1, 141
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""Error numbers of a failed write: no space, quota exceeded, read-only file system, I/O error."""
+"""Error numbers of a failed write: no space, quota exceeded, read-only file system, I/O error. An
+OSError with another number is unexpected, and is printed with its traceback."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -231,7 +232,7 @@ def _reader_has_gone() -> bool:
     """
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # a replaced stream has no descriptor
+        with suppress(OSError, ValueError):  # a stream that tests replace may have no descriptor
             poll.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 

@@ -104,7 +104,12 @@ class Watcher(Progress):
         self._delayed_messages.discard()
 
     def begin(self, total: int, finished_outcomes: Sequence[Outcome]) -> None:
-        """Count the finished episodes of earlier sessions, and start the clock."""
+        """Count the episodes that earlier sessions of the run have finished, and start the clock.
+
+        Args:
+            total: The number of requested episodes.
+            finished_outcomes: The summaries of the finished episodes.
+        """
         self._total, self._finished_count, self._resumed_count = (
             total,
             len(finished_outcomes),

@@ -181,7 +181,8 @@ def _call_loader(
     """Call a loader, and return its dataset.
 
     Raises:
-        TaskError: A user's loader raises an exception or exits, or any loader returns no dataset.
+        TaskError: A loader of the user raises an exception or exits. Or a loader returns an object
+            that is no dataset.
     """
     try:
         dataset = loader(**options)

@@ -30,7 +30,7 @@ SPLITS = {
     "mini_dev": ("mini_dev_sqlite.json", "dev_tables.json", "dev_databases"),
     "train": ("train.json", "train_tables.json", "train_databases"),
 }
-"""Split → the authors' file of tasks, file of tables, and folder of databases."""
+"""Name of a split → the authors' file of tasks, file of tables, and folder of databases."""
 
 _RELEASE = "ic_bird.json"
 

@@ -172,7 +172,8 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
         # Python's CSV reader accepts NUL characters, which are not valid in a table of texts.
         if "\0" in text:
             raise ValueError(f"holds a NUL in line {text[: text.index(chr(0))].count(chr(10)) + 1}")
-        # In a file with Windows line ends, line breaks within cells are CRLF, too.
+        # In a file with Windows line ends (CRLF), line breaks within cells are CRLF, too. The line
+        # ends are replaced, so a task has the same text from both kinds of files.
         text = text.replace("\r\n", "\n")
         # The default limit of the module csv is 128 KiB for a cell. The limit is global to the
         # process, so it is only ever raised.
@@ -342,9 +343,9 @@ def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
 def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
     """Return a benchmark's task with the corrections of InterCode's review.
 
-    A file of reviews has a line for each task that the reviewers have changed. The fields of a line
-    are as follows. ``row`` identifies the task. ``gold`` is ``right`` or ``wrong``, a verdict on
-    the published gold. ``golds`` are other right golds, and ``tests`` are further tests.
+    A file of reviews has a line for each task about which the reviewers have a remark. The fields
+    of a line are as follows. ``row`` identifies the task. ``gold`` is ``right`` or ``wrong``, a
+    verdict on the published gold. ``golds`` are other right golds, and ``tests`` are further tests.
     ``cannot`` is the reason why right and wrong answers cannot be distinguished. ``note`` is a
     remark for readers. All reviews were written for this project and quote nothing from the data.
 

@@ -46,7 +46,8 @@ _AGES: Mapping[str, Mapping[str, int]] = {
     **{f"fs2-{row}": {"/system": _RECENT_SECONDS} for row in (17, 18, 19, 25, 32, 39, 41)},
     **{f"fs3-{row}": {"/workspace": _RECENT_SECONDS} for row in (0, 2, 3, 12)},
     "fs1-46": {"/var/log": 3 * _DAY_SECONDS},
-    **{name: {} for name in ("fs2-42", "fs4-21")},  # the query asks for the current time
+    # The queries of these tasks ask for the current time, so no ages are needed.
+    **{name: {} for name in ("fs2-42", "fs4-21")},
 }
 """Id of a task that depends on the clock → its metadata under `intercode.task.CLOCK`: path of a
 folder → age of its newest file in seconds."""

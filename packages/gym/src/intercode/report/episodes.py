@@ -27,7 +27,7 @@ them separately, or they may quote gold."""
 
 
 class Row(NamedTuple):
-    """The facts of an episode that lists show, sort and filter."""
+    """The facts of an episode by which the viewer's lists show, sort and filter episodes."""
 
     run: int
     """The number of the episode's run, counted from 0."""

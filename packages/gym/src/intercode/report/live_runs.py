@@ -101,7 +101,7 @@ class RunLibrary:
             return False
 
     def body(self, row_number: int) -> Any:
-        """Return the body of a row's episode."""
+        """Return the body of the episode in a row, read from the run's file."""
         row, offset = self.rows[row_number], self._offsets[row_number]
         return self._body(row, self._line(row, offset))
 
@@ -283,7 +283,10 @@ class RunLibrary:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder of runs, without links that lead out of the folder."""
+    """Return the entries of a folder of runs.
+
+    Symbolic links to places outside the folder are omitted, because the folder may be untrusted.
+    """
     root = folder.resolve()
     return sorted(
         path

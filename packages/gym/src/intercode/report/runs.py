@@ -86,7 +86,7 @@ class Run:
 
     @property
     def shown_gold(self) -> bool:
-        """Whether the agent received its tasks with gold."""
+        """Whether the agent received gold together with the tasks, as the oracle does."""
         return bool(self.manifest.get("needs_gold"))
 
     @property
@@ -225,7 +225,8 @@ class PairedComparison:
     test: McNemar | None
     """The result of McNemar's test; None if a task has several attempts."""
     differing: float
-    """The share of the tasks on which the runs differ."""
+    """The share of the tasks on which the runs differ. If a task has several attempts, the
+    difference of its success rates counts."""
     detectable: float | None
     """The smallest difference of the success rates that this number of tasks is likely to show as
     significant. None: no difference is likely to be shown."""
@@ -437,7 +438,12 @@ class Coverage:
 
 
 def compute_coverage(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Coverage:
-    """Compute the share of its dataset that a run covers, by its ``run.json``."""
+    """Compute the share of the dataset that a run covers.
+
+    Args:
+        manifest: The ``run.json`` of the run.
+        outcomes: The summaries of its episodes.
+    """
     tasks = int(manifest.get("dataset", {}).get("tasks", 0))
     excluded_tasks = manifest.get("excluded", {})
     settings = [session.get("settings", {}) for session in manifest.get("sessions", [])]

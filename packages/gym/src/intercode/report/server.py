@@ -115,7 +115,7 @@ class _Server(ThreadingHTTPServer):
     viewer: Viewer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the error of a connection, unless the browser has disconnected."""
+        """Print the traceback of an error in a connection, unless the browser has disconnected."""
         if not isinstance(sys.exc_info()[1], OSError | HTTPException):
             super().handle_error(request, client_address)
 
@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"{json.dumps([row_number, False])}\n".encode())
 
     def _events(self, generation: int, sent_count: int) -> None:
-        """Send events until the browser disconnects."""
+        """Send the events of `Viewer.news` until the browser disconnects."""
         pages = self.server.viewer.pages
         if not pages.acquire(blocking=False):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are open", "text/plain")
