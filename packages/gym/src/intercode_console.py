@@ -43,8 +43,8 @@ def main() -> int:
     """Run the command line with the process's arguments.
 
     Returns:
-        The exit code of the command. The exit code is 1 if the system is not Linux, if no thread
-        can start, or if a package of another project or version replaces one of InterCode's.
+        The exit code of the command. The exit code is 1 if the system is not Linux, or if no thread
+        can start. An InterCode package that another project or version replaces also gives 1.
     """
     global is_running
     _complete_descriptors()
