@@ -1,10 +1,11 @@
 """The spec of a run: a complete description in one frozen, typed value, `RunSpec`.
 
 A spec has four parts: the environment and its tasks (`EnvSpec`), the agent (`AgentSpec`), the
-language model (`ModelSpec`), and the execution of the run (`RunOptions`). Their fields, with the
-fields of `intercode.envs.options`, are the single source of options: for the command line with its
-help and defaults, the keys of ``intercode.toml``, a run's record, and all validation. A name has
-the same meaning in all these forms. Each form is a flat object, option → value::
+language model (`ModelSpec`), and the execution of the run (`RunOptions`). The fields of these
+classes, and of the classes in `intercode.envs.options`, declare all options. The declarations
+determine the options of the command line with their help and defaults, and the keys of
+``intercode.toml``. They also determine the options in a run's record, and all validation. A name
+has the same meaning in all these forms. Each form is a flat object, option → value::
 
     spec = RunSpec.from_layers({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
     spec.env.options["timeout"], spec.run_options.workers
@@ -59,7 +60,13 @@ Amount = Annotated[float, Meta(gt=0)]
 
 
 def _describe(metavar: str | None, text: str, **extra: Any) -> Meta:
-    """Describe an option: the placeholder of its value in ``--help``, and its purpose."""
+    """Return the metadata of an option for its declaration.
+
+    Args:
+        metavar: The placeholder of the option's value in ``--help``; None: no placeholder.
+        text: The purpose of the option, for ``--help``.
+        extra: Further properties of an `intercode.envs.options.Option`.
+    """
     return Meta(description=text, extra={"metavar": metavar, **extra})
 
 
@@ -69,7 +76,7 @@ _LIMITS_GROUP = "limits of each episode"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a spec, in which None or False marks an option without a value from the caller."""
+    """A part of a spec. An option that the caller has not set is None or False."""
 
 
 class EnvSpec(_Part, frozen=True, kw_only=True):
@@ -335,7 +342,7 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
 
 
 class RunOptions(_Part, frozen=True, kw_only=True):
-    """The options of a run's execution, which may differ from session to session."""
+    """The options of a run's execution, which may differ between the sessions of a run."""
 
     workers: Annotated[Positive, _describe("N", "parallel episodes", daily=True)] = 1
     max_connections: Annotated[
@@ -427,11 +434,13 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         """Make a spec from layers of options; a later layer overrides an earlier layer.
 
         If the environment is a folder with an ``intercode.toml``, the file's options form the
-        lowest layer. A class of a user's file, ``maze.py:Maze``, is imported.
+        lowest layer. If the environment is a class in a user's file, such as ``maze.py:Maze``, the
+        file is imported.
 
         Args:
-            layers: Option → value; None removes the value of an earlier layer. The key ``options``
-                holds texts, ``NAME=VALUE``, which are parsed by the environment's declarations.
+            layers: Objects option → value. The value None removes the value of an earlier layer.
+                The key ``options`` holds texts ``NAME=VALUE``; the environment's class declares
+                their types.
 
         Raises:
             UsageError: An option's value is invalid, or the folder's file is malformed.
@@ -444,7 +453,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         elif (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
             folder_options = from_toml(name)
             if flat.get("data") is not None:
-                folder_options.pop("split", None)  # a split of the folder's tasks, now replaced
+                # The caller's data replaces the tasks that this split belongs to.
+                folder_options.pop("split", None)
             flat = {**folder_options, **_drop_none(flat), "env": folder_options["env"]}
         elif name:
             if str(name) not in ENVS:
@@ -480,7 +490,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, *lower_layers: Options) -> RunSpec:
-        """Make a spec from a parsed command line, over lower layers of options."""
+        """Make a spec from a parsed command line, which overrides lower layers of options."""
         return cls.from_layers(*lower_layers, read_arguments(args))
 
     @classmethod
@@ -507,23 +517,24 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     ) -> RunSpec:
         """Make the spec of a recorded run, overridden by the caller's options.
 
-        A record is untrusted data. A recorded option that would run code, read a path or reach an
-        address counts only if the caller repeats its value, or trusts the record. A key never goes
-        to an address that the caller has not named. See `intercode.trust`.
+        A record is untrusted data. Some recorded options have effects: InterCode would execute
+        code, read a path or connect to an address. Such an option is accepted only if the caller
+        repeats its value, or trusts the record. A key is never sent to an address that the caller
+        has not named. See `intercode.trust`.
 
         If the caller names another agent, the recorded options of agent and model are dropped.
 
         Args:
             manifest: The run's ``run.json``.
-            overrides: The caller's options. Options that change agent, seed or exclusion are added
-                to the differences that the run accepts.
-            trust: Whether recorded options that act are accepted, too.
-            is_resume: Whether the spec resumes the run: with the execution options of its last
-                session, and no accepted differences.
+            overrides: The caller's options. A locked run refuses differences from the record; a
+                change of agent, seed or excluded tasks by these options is accepted.
+            trust: Whether the caller trusts the record, so recorded options with effects count.
+            is_resume: Whether the spec resumes the run. Then the execution options of the last
+                session are inherited, and no difference is accepted.
             record: The record's location, for messages.
 
         Raises:
-            TrustError: The record has options that act, and is not trusted.
+            TrustError: The record has options with effects, and the caller does not trust it.
             UsageError: The record omits a password, and the caller did not give it.
         """
         overrides = _add_folder(manifest, _read_given(overrides or {}, manifest, trust=trust))
@@ -549,16 +560,18 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             if (fact := _changed_fact(option)) and option not in repeated_names and not is_resume
         }
         accepted_names = [*overrides.get("accept", ()), *sorted(differing_names)]
-        if {"env", "data"} <= repeated_names:  # a folder's file may have changed since
+        # The environment is a benchmark's folder. Its intercode.toml may have changed since the
+        # run, so the recorded environment and options count.
+        if {"env", "data"} <= repeated_names:
             overrides = {name: value for name, value in overrides.items() if name != "env"}
         return cls.from_layers(record_values, overrides, {"accept": accepted_names})
 
     def merge(self, **changes: Any) -> RunSpec:
-        """Return a copy with other options; None removes an option."""
+        """Return a copy with some options changed; the value None removes an option."""
         return RunSpec.from_layers(self.flat(), changes)
 
     def flat(self) -> dict[str, Any]:
-        """Return the options, option → value, without those that have no value from the caller."""
+        """Return the options that the caller has set, as a flat object option → value."""
         options: dict[str, Any] = msgspec.to_builtins(self)
         env_options: dict[str, Any] = options["env"].pop("options")
         for section in SECTIONS:
@@ -570,10 +583,11 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         }
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options for a record: valid in any working directory, without passwords.
+        """Return the options in the form for a record.
 
-        The execution options and the file of excluded tasks are omitted: the record holds the
-        file's content.
+        Paths are absolute, so they are valid in any working directory. Passwords in URLs are
+        replaced. The execution options are omitted. The path of the file of excluded tasks is
+        omitted, too, because the record holds the content of that file.
         """
         return {
             name: _PORTABLE.get(name, portable)(value)
@@ -582,9 +596,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return the environment's options that identify a run: see `intercode.envs.options.Role`.
+        """Return the environment's options that identify a run.
 
-        Options without a value, or with their default, are omitted.
+        `intercode.envs.options.Role` defines which options identify a run. Options that are not
+        set, or have their default, are omitted.
         """
         env = self.env
         return _identity(env.options, list_constructor_options(environment(env.name, env.protocol)))
@@ -605,11 +620,12 @@ SECTIONS: Mapping[str, type[_Part]] = {
     "model": ModelSpec,
     "run_options": RunOptions,
 }
-"""The parts of `RunSpec`, by the names of its fields."""
+"""Field of `RunSpec` → the class of this part of a spec."""
 _EXCLUSIVE_GROUPS = ({"limit", "tasks"},)
-"""Groups of options: if the caller gives one option, the others are not inherited from a record."""
+"""Groups of options that exclude each other. If the caller gives an option of a group, the other
+options of the group are not inherited from a record."""
 _OLD_NAMES = {"provider": "sandbox"}
-"""Option in the records of 0.1.0 → its present name."""
+"""Name of an option in records of version 0.1.0 → its present name."""
 
 
 def from_toml(folder: str | Path) -> dict[str, Any]:
@@ -636,14 +652,16 @@ def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) ->
 
     Args:
         manifest: The run's ``run.json``.
-        is_resume: Whether to add the session's execution options, as far as records hold them.
+        is_resume: Whether to add the session's execution options, if the record has them.
     """
     last_session: Mapping[str, Any] = (manifest.get("sessions") or [{}])[-1]
     options: dict[str, Any] = dict(last_session.get("options", {}))
     extra_options = options.pop("more", {})
     options = {**(extra_options if isinstance(extra_options, dict) else {}), **options}
-    options.pop("reward_every_turn", None)  # the agent requests it
-    if manifest.get("env", {}).get("history") == "full":  # set for records older than the option
+    # The agent sets `reward_every_turn` again if it needs rewards at every turn.
+    options.pop("reward_every_turn", None)
+    # `read_manifest` has added the fact to older records, which lack the option `history`.
+    if manifest.get("env", {}).get("history") == "full":
         options.setdefault("history", "full")
     options = {_OLD_NAMES.get(name, name): value for name, value in options.items()}
     for name in (*list_section_options(RunOptions), "exclude"):
@@ -655,10 +673,11 @@ def recorded_options(manifest: Mapping[str, Any], *, is_resume: bool = False) ->
 
 
 def add_identity(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a manifest with the environment's identifying options under ``env.options``.
+    """Return a ``run.json`` that has the environment's identifying options under ``env.options``.
 
-    Older records hold some of these options among other facts, and the rest among the options of
-    their sessions. An option that is absent there had its default.
+    Options identify a run if a change of their value makes its results another run's. Older
+    records have some of these options among the facts of the environment, and the others among the
+    options of a session. An option that is absent in both places had its default.
     """
     env = manifest.get("env") or {}
     if "options" in env:
@@ -685,9 +704,9 @@ def _identity(options: Options, declared_options: Mapping[str, Option]) -> dict[
 
 
 _CARRIED_OUT = ("workers", "max_connections", "max_sandboxes", "model_timeout", "on", "retries")
-"""Options of `RunOptions` that a resumed run inherits."""
+"""Options of `RunOptions` that a resumed run inherits from its last session."""
 _SETTINGS = {"retries": "max_retries"}
-"""Option → its name in a session's settings."""
+"""Name of an option → its name in the recorded settings of a session, if different."""
 
 
 def inherited_options(
@@ -712,18 +731,22 @@ def inherited_options(
 def list_record_effects(
     manifest: Mapping[str, Any], overrides: Options, *, trust: bool = False, is_resume: bool = False
 ) -> list[Effect]:
-    """List the recorded effects that the caller did not repeat: see `RunSpec.from_record`."""
+    """List the effects of recorded options whose values the caller did not repeat.
+
+    See `RunSpec.from_record` for the arguments and the meaning of effects.
+    """
     overrides = _add_folder(manifest, _read_given(overrides, manifest, trust=trust))
     record_values = inherited_options(manifest, overrides, is_resume=is_resume)
     return effects(record_values, _repeated_names(record_values, overrides))
 
 
 def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
-    """Add the tasks, images and code of a benchmark's folder to the caller's options.
+    """Add options of a benchmark's folder, if the caller names a folder, to the caller's options.
 
-    The folder may have moved since the run, so the recorded paths may be gone; digests verify that
-    the contents are unchanged. All other options stay as recorded. An image from the caller
-    replaces the folder's image.
+    The folder may have moved since the run, so the recorded paths of tasks, images and code may not
+    exist any more. The folder's present paths replace these; digests verify that the contents are
+    unchanged. All other options stay as recorded. An image from the caller replaces the image of
+    the folder.
     """
     env, record_values = overrides.get("env"), recorded_options(manifest)
     if "image" in overrides and "default_image" in record_values and "image" not in record_values:
@@ -743,9 +766,10 @@ def _add_folder(manifest: Mapping[str, Any], overrides: Options) -> Options:
 
 
 def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
-    """Return the recorded options that the caller repeats with the same value.
+    """Return the names of the recorded options that the caller repeats with the same value.
 
-    A folder with an ``intercode.toml`` repeats all options of its file.
+    If the caller names a folder with an ``intercode.toml``, all options of the file count as
+    repeated.
     """
     spec = RunSpec.from_layers(overrides)
     option_sets = [
@@ -761,10 +785,10 @@ def _repeated_names(record_values: Options, overrides: Options) -> set[str]:
 
 
 def read_options(texts: Sequence[str], env: str, protocol: str = "default") -> dict[str, Any]:
-    """Parse options of an environment, ``NAME=VALUE``, by the types that its class declares.
+    """Parse texts ``NAME=VALUE`` to options of an environment, whose class declares the types.
 
     Args:
-        texts: The options. An option whose value is a list may occur several times.
+        texts: The texts. An option whose value is a list may occur several times.
         env: The environment's name.
         protocol: The environment's protocol.
 
@@ -807,7 +831,15 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _refuse_twice(layer: Options, values: Options) -> None:
-    """Refuse an option whose value under its own name differs from that among ``options``."""
+    """Refuse an option that the caller gives twice with different values.
+
+    Args:
+        layer: The caller's options. Their key ``options`` holds texts ``NAME=VALUE``.
+        values: The options that were parsed from these texts.
+
+    Raises:
+        UsageError: `layer` and `values` have different values for the same option.
+    """
     if layer.get("options"):
         for name in values:
             if layer.get(name) not in (None, values[name]):
@@ -815,9 +847,10 @@ def _refuse_twice(layer: Options, values: Options) -> None:
 
 
 def _read_given(overrides: Options, manifest: Mapping[str, Any], *, trust: bool) -> dict[str, Any]:
-    """Parse the texts among the options that override a record: see `read_options`.
+    """Parse the texts ``NAME=VALUE`` among the caller's options, by `read_options`.
 
-    The texts stay unparsed if only an untrusted record names the environment: `check` refuses it.
+    The texts are dropped if only an untrusted record names the environment. To parse them,
+    InterCode would have to import the environment's class. `check` refuses such a record later.
     """
     overrides = _drop_none(overrides)
     texts = overrides.pop("options", ())
@@ -845,12 +878,19 @@ def _drop_none(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# Command line
+# The command line
 
 
 @cache
 def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
-    """List a part's options by name."""
+    """List the options of a part of a spec.
+
+    Args:
+        section: The class of the part, or `RunSpec` for the options of no part.
+
+    Returns:
+        Name of an option → option.
+    """
     encoded_names = {field.name: field.encode_name for field in msgspec.structs.fields(section)}
     return {
         encoded_names[name]: msgspec.structs.replace(option, name=encoded_names[name])
@@ -860,18 +900,18 @@ def list_section_options(section: type[msgspec.Struct]) -> dict[str, Option]:
 
 
 def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
-    """Return the option classes of the package's environments."""
+    """Return the option classes of the environments that InterCode itself has."""
     return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions
 
 
 def _environment_name(kind: type[msgspec.Struct]) -> str:
-    """Return the environment that an option class is named after."""
+    """Return the name of the environment that an option class belongs to."""
     return kind.__name__.removesuffix("Options").lower()
 
 
 @cache
 def environment_options() -> dict[str, Option]:
-    """List the command line's options of all environments of the package, the limits last."""
+    """List the command-line options of all InterCode's own environments, with the limits last."""
     options: dict[str, Option] = {}
     for kind in environment_kinds():
         for name, option in list_class_options(kind).items():
@@ -881,7 +921,15 @@ def environment_options() -> dict[str, Option]:
 
 
 def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
-    """Group options by title: options without a group are under `title`, which comes first."""
+    """Group options by the title under which ``--help`` lists them.
+
+    Args:
+        title: The title of options without a group, which comes first.
+        options: Name → option.
+
+    Returns:
+        Title → options of the group by name.
+    """
     groups: dict[str, dict[str, Option]] = {title: {}}
     for name, option in options.items():
         groups.setdefault(option.group or title, {})[name] = option
@@ -889,7 +937,13 @@ def group_options(title: str, options: Mapping[str, Option]) -> dict[str, dict[s
 
 
 def group_by_environment() -> dict[str, dict[str, Option]]:
-    """Group environment options by title: common options, those of some environments, limits."""
+    """Group the options of environments by the title under which ``--help`` lists them.
+
+    Options of all environments come first, then options of some environments, then limits.
+
+    Returns:
+        Title → options of the group by name.
+    """
     groups: dict[str, dict[str, Option]] = {}
     kinds = {_environment_name(kind): kind for kind in environment_kinds()}
     for name, option in environment_options().items():
@@ -904,7 +958,11 @@ def group_by_environment() -> dict[str, dict[str, Option]]:
 
 @cache
 def _section_by_option() -> dict[str, str]:
-    """Return option → name of its part; "" for the fields of `RunSpec` itself."""
+    """Return the part of a spec that each option belongs to.
+
+    Returns:
+        Option → a name of `SECTIONS`, or an empty text for an option of `RunSpec` itself.
+    """
     section_by_option = dict.fromkeys(list_section_options(RunSpec), "")
     for section, kind in SECTIONS.items():
         section_by_option |= dict.fromkeys(list_section_options(kind), section)
@@ -913,7 +971,7 @@ def _section_by_option() -> dict[str, str]:
 
 
 def _changed_fact(option: str) -> str:
-    """Return the recorded fact that an option is meant to change; "" for none."""
+    """Return the name of the recorded fact that an option changes; empty if no fact changes."""
     section = _section_by_option().get(option)
     if section in ("agent", "model"):
         return "agent"
@@ -922,7 +980,7 @@ def _changed_fact(option: str) -> str:
 
 @cache
 def _flag_options() -> set[str]:
-    """Return the options for which False stands for no value from the caller."""
+    """Return the options whose default is False: for these, False means not set by the caller."""
     section_types = (*SECTIONS.values(), RunSpec)
     return {
         k
@@ -933,7 +991,9 @@ def _flag_options() -> set[str]:
 
 
 def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a parsed command line, which override those of its preset.
+    """Return the options of a parsed command line, with the options of its preset.
+
+    An option on the command line overrides the same option of the preset.
 
     Raises:
         UsageError: The preset is unknown or of another environment, or two environments are named.
@@ -948,7 +1008,8 @@ def read_arguments(args: argparse.Namespace) -> dict[str, Any]:
         and env_option is None
         and _is_env(network)
     ):
-        options |= {"env": network, "network": True}  # --network was once a flag: --network ENV
+        # `--network` had no value in an earlier version, so `--network ENV` may be two arguments.
+        options |= {"env": network, "network": True}
     if env_option is not None and options.setdefault("env", env_option) != env_option:
         raise UsageError(f"two environments are given: {options['env']!r} and {env_option!r}")
     if "preset" not in options:
@@ -1002,7 +1063,7 @@ def add_options(
     *names: str,
     excluded_names: str = "",
 ) -> None:
-    """Add options to a parser, with the default None.
+    """Add options to an argparse parser. Each has the default None, which means not given.
 
     Args:
         parser: A parser, or an argument group of a parser.
@@ -1023,7 +1084,7 @@ def add_options(
 def add_environment_options(
     parser: argparse._ActionsContainer, *, excluded_names: str = ""
 ) -> None:
-    """Add the options of the package's environments, and ``-o`` for options of any environment."""
+    """Add the options of InterCode's environments, and ``-o`` for options of any environment."""
     add_options(parser, environment_options(), excluded_names=excluded_names)
     add_named(parser)
 
@@ -1044,7 +1105,7 @@ def add_named(parser: argparse._ActionsContainer) -> None:
 
 
 _REPEATABLE_FLAGS = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}
-"""Repeatable option → its flag."""
+"""Name of an option that may be given several times → its flag on the command line."""
 
 
 def _help(option: Option) -> str:
@@ -1056,14 +1117,14 @@ def _help(option: Option) -> str:
 
 
 def _argparse_keywords(option: Option) -> dict[str, Any]:
-    """Return argparse's keywords for an option's value."""
+    """Return the keyword arguments of argparse's ``add_argument`` for an option's value."""
     if option.kinds == (bool,):
         has_negation = option.default is None
         return {
             "action": argparse.BooleanOptionalAction if has_negation else "store_true",
             "default": None,
         }
-    if bool in option.kinds:  # a flag without a value is true
+    if bool in option.kinds:  # the flag without a value means True
         return {"nargs": "?", "const": True, "metavar": option.metavar}
     if option.choices:
         return {"choices": option.choices}
@@ -1099,7 +1160,7 @@ def port(text: str) -> int:
 
 
 def _reader(read: Callable[[object], Any]) -> Callable[[str], Any]:
-    """Wrap a parser of values for argparse, which then reports the parser's `ValueError`."""
+    """Return a parser of values for argparse: a `ValueError` becomes argparse's own error."""
 
     def reader(text: str) -> Any:
         try:
@@ -1139,17 +1200,18 @@ _READERS: dict[str | None, Callable[[str], Any]] = {
     **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _parse_amount, "P": _parse_amount},
     "T": _parse_number,
 }
-"""Placeholder in ``--help`` → parser of the value; other values are texts or whole numbers."""
+"""Placeholder in ``--help`` → parser of the value. Values of other placeholders are texts or whole
+numbers."""
 
 
-# Record
+# The record of a run
 
 
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
 
 
 def portable(value: Any) -> Any:
-    """Return a value in its recorded form: without the password of a URL."""
+    """Return a value in the form for a record: ``***`` replaces the password in a URL."""
     return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
 
 
@@ -1158,7 +1220,10 @@ def _absolute_path(value: str) -> str:
 
 
 def _absolute_if_existing(value: str) -> str:
-    """Make an existing path absolute; a name or a URL stays, without its password."""
+    """Make the path of an existing file or folder absolute.
+
+    A name is returned unchanged, and a URL without its password.
+    """
     if scheme := parse_scheme(value):
         return f"{scheme}:{_absolute_if_existing(value.partition(':')[2])}"
     path = Path(value).expanduser()
@@ -1173,8 +1238,9 @@ def _portable_dataset(value: str) -> str:
 
 
 def _portable_code(value: str) -> str:
-    """Make the path in ``file.py:name`` absolute."""
-    if value.endswith(".toml") and not value.startswith("cli:"):  # an agent's profile
+    """Make the path in a reference to code, such as ``file.py:name``, absolute."""
+    # A .toml file is the profile of an agent; ``cli:`` begins a command instead.
+    if value.endswith(".toml") and not value.startswith("cli:"):
         return _absolute_if_existing(value)
     return absolute(value)
 
@@ -1188,11 +1254,11 @@ def _portable_engine(value: str) -> str:
 
 
 def _portable_image(value: str) -> str:
-    from intercode_sandbox.images.base import parse  # a slow import, which help does not need
+    from intercode_sandbox.images.base import parse  # a slow import, which --help does not need
 
     try:
         return str(parse(value))
-    except ImageError:  # an image's name in another provider's syntax
+    except ImageError:  # another provider has its own syntax for names of images
         return value
 
 
@@ -1201,15 +1267,17 @@ CODE = {"reward", "sandbox", "engine"}
 
 
 def resolve_paths(options: Options) -> dict[str, Any]:
-    """Make the paths among options absolute, valid in any working directory.
+    """Make the paths among options absolute, so they are valid in any working directory.
 
-    Names that a run displays, such as agents and models, stay unchanged: they are resolved once.
+    Options that a run displays, such as the agent and the model, stay unchanged. They are resolved
+    once, before the working directory can change.
     """
     return {name: _resolve_value(name, value) for name, value in options.items()}
 
 
 def _resolve_value(name: str, value: Any) -> Any:
-    if not isinstance(value, str) or "://" in value:  # `portable` treats URLs
+    # A URL is no path. `RunSpec.recorded` removes its password.
+    if not isinstance(value, str) or "://" in value:
         return value
     if name in ("out", "cache", "prices", "prompt"):
         return _absolute_path(value)

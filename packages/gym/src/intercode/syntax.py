@@ -10,10 +10,10 @@ _parse_lock = threading.Lock()
 
 
 def parse(source: str) -> ast.Module:
-    """Parse Python source, without its warnings on InterCode's terminal.
+    """Parse Python source, without printing the parser's warnings.
 
-    A lock admits one thread at a time: CPython shares the depth counter of the parser and the
-    warning filters among threads. Two concurrent calls can raise a SystemError (in 3.11).
+    A lock admits one thread at a time, because CPython's threads share the parser's depth counter
+    and the warning filters. In CPython 3.11, two concurrent calls can raise a SystemError.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: The source is not Python, or too deep.
@@ -24,5 +24,11 @@ def parse(source: str) -> ast.Module:
 
 
 def quote_identifier(name: str, quote: str = '"') -> str:
-    """Quote a name for SQL with the standard's ``"`` or MySQL's backtick, or a text with ``'``."""
+    """Quote an SQL identifier, or an SQL string if `quote` is ``'``.
+
+    Args:
+        name: The identifier or the string.
+        quote: The quotation mark, which is doubled within the result: ``"`` as in the SQL standard,
+            a backtick for MySQL, or ``'``.
+    """
     return f"{quote}{name.replace(quote, quote * 2)}{quote}"

@@ -36,12 +36,13 @@ _FOLDERS = {
     "servers": "prepared database servers",
     "docker": "the Python of containers",
 }
-"""Folder of the cache → its content. Each is emptied only if no running process uses it."""
+"""Folder in the cache → description of its content. A folder is emptied only if no running process
+uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupPart:
-    """A kind of removable files."""
+    """A kind of files that the command can remove."""
 
     what: str
     """The description in the table."""
@@ -70,7 +71,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Remove the remains, or everything that can be rebuilt, and print a list; return 0."""
+    """Remove the remains of killed runs; with ``--all``, also everything that can be rebuilt.
+
+    The removed paths are printed.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        UsageError: A confirmation is needed, but the standard input is no terminal.
+    """
     if args.all:
         return _clean_all(args)
     removed_paths = _sweep_remains(args.dry_run)
@@ -104,10 +114,12 @@ def _clean_all(args: argparse.Namespace) -> int:
         if any(part.removed for part in plan) and not args.yes and not _ask_confirmation():
             print("nothing was removed")
             return 0
+        # The sizes of the remains can be measured only before the removal, so the first part comes
+        # from the dry run.
         plan = [
             plan[0],
             *_remove_unused(dry_run=False)[1:],
-        ]  # the remains' size is known only before their removal
+        ]
     total_bytes = sum(part.size for part in plan)
     if args.json:
         removed_paths = [path for part in plan for path in part.removed]
@@ -126,7 +138,14 @@ def _cleanup_facts(dry_run: bool, removed_paths: Sequence[str]) -> dict[str, Any
 
 
 def _remove_unused(dry_run: bool) -> list[CleanupPart]:
-    """Remove everything that no running process uses, or with `dry_run` only list it."""
+    """Remove all remains and rebuildable files that no running process uses.
+
+    Args:
+        dry_run: Whether to list the files without removing them.
+
+    Returns:
+        The kinds of files, with the removed or removable paths.
+    """
     root = cache_root()
     remains = _sweep_remains(dry_run)
     cache_paths = [path for path in map(Path, remains) if path.is_relative_to(root)]
@@ -168,7 +187,8 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
 
 def _sweep_remains(dry_run: bool) -> list[str]:
     paths = sweep(dry_run) + sweep_all(dry_run)
-    # Only its lock distinguishes a half-built image from one under construction.
+    # A dry run omits half-built images: only the removal takes the lock that distinguishes them
+    # from images that another process is building now.
     return paths + ([] if dry_run else [str(path) for path in images.sweep()])
 
 

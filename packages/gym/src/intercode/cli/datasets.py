@@ -163,7 +163,7 @@ def _as_json(entry: DatasetEntry) -> dict[str, Any]:
 
 
 def _dataset_folder(entry: DatasetEntry) -> str | None:
-    """Return the folder of a fetched or installed dataset; None if absent."""
+    """Return the folder of a dataset that was fetched or comes with a package; None if absent."""
     from intercode.datasets.files import find_installed, home
 
     download_folder = None if entry.bundled else home(entry.name)
@@ -182,11 +182,11 @@ def _presence_text(entry: DatasetEntry) -> str:
 
 
 def _tag_counts(name: str) -> dict[str, Any]:
-    """Return the number of tasks, in total and for the 12 most frequent tags."""
+    """Return the number of tasks in a dataset, in total and for the 12 most frequent tags."""
     try:
         dataset: Dataset = DATASETS.get(name)()
     except (TaskError, UsageError, TypeError):
-        # The loader requires options.
+        # This loader needs options, such as a version, and cannot be called without them.
         return {}
     tags = Counter(tag for task in dataset for tag in task.tags)
     return {"tasks": len(dataset), "tags": dict(tags.most_common(12))}

@@ -1,4 +1,7 @@
-"""Demo of a language model: ten starter tasks, printed as they end, and a page of all."""
+"""The demo of a language model: the model tries ten starter tasks.
+
+Each episode is printed when it ends. An HTML page contains all episodes.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from intercode.spec import RunSpec
 from intercode_console import INTERRUPT_EXIT_CODE
 
 TASKS: Mapping[str, int] = {"bash": 4, "sql": 4, "python": 2}
-"""Environment → number of its starter tasks."""
+"""Environment → number of starter tasks that the demo uses."""
 AGENT, MAX_TURNS, MAX_WORKERS = "try-again", 6, 2
 REPLY_TOKENS = 256
-"""Maximum tokens of a reply: the limit for a small model that does not stop by itself."""
+"""The maximum number of tokens in a reply. Small models often do not end a reply by themselves."""
 
 
 def demonstrate(

@@ -1,4 +1,4 @@
-"""Execution of ``intercode export``: a run in another format."""
+"""Execution of ``intercode export``, which converts a run to another format."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ from intercode_sandbox.files import atomic_file
 from intercode_sandbox.units import format_count
 
 Convert = Callable[[Iterable[Episode], dict[str, Any]], Any]
-"""Converter of episodes and their manifest into JSON data."""
+"""A function that converts episodes, and the ``run.json`` of their run, to JSON data."""
 _UNSCORED_FORMS = ("csv", "parquet", "jsonl", "inspect")
 """Formats that include episodes without a score."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the run to the file or standard output, and print the counts; return 0."""
+    """Write the run to a file or the standard output, and print the number of episodes.
+
+    Returns:
+        The exit code 0.
+    """
     convert: Convert | None = None if args.to in FORMS else EXPORTS.get(args.to)
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
@@ -40,7 +44,8 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--tokens is for --to parquet, not --to {args.to}")
     if args.tokens and args.turns:
         raise UsageError("--tokens writes rows of its own kind: omit --turns")
-    redactor = Redactor(includes_dialogues=args.redact)  # an older record may hold secrets
+    # A record of an earlier version may contain secrets, so exports are redacted again.
+    redactor = Redactor(includes_dialogues=args.redact)
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
         _prepare_inspect(args, manifest)
@@ -90,7 +95,14 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None:
-    """Set the name of an Inspect log; refuse options that would falsify the run's results."""
+    """Check the options of an export as an Inspect log, and set the file's name in a folder.
+
+    An Inspect log contains the results of a whole run, so options that select episodes would make
+    them wrong.
+
+    Raises:
+        UsageError: An option selects episodes, or the file's name does not end in ``.json``.
+    """
     from intercode.report.inspect import file_name
 
     if args.solved or args.epoch is not None:
@@ -108,10 +120,10 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
 
 
 def _check_tokens(run: Path, episodes: _EpisodeSelection) -> None:
-    """Refuse a table of tokens if no episode has recorded tokens.
+    """Refuse to export a table of tokens if no episode has recorded tokens.
 
     Raises:
-        UsageError: The selection has episodes, but none with tokens.
+        UsageError: Episodes are selected, but none has recorded tokens.
     """
     if next(iter(episodes), None) is None and episodes.tokenless_count:
         raise UsageError(
@@ -126,7 +138,7 @@ def _has_tokens(episode: Episode) -> bool:
 
 
 class _EpisodeSelection:
-    """The selected episodes without secrets, with counts of selected and omitted ones."""
+    """The episodes to export, with secrets redacted, and the numbers of omitted episodes."""
 
     def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
         self._args = args
@@ -134,10 +146,10 @@ class _EpisodeSelection:
         self.count = 0
         self.errors = 0
         self.tokenless_count = 0
-        """Episodes omitted from a table of tokens, because they have no recorded tokens."""
+        """The number of episodes that a table of tokens omits, for lack of recorded tokens."""
 
     def iterate_all_episodes(self) -> Iterator[Episode]:
-        """Yield all episodes of the run without secrets, whatever the selection."""
+        """Yield all episodes of the run, also those not selected, with secrets redacted."""
         return map(self._redactor.episode, last_attempts(self._args.run))
 
     def __iter__(self) -> Iterator[Episode]:
@@ -186,7 +198,10 @@ def _write(
 
 
 def _escape_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without formulas of a spreadsheet or control sequences of a terminal."""
+    """Return a row of a table with harmless texts.
+
+    Escaped texts start no formula in a spreadsheet, and control no terminal.
+    """
     return {
         name: escape_formula(safe(value)) if isinstance(value, str) else value
         for name, value in row.items()
@@ -207,7 +222,10 @@ def _columns_and_rows(
 
 @contextmanager
 def _open_output(path: Path | None) -> Iterator[TextIO]:
-    """Yield a file that appears only when complete; without a path, standard output."""
+    """Yield an open file for writing, or the standard output if the path is None.
+
+    The file appears at the path only after all of it was written.
+    """
     if path is None:
         yield sys.stdout
         return

@@ -17,7 +17,14 @@ from intercode_sandbox.units import format_count
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the folders, and print the omitted tasks with reasons; return the exit code."""
+    """Write a folder for each task, and print the tasks that cannot be exported, with reasons.
+
+    Returns:
+        The exit code: 0 if all tasks were exported, 1 if not.
+
+    Raises:
+        UsageError: The tasks belong to an environment of another framework.
+    """
     task_exporter = TASK_EXPORTERS.get(args.to)
     line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
     export_plan = plan(make_spec(args), watcher)

@@ -157,7 +157,11 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _canonical_name(name: str, options: list[str]) -> str:
-    """Return the canonical name of an image, with the options for its Dockerfile.
+    """Return the canonical name of an image.
+
+    Args:
+        name: The image's name as the user wrote it.
+        options: Options ``NAME=VALUE`` of the Dockerfile's build, which become part of the name.
 
     Raises:
         UsageError: The name or an option is malformed, or options are given without a Dockerfile.
@@ -308,6 +312,6 @@ def _duration(text: str) -> float:
 
 
 def _age_text(seconds: float) -> str:
-    # Image use is recorded with a precision of one day.
+    # The cache records the last use of an image with a precision of one day.
     days = int(seconds // 86400)
     return "today" if days < 1 else f"{format_count(days, 'day')} ago"

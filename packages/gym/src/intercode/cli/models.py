@@ -111,7 +111,10 @@ def _remove(args: argparse.Namespace) -> None:
 
 
 def _find_entries(args: argparse.Namespace) -> list[ModelEntry]:
-    """Return the catalogue entries of the arguments, with or without the prefix ``local/``."""
+    """Return the catalogue entries of the models that the arguments name.
+
+    A name may have the prefix ``local/``.
+    """
     return [find_entry(name.removeprefix("local/")) for name in args.name]
 
 

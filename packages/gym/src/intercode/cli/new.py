@@ -37,7 +37,7 @@ FILE_DESCRIPTIONS = {
     "reward.py": "the reward function",
     "test_tasks.py": "a test of the tasks, for pytest",
 }
-"""File of a template → its description in the README."""
+"""Name of a file or folder in a template → its description for the new folder's README."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
@@ -58,12 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def kinds() -> list[str]:
-    """Return the names of the environments with a template, sorted."""
+    """Return the sorted names of the environments for which a benchmark template exists."""
     return sorted(path.name for path in TEMPLATES.iterdir() if path.name != COMMON)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the folder, and print the next steps; return 0."""
+    """Write the new benchmark's folder, print the next steps, and return the exit code 0."""
     folder = Path(args.name)
     _check_name(folder)
     files = _write_folder(folder, args.env)
@@ -95,11 +95,26 @@ def _check_name(folder: Path) -> None:
 
 
 def _write_folder(folder: Path, env: str) -> list[str]:
-    """Write the folder atomically, through a scratch folder; return its files' relative paths."""
+    """Copy the template of an environment to a new folder.
+
+    The files are first written to a temporary folder, which is then renamed, so no incomplete
+    folder can appear.
+
+    Args:
+        folder: The path of the new folder.
+        env: The environment's name.
+
+    Returns:
+        The paths of the files, relative to the folder.
+
+    Raises:
+        UsageError: The folder cannot be written.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
             new_folder = Path(scratch) / folder.name
-            new_folder.mkdir()  # default permissions: the scratch folder's are private
+            # `mkdir` gives default permissions; the temporary folder itself is private (0700).
+            new_folder.mkdir()
             for source in (COMMON, env):
                 shutil.copytree(
                     TEMPLATES / source,

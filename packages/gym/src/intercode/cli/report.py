@@ -1,4 +1,7 @@
-"""Execution of ``intercode report``: summaries and comparisons of runs as text, JSON or a page."""
+"""Execution of ``intercode report``, which summarises and compares runs.
+
+The report is text, JSON, CSV, charts or an HTML page.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,16 @@ from intercode.report.verdict import (
 from intercode_sandbox.units import format_count
 
 _MAX_LISTED_TASKS = 20
-"""Maximum number of listed tasks on which two runs differ; ``--json`` lists all."""
+"""The maximum number of tasks in the list of those that one run solves better than another.
+``--json`` lists all."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the report, with warnings about differences that impair a comparison."""
+    """Print the report. Warnings name differences between the runs that impair a comparison.
+
+    Returns:
+        The exit code 0.
+    """
     if args.paper is not None:
         return _print_paper_tables(args)
     if not args.run:
@@ -138,7 +146,11 @@ def _report_text(
 
 
 def _flip_lines(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Yield a line for each pair of runs and direction, with the tasks that one run does better."""
+    """Yield lines about the tasks that a baseline and another run solve differently often.
+
+    For each pair of runs, a line lists the tasks of which the baseline solves more attempts. A
+    second line lists the tasks of which the other run solves more attempts.
+    """
     for comparison in comparisons:
         for run, paired_result in comparison.pairs:
             for better_run, tasks in (
@@ -161,7 +173,11 @@ def _lead_text(
     comparisons: Sequence[BaselineComparison],
     format_list: Callable[[str], str],
 ) -> str:
-    """Return the runs' dates and models, then each verdict: the better run, and its certainty."""
+    """Return the first lines of the report.
+
+    The lines contain the dates and models of the runs. The verdict of each comparison follows:
+    which run is better, and how certain the difference is.
+    """
     lines = [f"{name} {text}" for name, text in facts(runs).items()]
     for verdict in verdicts(runs, comparisons):
         lines += [verdict.headline, f"  {verdict.detail}"]

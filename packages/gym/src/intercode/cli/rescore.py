@@ -1,4 +1,4 @@
-"""Execution of ``intercode rescore``: new scores of a recorded run, and their changes."""
+"""Execution of ``intercode rescore``, which scores a recorded run again with another reward."""
 
 from __future__ import annotations
 
@@ -49,22 +49,29 @@ from intercode.spec import (
 from intercode_sandbox.units import format_count
 
 _PROFILE_LIMITS = ("memory", "processes", "disk")
-"""Limits that an agent's profile may request."""
+"""The limits of a sandbox that an agent's profile may change."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Rescore the run, and print the changes; return the exit code."""
+    """Rescore the run, and print the changes.
+
+    Returns:
+        The exit code: 0 if every episode with a recorded score has a new one, 1 if not, 130 if
+        interrupted.
+    """
     manifest = read_manifest(folder := run_folder(args.run))
     spec = _rescoring_spec(args, folder, manifest)
     output_folder = Path(args.out or f"{folder}-rescored-{_reward_label(spec.reward)}")
     watcher = Watcher(quiet=spec.run_options.quiet)
     rescore_plan = plan(spec, watcher)
-    # Options and limits that the recorded agent requested stay in force.
+    # The environment keeps the options and limits that the recorded agent requested, because
+    # actions may be executed again.
     env = manifest["env"]
     agent_options = {name: env[name] for name in REQUESTABLE_OPTIONS if env.get(name) is not None}
     language_model = manifest["agent"].get("language_model") or {}
     profile_limits = language_model.get("profile", {}).get("limits", {})
-    # Only these limits: a record never grants privileges.
+    # Other limits of the profile, such as capabilities, are ignored: an untrusted record must not
+    # grant privileges.
     agent_options["limits"] = {
         name: profile_limits[name]
         for name in _PROFILE_LIMITS
@@ -114,11 +121,11 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _rescoring_spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
-    """Return the recorded run's spec, with the options of the command over it.
+    """Return the spec of the recorded run, in which options of the command override recorded ones.
 
     Raises:
-        UsageError: The record has no options, because Python code made the run; or options for a
-            judge are given without ``--reward judge``.
+        UsageError: The record has no options, because Python code made the run. Or an option of a
+            judge is given without ``--reward judge``.
         TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
     """
     if "options" not in (manifest.get("sessions") or [{}])[-1]:
@@ -129,13 +136,14 @@ def _rescoring_spec(args: argparse.Namespace, folder: Path, manifest: Mapping[st
     options = {**read_arguments(args), "locked": folder}
     relevant_manifest = _relevant_manifest(manifest, options.get("reward"))
     spec = recorded_spec(folder, relevant_manifest, options, trust=args.trust)
-    # The budget is for the judge; the recorded budget was the agent's.
+    # Only the judge calls a model now, so the command's budget replaces the recorded budget, which
+    # was for the agent.
     spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
     if spec.reward != ModelReward.KIND:
         for name in (*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS):
             if name in options:
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
-        # Drop the recorded run's values.
+        # The recorded run may have had a judge; its options are removed.
         spec = spec.merge(**dict.fromkeys((*JUDGE_OPTIONS, *SHARED_MODEL_OPTIONS)))
     return spec.merge(reward=None) if spec.reward == DEFAULT else spec
 
@@ -143,12 +151,13 @@ def _rescoring_spec(args: argparse.Namespace, folder: Path, manifest: Mapping[st
 def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
     """Return the record without the options that rescoring ignores.
 
-    The agent does not act. Its skills are files of the sandbox, whose path its profile sets: with
-    skills and a profile, the agent stays.
+    Rescoring does not run the agent, so its options are removed. The option ``agent`` itself stays
+    if the agent has skills and is a profile. Skills are files in the sandbox, and the profile sets
+    their path.
 
     Args:
         manifest: The run's ``run.json``.
-        reward: The new reward; None: the recorded one.
+        reward: The new reward; None: the recorded reward.
     """
     *earlier_sessions, last_session = manifest["sessions"]
     options = recorded_options(manifest)
@@ -167,7 +176,7 @@ def _relevant_manifest(manifest: Mapping[str, Any], reward: str | None) -> dict[
 
 
 def _reward_label(reward: str | None) -> str:
-    """Return a reward's name in the form of a part of a folder's name."""
+    """Return a reward's name for use in a folder's name, with other characters replaced by "-"."""
     return re.sub(r"[^\w.-]+", "-", (reward or DEFAULT).rpartition(":")[2])
 
 
@@ -175,7 +184,7 @@ def _reward_label(reward: str | None) -> str:
 
 
 _MAX_LISTED_CHANGES = 20
-"""Maximum number of listed changes; ``--json`` lists all."""
+"""The maximum number of changed episodes in the printed table; ``--json`` lists all."""
 _WAY_DESCRIPTIONS = {
     "record": "from the record alone",
     "again": "by executing the recorded actions again",
@@ -186,7 +195,11 @@ _WAY_DESCRIPTIONS = {
 
 
 def _print_result(as_json: bool, run: Path, output_folder: Path, result: RescoreResult) -> None:
-    """Print the result: summary, comparison, changes, errors, cost and the next command."""
+    """Print the result of a rescoring.
+
+    The text contains a summary, a comparison of success rates, the changed episodes, errors, the
+    judge's cost, and a command to continue with.
+    """
     if as_json:
         print_json(_as_json(run, output_folder, result))
         return
@@ -216,10 +229,11 @@ def _print_result(as_json: bool, run: Path, output_folder: Path, result: Rescore
             "\nnote: the agent saw the recorded reward of every turn; with this reward it might "
             "have acted differently"
         )
+    # The outcomes include the agent's recorded calls, which cost nothing now, so they are removed.
     if bill := results.bill(
         [replace(outcome, calls=0, tokens_in=None) for outcome in result.outcomes]
     ):
-        print(f"\n{bill}", end="")  # the judge's cost only, because the agent made no calls
+        print(f"\n{bill}", end="")
     print(f"\n{format_count(result.ran, 'episode')} in {duration(result.seconds)}")
     print(f"run: {output_folder}")
     if missing_count := result.planned - len(result.outcomes):
@@ -244,7 +258,10 @@ def _scoring_text(result: RescoreResult) -> str:
 
 
 def _comparison_text(paired_result: PairedComparison | None) -> str:
-    """Return the change of the success rate on the tasks with both a recorded and a new reward."""
+    """Return a line about the change of the success rate.
+
+    Only tasks with both a recorded and a new reward count.
+    """
     if paired_result is None:
         return "no task has both a recorded reward and a new one"
     difference = paired_result.difference
@@ -262,7 +279,7 @@ def _comparison_text(paired_result: PairedComparison | None) -> str:
 
 
 def _change_table(changes: list[RescoredEpisode]) -> str:
-    """Return a table of the episodes with another reward, and the effect on their success."""
+    """Return a table of the episodes whose reward has changed."""
     if not changes:
         return "no reward has changed\n"
     rows = [
@@ -281,7 +298,7 @@ def _change_table(changes: list[RescoredEpisode]) -> str:
 
 
 def _verdict_change(change: RescoredEpisode) -> str:
-    """Return the effect of a changed reward on success; empty without any."""
+    """Return "solved now" or "no longer solved"; empty if the reward's change affects neither."""
     if change.before.success == change.after.success:
         return ""
     return "solved now" if change.after.success else "no longer solved"

@@ -1,4 +1,4 @@
-"""Execution of ``intercode resume``: the missing episodes, and the summary of all sessions."""
+"""Execution of ``intercode resume``, which runs the missing episodes of an interrupted run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from intercode.spec import read_arguments
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the missing episodes, and print the summary of the whole run; return the exit code."""
+    """Run the missing episodes, and print a summary of the whole run, with earlier sessions.
+
+    Returns:
+        The exit code of ``intercode run``.
+    """
     folder = run_folder(args.run)
     manifest = read_manifest(folder)
     session = _last_session(folder, manifest)
@@ -27,7 +31,8 @@ def execute(args: argparse.Namespace) -> int:
     if spec.epochs < (recorded_epochs := session["options"].get("epochs", 1)):
         raise UsageError(f"{folder} has {recorded_epochs} epochs: --epochs {spec.epochs} is fewer")
     watcher = run.make_watcher(spec)
-    # Only `run --locked` writes "locked" into the first session of a run.
+    # The first session of a run has the key "locked" only if the user ran `run --locked`. Such a
+    # run also refuses differences of the machine when it is resumed.
     is_strict = args.strict or "locked" in manifest["sessions"][0]
     resume_plan = replace(plan(spec, watcher), follows_machine=not is_strict)
     jobs = [(epoch, task.task_id, ()) for epoch in range(spec.epochs) for task in resume_plan.tasks]
@@ -39,7 +44,8 @@ def execute(args: argparse.Namespace) -> int:
     ]
     if len(finished_outcomes) == len(jobs):
         return run.finish(spec, RunResult(finished_outcomes, len(jobs), 0, 0.0, folder=folder))
-    # Refuse a run that another process writes to, before anything starts.
+    # The constructor raises an error if another process writes to the run. This early call raises
+    # the error before images are built or servers start.
     RecordWriter(folder).close()
     return run.finish(spec, run.carry_out(resume_plan, watcher))
 
@@ -48,8 +54,8 @@ def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the last session in the record of a run.
 
     Raises:
-        UsageError: ``intercode resume`` cannot repeat the run: it was rescored, made in Python, or
-            played by an MCP client. The message says what to do instead.
+        UsageError: ``intercode resume`` cannot continue the run, because it was rescored, made by a
+            Python program, or played by an MCP client. The message names the alternative.
     """
     if rescored := manifest.get("rescored"):
         recording, folder_argument = shlex.quote(str(rescored["run"])), shlex.quote(str(folder))
@@ -63,7 +69,8 @@ def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             f"{folder} was written by a Python program, so its record does not describe the run: "
             "call evaluate() again with the same arguments and the same out"
         )
-    if session["options"].get("agent") == "mcp":  # no agent that a command can name
+    # An MCP client played the episodes: no command of InterCode can start the client.
+    if session["options"].get("agent") == "mcp":
         raise UsageError(
             f"{folder} belongs to an MCP client, which 'intercode resume' cannot start: repeat "
             f"the original 'intercode mcp' command with --out {shlex.quote(str(folder))}"

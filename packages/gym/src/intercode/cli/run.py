@@ -1,4 +1,4 @@
-"""Execution of ``intercode run``: the spec, the run itself, and its summary or JSON."""
+"""Execution of ``intercode run``, with functions that other commands use to run a spec."""
 
 from __future__ import annotations
 
@@ -34,11 +34,15 @@ if TYPE_CHECKING:
     from intercode.task import Dataset
 
 TAGS = 8
-"""Maximum number of tags in a run's summary; ``intercode report`` shows all."""
+"""The maximum number of tags in a run's summary; ``intercode report`` shows all."""
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the agent, or gold without one, and print the summary; return the exit code."""
+    """Run the agent that the command names, or gold if it names none, and print the summary.
+
+    Returns:
+        The exit code: 0 if every episode has a result, 1 if not, 130 if interrupted.
+    """
     options = read_arguments(args)
     if args.trust or options.keys() & {"agent", "preset", "locked"}:
         return run_and_print(make_spec(options, trust=args.trust))
@@ -46,14 +50,16 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
-    """Return the spec of a run; with ``locked``, the record supplies the missing options.
+    """Return the spec of a run from the options of a command.
+
+    If the options contain ``locked``, the record of that run supplies all other options.
 
     Args:
         options: The options of the command.
         trust: Whether code, paths and addresses may come from the record.
 
     Raises:
-        UsageError: ``trust`` without a record.
+        UsageError: `trust` is true, but the options name no record.
         TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
     """
     if "locked" in options:
@@ -65,13 +71,24 @@ def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
 
 
 def run_and_print(spec: RunSpec) -> int:
-    """Run a spec in its folder or a new one, and print the summary; return the exit code."""
+    """Run a spec in its folder, or in a new folder if it names none, and print the summary.
+
+    Returns:
+        The exit code: 0 if every episode has a result, 1 if not, 130 if interrupted.
+    """
     spec = assign_folder(spec)
     return finish(spec, carry_out(spec, make_watcher(spec)))
 
 
 def _run_gold(spec: RunSpec, command: str) -> int:
-    """Run gold, the default without an agent, and explain the result; return the exit code.
+    """Run gold, because the command names no agent, and explain this in the output.
+
+    Args:
+        spec: The spec of the run.
+        command: The user's command, for the explanation.
+
+    Returns:
+        The exit code: 0 if every episode has a result, 1 if not, 130 if interrupted.
 
     Raises:
         UsageError: No task has gold.
@@ -120,14 +137,14 @@ def _no_agent(dataset: Dataset, command: str) -> str:
 
 
 def _run_command(options: Options) -> str:
-    """Return the beginning of an ``intercode run`` command for the same tasks."""
+    """Return the command ``intercode run`` with the environment and the data of some options."""
     words = [str(options.get("env", "ENV"))]
     words += ["--data", str(options["data"])] if "data" in options else []
     return f"intercode run {shlex.join(map(safe, words))}"
 
 
 def assign_folder(spec: RunSpec) -> RunSpec:
-    """Return the spec with a folder for its run: its own, or a new one below ``runs/``."""
+    """Return the spec with a folder for its run; if it names none, with a new one in ``runs/``."""
     return spec if spec.run_options.out is not None else spec.merge(out=_default_folder(spec))
 
 
@@ -139,12 +156,12 @@ def carry_out(
     Args:
         spec_or_plan: The spec, or its plan.
         watcher: The progress.
-        budget: A budget that several runs share; default: the run's own.
+        budget: A budget that several runs share; None: the run has its own budget.
 
     Raises:
-        DriftError: The run is locked to a record that differs; with ``--json`` the differences are
-            printed.
-        KeyboardInterrupt: The run was interrupted at once.
+        DriftError: The run is locked to a record, and differs from it. With ``--json``, the
+            differences are printed.
+        KeyboardInterrupt: The user interrupted the run twice, or before an episode began.
     """
     run_options = (
         spec_or_plan if isinstance(spec_or_plan, RunSpec) else spec_or_plan.spec
@@ -172,21 +189,24 @@ def make_watcher(spec: RunSpec) -> Watcher:
         show=(sys.stderr if spec.run_options.json else sys.stdout)
         if spec.run_options.show
         else None,
-        # No live line for a person at the terminal, because typed text would mix with the line.
+        # If a person is the agent, there is no live line, because it would mix with typed text.
         quiet=spec.run_options.quiet or spec.agent.name == "human",
         rate=rate_name(spec.env.judge_model),
     )
 
 
 def resume_command(spec: RunSpec) -> str:
-    """Return the command that resumes the run of a spec."""
+    """Return the command line that resumes the run of a spec."""
     return (
         f"intercode resume {shlex.quote(safe(str(spec.run_options.out)))}{repeated_options(spec)}"
     )
 
 
 def finish(spec: RunSpec, result: RunResult) -> int:
-    """Print the result of a run; return 0 if complete, 1 if incomplete, 130 if interrupted."""
+    """Print the result of a run, and return the exit code.
+
+    The exit code is 0 if every episode has a result, 1 if not, and 130 if interrupted.
+    """
     output_folder = Path(str(spec.run_options.out))
     if spec.run_options.json:
         _print_json(output_folder, result)
@@ -200,7 +220,11 @@ def finish(spec: RunSpec, result: RunResult) -> int:
 
 
 def _remainder_text(spec: RunSpec, result: RunResult) -> str:
-    """Return the missing episodes, the reason and the command to resume; empty if complete."""
+    """Return text about an incomplete run.
+
+    The text contains the number of missing episodes, the reason, and the command that resumes the
+    run. If the run is complete, the text is empty, or a note that no episode was left to run.
+    """
     missing_count, errors = result.planned - len(result.outcomes), result.statistics.errors
     remainder_texts = (
         [f"{missing_count} episode{'s are' if missing_count > 1 else ' is'} missing"]
@@ -254,7 +278,7 @@ def _episode_rate(result: RunResult) -> float:
 
 
 def _default_folder(spec: RunSpec) -> Path:
-    """Return a new folder below ``runs/``, named by time, environment, agent and model."""
+    """Return a new path in ``runs/``, named by time, environment, agent and model."""
     agent = spec.agent.name
     name = Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent
     environment_label = spec.env.benchmark or spec.env.name
@@ -264,6 +288,12 @@ def _default_folder(spec: RunSpec) -> Path:
 
 
 def fresh_folder(stem: str) -> Path:
-    """Return the path of a new folder below ``runs/``, with a number if the name is in use."""
+    """Return a path in ``runs/`` that does not exist yet.
+
+    If the name is in use, a number is appended.
+
+    Args:
+        stem: The name of the folder.
+    """
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())

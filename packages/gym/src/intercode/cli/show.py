@@ -1,4 +1,4 @@
-"""Execution of ``intercode show``: the episodes of a run, or the runs of a folder."""
+"""Execution of ``intercode show``, which prints the episodes of a run, or the runs in a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intercode.records import read_latest, read_manifest, run_folders
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the selected episodes of a run, or the runs of a folder; return 0."""
+    """Print the selected episodes of a run, or the runs in a folder; return the exit code 0."""
     runs = run_folders([args.run])
     if runs != [args.run]:
         return _list(runs, as_json=args.json)
@@ -42,7 +42,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _list(runs: Sequence[Path], *, as_json: bool) -> int:
-    """Print a line for each run of a folder, with the error of a damaged record; return 0."""
+    """Print a line for each run in a folder; return the exit code 0.
+
+    The line of a run has its facts, or an error if its record is damaged.
+    """
     facts: dict[str, str] = {}
     for run in runs:
         try:

@@ -1,4 +1,7 @@
-"""Execution of ``intercode sweep``: runs of agents with models in environments, and their table."""
+"""Execution of ``intercode sweep``: runs of all combinations of environment, agent and model.
+
+A table compares the runs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,11 @@ NO_SKILL = "none"
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Plan all runs, execute them in sequence, and print the table; return the exit code."""
+    """Plan all runs, execute them in sequence, and print the table that compares them.
+
+    Returns:
+        The exit code: 0 if every episode of every run has a result, 1 if not, 130 if interrupted.
+    """
     folder = args.out or str(Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep"))
     specs = list(_combinations(args, folder))
     _refuse_same_folders(specs)
@@ -53,11 +60,15 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
-    """Yield the spec of each run.
+    """Yield the spec of each run: of each combination of environment, agent, model and skill.
+
+    Args:
+        args: The parsed command line.
+        folder: The folder for the runs' folders.
 
     Raises:
-        UsageError: A language-model agent lacks a model, or models or skills are given without an
-            agent that uses them.
+        UsageError: A language-model agent lacks a model. Or models or skills are given, but no
+            agent uses them.
     """
     model_agents = [name for name in args.agents if agent_provider(name).calls_model]
     if model_agents and not args.models:
@@ -84,7 +95,10 @@ def _combinations(args: argparse.Namespace, folder: str) -> Iterator[RunSpec]:
 
 
 def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
-    """Plan each run with the same secret, because all agents must find the same flags."""
+    """Plan each run. All runs have the same secret, from which the flags of puzzles are derived.
+
+    With the same flags, the agents have the same tasks.
+    """
     plans: list[Plan] = []
     secret = find_secret(*(spec.run_options.out for spec in specs))
     for spec in specs:
@@ -96,7 +110,14 @@ def _plan_runs(specs: Sequence[RunSpec]) -> list[Plan]:
 
 
 def _run_label(target: str, agent: str, model: str | None, skill: str | None) -> str:
-    """Return the name of a run's folder: environment, data, agent, model and skill."""
+    """Return the name of a run's folder, composed of environment, data, agent, model and skill.
+
+    Args:
+        target: The environment, or ``ENV=DATA``.
+        agent: The agent's name.
+        model: The model's name; None: the agent is no language model.
+        skill: The folder of a skill, or `NO_SKILL`; None: the agent reads no skills.
+    """
     names = [
         *(Path(name).stem for name in target.split("=")),
         Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent,
@@ -113,7 +134,10 @@ def _skill_words(skill: str | None) -> list[str]:
 
 
 def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
-    """Return the skills for an agent's runs, one for each run; None: the agent reads no skills."""
+    """Return the skill for each run of an agent.
+
+    The result is a single None if the agent reads no skills, or if no skill is given.
+    """
     return args.skills if args.skills and agent_provider(agent).reads_skills else [None]
 
 
@@ -128,7 +152,7 @@ def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
 
 
 def _check_agent(run_plan: Plan) -> None:
-    """Refuse an agent that cannot run the tasks, before the first run starts."""
+    """Refuse an agent that cannot run the tasks of its run. The check precedes the first run."""
     with closing(actors(run_plan.spec)) as run_actors:
         check_tasks(run_plan.tasks, run_actors.factory)
 
@@ -136,7 +160,16 @@ def _check_agent(run_plan: Plan) -> None:
 def _skill_pairs(
     specs: Sequence[RunSpec], runs: Sequence[Run]
 ) -> list[tuple[Run, list[tuple[Run, PairedComparison]]]]:
-    """Pair the first run of an agent with its other runs, which differ in the skill alone."""
+    """Compare runs that differ only in the agent's skill.
+
+    Args:
+        specs: The spec of each run.
+        runs: The runs, in the same order.
+
+    Returns:
+        For each group of such runs, the first run (the baseline), and a list of the other runs with
+        their comparisons. A run without a common task is omitted.
+    """
     runs_by_spec: dict[str, list[Run]] = {}
     for spec, agent_run in zip(specs, runs, strict=True):
         runs_by_spec.setdefault(str(spec.merge(skill=None, out=None)), []).append(agent_run)

@@ -1,4 +1,4 @@
-"""Execution of ``intercode validate``: checks of tasks, their findings, and the exclusion list."""
+"""Execution of ``intercode validate``, which checks tasks, and lists tasks to exclude from runs."""
 
 from __future__ import annotations
 
@@ -48,17 +48,21 @@ _PROBLEM_TEXTS = {
 
 
 class _ValidationProgress(Watcher):
-    """Progress of a validation: counts of faulty tasks, because a success rate has no meaning."""
+    """Progress of a validation, with numbers of faulty tasks instead of a success rate.
+
+    A success rate would have no meaning, because some trials must succeed and others must fail.
+    """
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
         self._unsolved_tasks: set[str] = set()
         self._guessed_tasks: set[str] = set()
         self.guesses_by_trial: Mapping[int, Guess] = {}
-        """Trial number → guess: a solution that should fail or, by its role, may succeed."""
+        """Number of a trial → the guess that the trial submits. A guess is a solution that should
+        fail, unless its role permits success."""
 
     def episode(self, episode: Episode) -> None:
-        """Count a task that gold does not solve, or that a guess solves."""
+        """Count the task of a finished trial as faulty if gold failed, or if a guess succeeded."""
         guess = self.guesses_by_trial.get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved_tasks.add(episode.task_id)
@@ -68,7 +72,7 @@ class _ValidationProgress(Watcher):
         super().episode(episode)
 
     def result(self) -> str:
-        """Return the counts so far, in place of a success rate."""
+        """Return the numbers of faulty tasks so far, which the progress shows as the result."""
         return (
             f"not solved by gold {len(self._unsolved_tasks)}  solved by a wrong answer "
             f"{len(self._guessed_tasks)}"
@@ -113,7 +117,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def make_spec(args: argparse.Namespace) -> RunSpec:
-    """Return the spec; without an environment, detect the environment from the tasks."""
+    """Return the spec of a validation or an export of tasks.
+
+    If the command names no environment, the environment is derived from the fields of the tasks.
+
+    Raises:
+        UsageError: The command names two environments.
+    """
     if args.data_option is not None:
         if args.env not in (None, args.data):
             raise UsageError(f"two environments are given: {args.data!r} and {args.env!r}")
@@ -123,7 +133,8 @@ def make_spec(args: argparse.Namespace) -> RunSpec:
         folder = from_toml(args.data)
         options = {**folder, **options, "data": folder["data"]}
     if "env" not in options and _is_environment(args.data):
-        options["env"] = options.pop("data")  # tasks are missing or built in
+        # The argument names an environment without data, so its own tasks are used.
+        options["env"] = options.pop("data")
     if "env" not in options:
         is_known = args.data in environments() or parse_scheme(args.data)
         options["env"] = args.data
@@ -135,15 +146,19 @@ def make_spec(args: argparse.Namespace) -> RunSpec:
 
 
 def _is_environment(reference: str) -> bool:
-    """Return whether a name refers to an environment class of a user's file, not to a loader."""
+    """Return whether a reference to a user's code names a class of environments, not a loader.
+
+    Args:
+        reference: The reference, such as ``maze.py:Maze``.
+    """
     if not is_reference(reference) or parse_scheme(reference):
         return False
-    loader = DATASETS.resolve(reference)  # raises the error of a missing dataset
+    loader = DATASETS.resolve(reference)  # raises an error if the code does not exist
     return isinstance(loader, type) and hasattr(loader, "step")
 
 
 def _write_exclusions(args: argparse.Namespace, dataset: Dataset, validation: Validation) -> None:
-    """Write the exclusion list, unless the validation was interrupted."""
+    """Write the list of invalid tasks for ``--exclude``, unless the validation was interrupted."""
     if not validation.complete:
         print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
         return
@@ -232,7 +247,7 @@ def _print_validation(validation: Validation, *, has_gold: bool) -> None:
 
 
 def _constants_text(validation: Validation) -> str:
-    """Return the number of tasks that a constant answer solves."""
+    """Return text about the number of tasks that a constant answer solves, such as ``0``."""
     constant_texts = [f"{name} {count}" for name, count in validation.constants.items() if count]
     task_count = format_count(validation.tasks, "task")
     text = f"constants solve {validation.solved_by_constants} of {task_count}"
@@ -240,7 +255,7 @@ def _constants_text(validation: Validation) -> str:
 
 
 def _usage_text(validation: Validation) -> str:
-    """Return gold's maximum duration and memory, and a timeout with a margin."""
+    """Return text about gold's maximum duration and memory, with a suggested timeout."""
     slowest_usage = max(validation.usage, key=lambda task_usage: task_usage.seconds)
     text = f"gold takes at most {duration(slowest_usage.seconds)} ({safe(slowest_usage.task_id)})"
     if memory_usages := [

@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve the page until Ctrl-C; return 0.
+    """Serve the page until the user presses Ctrl-C; return the exit code 0.
 
     Raises:
         UsageError: The folder ``runs/`` does not exist, or the port is not available.
@@ -72,9 +72,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _open(url: str, link: Path) -> None:
-    """Open an address in a browser through a file that redirects.
+    """Write a file that redirects to an address, and open the file in a browser.
 
-    ``ps`` shows a browser's arguments to all users, so the token must not be an argument.
+    The address contains a token, so it must not be an argument of the browser's process: ``ps``
+    shows the arguments of processes to all users.
 
     Args:
         url: The address, with the token.

@@ -2,10 +2,11 @@
 
 The copy has one of two layouts:
 
-- the authors': ``dev.jsonl``, ``dev.tables.jsonl`` and ``dev.db``. The structured queries become
-  SQL in SQLite's dialect, as in the authors' engine. Texts are compared in lower case, in which the
-  authors' database stores them. The columns are ``col0``, ``col1``…, so the task's query names the
-  table and its columns;
+- the authors' layout: ``dev.jsonl``, ``dev.tables.jsonl`` and ``dev.db``. The data have structured
+  queries, which the loader converts to SQL in SQLite's dialect, as the authors' program does. Texts
+  in the SQL are in lower case, because the authors' database stores texts in lower case. The
+  columns have the names ``col0``, ``col1``…. Therefore the task's query lists the table and the
+  meaning of its columns;
 - the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. Of the 196
   golds, 174 are not valid SQL, because names and texts are not quoted (``SELECT COUNT
   School/Club_Team FROM … WHERE No. = 3``). Seven of the others return no rows for the same reason
@@ -47,14 +48,14 @@ def load(
     repair: bool = True,
     databases: str | Path | None = None,
 ) -> Dataset:
-    """Load one split; a task's id is its row number.
+    """Load a split of WikiSQL. A task's id is the number of its row.
 
     Args:
-        root: A folder with one of the layouts, at most three levels below; None: the folder of
-            ``intercode datasets fetch wikisql``.
+        root: A folder that contains one of the layouts, at most three levels deep; None: the folder
+            that ``intercode datasets fetch wikisql`` has written.
         split: One of `SPLITS`; the 2023 release has only ``dev``.
-        repair: Whether to repair golds of the 2023 release into valid SQL.
-        databases: Another file of the database; None: the layout's.
+        repair: Whether to convert golds of the 2023 release to valid SQL.
+        databases: Another file of the database; None: the file in the layout.
 
     Returns:
         The dataset.
@@ -86,7 +87,10 @@ def load(
 
 
 def repair_query(gold: str) -> str | None:
-    """Convert a gold of the 2023 release into valid SQL for MySQL; None for an unknown form."""
+    """Convert a gold of the 2023 release to valid SQL for MySQL.
+
+    The result is None if the gold has not the form of the released golds.
+    """
     match = _PUBLISHED_QUERY.fullmatch(gold.strip())
     if match is None:
         return None
@@ -103,7 +107,8 @@ def repair_query(gold: str) -> str | None:
         if condition is None:
             return None
         name, operator, value = condition.groups()
-        value = value.replace("\\", "\\\\")  # an escape in MySQL, not in SQLite
+        # In MySQL, unlike in SQLite, a backslash in a string begins an escape sequence.
+        value = value.replace("\\", "\\\\")
         is_number = operator != "=" and _NUMBER.fullmatch(value)
         literal = value if is_number else quote_identifier(value, "'")
         conditions.append(f"{quote_identifier(name, '`')} {operator} {literal}")
@@ -111,11 +116,12 @@ def repair_query(gold: str) -> str | None:
 
 
 def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
-    """Convert the authors' structured query into SQL for SQLite.
+    """Convert a structured query of the authors to SQL for SQLite.
 
     Args:
-        query: An object with ``sel`` (index of the selected column), ``agg`` (index in
-            `AGGREGATES`) and ``conds`` (column index, index in `OPERATORS`, value).
+        query: An object with three fields. ``sel`` is the index of the selected column, ``agg`` is
+            an index in `AGGREGATES`. ``conds`` is a list of conditions: index of a column, index in
+            `OPERATORS`, and value.
         table: The table's name in the database.
         types: The types of the table's columns, ``text`` or ``real``.
 

@@ -1,7 +1,8 @@
-"""The tables of reports, as plain values; `text` and `overview` format them.
+"""The tables of reports, as plain values.
 
-The class `Table` and the format of its values stand at the top. The tables of one run follow, then
-those of several runs, side by side and task by task.
+`intercode.report.text` formats a table as text, and `intercode.report.overview` prepares it for the
+HTML page. The class `Table` comes first in this module, then the tables about one run. The tables
+that compare several runs, side by side and task by task, come last.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from intercode_sandbox.units import format_count
 ALL_GROUP = "all"
 _MEANS = "Reward, turns and seconds are means over the scored episodes."
 _MAX_ENTRIES = 8
-"""Maximum number of entries in a list of facts."""
+"""The maximum number of entries in a list within the table of settings."""
 
 Kind = Literal[
     "text",
@@ -61,38 +62,45 @@ Kind = Literal[
     "gain",
     "paid",
 ]
-"""The content of a column. ``text`` is flush left in the first column only, ``words`` in any
-column. An ``interval`` of a rate and a ``range`` of points are pairs. ``points`` have a sign, a
-``size`` has none. An ``estimate`` is a rate and both ends of its interval. ``gain`` and ``paid``
-are a number and dollars with a sign. Unknown values are None."""
+"""The kind of the values in a column. The kind determines the format of the values.
+
+- ``text`` is left-aligned only in the first column, ``words`` in any column.
+- ``rate`` is a share from 0 to 1; ``interval`` is a pair of rates.
+- ``points`` is a difference of rates with its sign; ``range`` is a pair of such differences.
+- ``size`` is a difference of rates without a sign.
+- ``estimate`` is a rate, followed by both ends of its interval.
+- ``gain`` is a difference of numbers, and ``paid`` a difference of dollars, both with a sign.
+
+In any column, None stands for an unknown value."""
 Row = tuple[Any, ...]
 _Column = tuple[str, Kind, Callable[[Any], Any]]
 Link = Mapping[str, str]
-"""A selection of episodes: names of the viewer's filters, and their values."""
+"""A selection of episodes in the viewer: name of a filter → its value."""
 _DIGITS = {"number": 1, "precise": 3, "money": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of values under columns."""
+    """A table of a report: columns, and rows of values."""
 
     title: str
     columns: tuple[tuple[str, Kind], ...]
     """Name and kind of each column."""
     rows: tuple[Row, ...]
     note: str = ""
-    """Remarks for the reader, one a line."""
+    """Remarks for the reader, each on a line."""
     links: tuple[Link | Sequence[Link | None] | None, ...] = ()
-    """The episodes of each row, or of each of its cells; empty: unknown."""
+    """The selection of episodes that each row describes, or a selection for each cell of the row.
+    An empty tuple: the table has no selections."""
 
     def cells(self) -> list[list[str]]:
-        """Return the rows as formatted text."""
+        """Return the rows, in which each value is formatted as text."""
         kinds = [kind for _, kind in self.columns]
         return [[format_value(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
 
     @property
     def left_count(self) -> int:
-        """The number of columns, from the first on, that are flush left."""
+        """The number of left-aligned columns, which are the first columns of the table."""
         flush = [kind == "words" for _, kind in self.columns]
         flush[0] |= self.columns[0][1] == "text"
         return [*flush, False].index(False)
@@ -105,7 +113,15 @@ def _table(
     note: str = "",
     link: Callable[[Any], Link | Sequence[Link | None] | None] = lambda item: None,
 ) -> Table:
-    """Return a table with a row for each item; a column is a name, a kind and a getter."""
+    """Return a table with a row for each record.
+
+    Args:
+        title: The title.
+        records: The objects that the rows describe.
+        columns: For each column its name, its kind, and a function from a record to the value.
+        note: Remarks for the reader.
+        link: A function from a record to the selection of episodes that the row describes.
+    """
     records = list(records)
     rows = tuple(tuple(get(record) for _, _, get in columns) for record in records)
     head = tuple((name, kind) for name, kind, _ in columns)
@@ -142,12 +158,12 @@ def format_value(value: Any, kind: Kind) -> str:
 
 
 def interval(stats: Statistics) -> tuple[float, float] | None:
-    """Return the interval of the success rate."""
+    """Return the 95 % interval of the success rate; None: not known."""
     return _pair(stats.success_low, stats.success_high)
 
 
 def _clustered_interval(stats: Statistics) -> tuple[float, float] | None:
-    """Return the interval with images or databases as clusters."""
+    """Return the 95 % interval of the success rate with images or databases as clusters."""
     return _pair(stats.clustered_low, stats.clustered_high)
 
 
@@ -168,8 +184,8 @@ def group_table(
         title: The table's title.
         statistics_by_name: The statistics of each group, by its name.
         note: The table's note.
-        rate: The name of the groups' rate.
-        link: Returns the selection of a group's episodes.
+        rate: The name of the success rate, from `intercode.report.runs.rate_name`.
+        link: A function from a group's name to the selection of its episodes.
     """
     columns: list[_Column] = [
         ("", "text", lambda item: item[0]),
@@ -189,7 +205,7 @@ def run_tables(run: Run, tags: int | None = None) -> list[Table]:
 
     Args:
         run: The run.
-        tags: Maximum number of tags, the most frequent ones; None: all.
+        tags: The maximum number of tags, the most frequent first; None: all tags.
     """
     outcomes, overall_statistics = run.outcomes, summarize(run.outcomes)
     rate, judge_counts = rate_name(run.judge), count_judgements(run.judge, outcomes)
@@ -331,13 +347,17 @@ def _cluster_note(statistics: Statistics) -> str:
 
 
 def _shown_gold(runs: Iterable[Run]) -> str:
-    """Return a line with the runs whose agents were shown gold; empty without such runs."""
+    """Return a line that names the runs whose agents received gold; empty if no agent did."""
     names = dict.fromkeys(run.label for run in runs if run.shown_gold)
     return f"\nShown gold: {', '.join(names)}." if names else ""
 
 
 def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table]:
-    """Return a table with a line for each name with a judge; no table without judges."""
+    """Return a table about the work of judges, or no table if no run had a judge.
+
+    Args:
+        counts_by_name: Name of a row → numbers about the judge; None: the run had no judge.
+    """
     names: dict[str, Kind] = {
         "": "text",
         **dict.fromkeys(("judged", "judged equal", "disagreed", "steered", "malformed"), "count"),
@@ -360,7 +380,7 @@ def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table
 
 
 def judge_sentence(counts: JudgeCounts | None) -> str:
-    """Return a sentence on a judge's share of a rate; empty without a judge."""
+    """Return a sentence about the successes that a judge decided; empty without a judge."""
     if counts is None:
         return ""
     execution_rate = format_value(counts.success_by_execution, "rate")
@@ -370,7 +390,7 @@ def judge_sentence(counts: JudgeCounts | None) -> str:
 
 
 def side_by_side_tables(runs: Sequence[Run]) -> list[Table]:
-    """Return the tables of several runs side by side."""
+    """Return the tables that show several runs side by side."""
     stats = [(run, summarize(run.outcomes)) for run in runs]
     return [
         _by_agent_and_environment(stats),
@@ -401,7 +421,10 @@ def _adapt_column(column: _Column) -> _Column:
 
 
 def _by_agent_and_environment(stats: _Summaries) -> Table:
-    """Return the table of the 2023 paper: agents against environments."""
+    """Return a table of success rates in the form of the 2023 paper.
+
+    Each agent has a row, and each environment a column.
+    """
     env_labels = list(dict.fromkeys(run.env_label for run, _ in stats))
     cells: dict[str, dict[str, Any]] = {}
     links: dict[str, dict[str, Link]] = {}
@@ -423,7 +446,7 @@ def _by_agent_and_environment(stats: _Summaries) -> Table:
 
 
 def _levels(runs: Sequence[Run]) -> list[Table]:
-    """Return a table of runs by the difficulty of tasks, if tasks state it."""
+    """Return a table of success rates by difficulty, or no table if no task has a difficulty."""
     level_rows = [(run, row) for run in runs if (row := by_level(run.outcomes))]
     levels = [level for level in LEVELS if any(level in row for _, row in level_rows)]
     rows = tuple(
@@ -479,7 +502,7 @@ def _bill(stats: _Summaries) -> Table:
 
 
 def _failure_mode_tables(runs: Sequence[Run]) -> list[Table]:
-    """Return a table of failure modes side by side; no table without failures."""
+    """Return a table of the failure modes of several runs; no table if no episode has one."""
     counts = [(run, by_failure_mode(run.outcomes)) for run in runs]
     modes = [
         mode for mode in FAILURE_MODES if any(mode in mode_counts for _, mode_counts in counts)
@@ -502,7 +525,12 @@ def _price(statistics: Statistics) -> float | None:
 
 
 def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) -> list[Table]:
-    """Return the tables that compare runs with the first run, task by task."""
+    """Return the tables that compare runs with a baseline, task by task.
+
+    Args:
+        baseline: The baseline.
+        pairs: The other runs, each with its comparison.
+    """
     if not pairs:
         return []
     p_values = [comparison.test.p for _, comparison in pairs if comparison.test]
@@ -521,7 +549,7 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
         ("only this run", "count", lambda item: item[1].test and item[1].test.only_second),
         ("McNemar's p", "p", lambda item: item[1].test and item[1].test.p),
     ]
-    if len(p_values) > 1:  # a single test needs no correction
+    if len(p_values) > 1:  # a single test needs no correction for multiple comparisons
         columns.append(
             ("Holm's p", "p", lambda item: next(corrected_values) if item[1].test else None)
         )
@@ -556,7 +584,10 @@ def pair_tables(baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]) ->
 def _consumption_tables(
     baseline: Run, pairs: Sequence[tuple[Run, PairedComparison]]
 ) -> list[Table]:
-    """Return the table of consumption against the first run; no table without a model."""
+    """Return a table that compares turns, tokens and costs of runs with those of a baseline.
+
+    A run without known tokens is omitted. If no run remains, there is no table.
+    """
     kinds: dict[str, tuple[Kind, Kind]] = {
         "turns": ("number", "gain"),
         "tokens": ("number", "gain"),
@@ -599,15 +630,20 @@ def _consumption_tables(
 
 
 def _known_interval(estimate: Estimate | None) -> tuple[float, float] | None:
-    """Return an interval; None if one task, or equal tasks, give no spread."""
+    """Return the ends of an interval; None if the interval is not known.
+
+    A single task gives an infinite interval, and equal values give one of width 0: neither says
+    anything about the uncertainty.
+    """
     is_known = estimate is not None and 0 < estimate.high - estimate.low < math.inf
     return (estimate.low, estimate.high) if is_known and estimate else None
 
 
 def matrix(runs: Sequence[Run]) -> Table:
-    """Return a table with a column for each environment and for all, and lines for each agent.
+    """Return a table of success rates and mean turns that is narrow enough for a terminal.
 
-    The table fits a terminal, unlike the tables of `side_by_side_tables`.
+    Each environment has a column, and a last column covers all environments. Each agent has several
+    rows. (The tables of `side_by_side_tables` are wider.)
     """
     env_labels = list(dict.fromkeys(run.env_label for run in runs))
     head: tuple[tuple[str, Kind], ...] = (
@@ -639,7 +675,13 @@ def matrix(runs: Sequence[Run]) -> Table:
 
 
 def by_agent(runs: Iterable[Run]) -> dict[str, list[Outcome]]:
-    """Map each agent to its episodes in all environments, with the environment in task ids."""
+    """Return the episodes of each agent in all environments.
+
+    The environment is added to each task id, because two environments may have the same ids.
+
+    Returns:
+        Label of an agent → summaries of its episodes.
+    """
     outcomes_by_agent: dict[str, list[Outcome]] = {}
     for run in runs:
         outcomes_by_agent.setdefault(run.label, []).extend(
@@ -659,7 +701,7 @@ def _lines(label: str, cells: Sequence[Statistics | None]) -> Iterator[Row]:
 
 
 def error_tables(run: Run) -> list[Table]:
-    """Return the table of errors; no table if all episodes have a result."""
+    """Return a table of the errors in a run, by type; no table if all episodes have a result."""
     message_by_type: dict[str, str] = {}
     for outcome in run.outcomes:
         if outcome.failed:
@@ -679,7 +721,7 @@ def error_tables(run: Run) -> list[Table]:
 
 
 def settings_table(run: Run) -> Table:
-    """Return the table of settings, versions and times in a run's record."""
+    """Return a table of the settings, versions and times that a run's record contains."""
     rows = tuple((name, text) for name, text in _facts(run) if text)
     return Table("Settings", (("", "text"), ("", "words")), rows)
 
@@ -727,5 +769,5 @@ def _abbreviate_texts(texts: list[str]) -> str:
 
 
 def _format_setting(value: object) -> str:
-    """Return a value as text; empty if the value is not set."""
+    """Return the value of a setting as text; empty if the setting has no value."""
     return "" if value is None or value == [] or value == "" else str(value)

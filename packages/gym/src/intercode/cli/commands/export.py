@@ -27,7 +27,7 @@ from intercode.registry import EXPORTS, MESSAGES
 from intercode.spec import natural
 
 FORMS = ("chat", "csv", "parquet", "jsonl", "inspect")
-"""Formats of this package; `EXPORTS` has those of other packages."""
+"""The formats that this package implements; `EXPORTS` has the formats of other packages."""
 
 
 def forms() -> list[str]:

@@ -71,7 +71,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tasks(parser: argparse.ArgumentParser, excluded_names: str = "") -> None:
-    """Add the options of ``run``, except those of agent and model and `excluded_names`."""
+    """Add the options of ``run``, without the options of agent and model.
+
+    Args:
+        parser: The command's parser.
+        excluded_names: Names of further options to omit, separated by spaces.
+    """
     add_options(
         parser.add_argument_group("tasks"),
         list_section_options(RunSpec),

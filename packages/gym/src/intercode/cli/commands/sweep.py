@@ -29,7 +29,11 @@ from intercode.spec import AgentSpec, ModelSpec, add_options, list_section_optio
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options: those of ``run``, with several values for some."""
+    """Add the command's options.
+
+    The options are those of ``run``, but agents, models, skills and environments may have several
+    values.
+    """
     parser.add_argument(
         "what",
         nargs="+",

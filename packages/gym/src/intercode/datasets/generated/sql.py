@@ -1,4 +1,7 @@
-"""Generated tasks for SQL: queries over two small tables, in databases that tasks share."""
+"""Generated tasks for SQL: queries over two small tables.
+
+The tasks of a seed and a split share 64 databases.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from threading import Lock
 from intercode.datasets.generated.sampling import NamePool, OperationFilter, TaskDraft, TaskDraw
 
 DATABASES = 64
-"""Number of databases for a seed and split."""
+"""The number of databases for a seed and a split."""
 
 _LOOK = "SELECT word FROM note"
 _ORDER = (
     *("look", "town", "kind", "above", "below", "group"),
     *("count", "sum", "most", "least", "up", "down", "first"),
 )
-"""Operations, in the order of a statement's clauses."""
+"""The operations, in the order of the clauses of an SQL statement."""
 _AGGREGATES = {
     "count": ("COUNT(*)", ("How many {s}?", "Count the {s}.")),
     "sum": ("SUM(price)", ("Total price of the {s}?", "Add up the prices of the {s}.")),
@@ -69,7 +72,10 @@ def database_name(database_number: int) -> str:
 
 
 class QueryFamily:
-    """A task family over the databases of a seed and split."""
+    """A generator of SQL tasks over the databases of a seed and a split.
+
+    An instance has the type `intercode.datasets.generated.sampling.Family`.
+    """
 
     def __init__(self, seed: int, split: str) -> None:
         self._facts = seed, split
@@ -77,7 +83,7 @@ class QueryFamily:
     def __call__(
         self, draw: TaskDraw, pool: NamePool, difficulty: int, is_allowed: OperationFilter
     ) -> TaskDraft | None:
-        """Draft a query with `difficulty` operations."""
+        """Draft a task with `difficulty` operations; None if the choices make no valid task."""
         operations = sorted(draw.pick_several(_ORDER, difficulty), key=_ORDER.index)
         if not _fits(operations) or not is_allowed(operations):
             return None
@@ -120,7 +126,7 @@ class QueryFamily:
 
 
 def _fits(operations: Sequence[str]) -> bool:
-    """Return whether the operations make a valid statement."""
+    """Return whether the operations can be combined in a meaningful SQL statement."""
     clauses = set(operations)
     aggregates = len(clauses & _AGGREGATES.keys())
     return (

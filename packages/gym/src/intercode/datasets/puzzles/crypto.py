@@ -32,7 +32,10 @@ for word in open("words.txt").read().split():
 
 
 def passwords(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about salted hashes of passwords that follow a rule, with a word list."""
+    """Return a puzzle about salted hashes of passwords.
+
+    Each password consists of a word in a list and two digits, so a search finds it.
+    """
     flag = draw.flag()
     words, users = draw.words(60), draw.people(5)
     passwords_by_user = {user: f"{draw.choice(words)}{draw.randrange(100):02}" for user in users}
@@ -68,7 +71,10 @@ def passwords(draw: SeededRandom) -> Puzzle:
 
 
 def letter(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about XOR with a repeating key and a known beginning."""
+    """Return a puzzle about a letter that is encrypted by XOR with a repeated key.
+
+    The beginning of the letter is known, which reveals the key.
+    """
     flag, decoy = draw.flag(), draw.flag()
     key = draw.randbytes(draw.randint(6, 12))
     text = f"Dear colleagues, {draw.sentence()} The old flag was {decoy}. {draw.sentence()} "
@@ -97,7 +103,7 @@ for length in range(2, 15):
 
 
 def rsa(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about RSA with a modulus of sixty bits."""
+    """Return a puzzle about RSA with a modulus of sixty bits, which can be factored."""
     flag, exponent = draw.flag(), 65537
     first_prime, second_prime = _prime(draw, exponent), _prime(draw, exponent)
     flag_bytes = flag.encode()
@@ -166,7 +172,10 @@ print("sealed:", bytes(a ^ b for a, b in zip(prize, key)).hex())
 
 
 def lottery(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about a linear congruential generator: five numbers determine the next."""
+    """Return a puzzle about a linear congruential generator of random numbers.
+
+    The first five numbers are known, and determine all further numbers.
+    """
     flag, prime = draw.flag(), 2**61 - 1
     multiplier, increment, state = (draw.randrange(2, prime) for _ in range(3))
     generator_outputs = []

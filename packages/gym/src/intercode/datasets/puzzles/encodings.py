@@ -22,10 +22,11 @@ _FIGURES_SHIFT, _LETTERS_SHIFT = 27, 31
 
 
 def layers(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about a flag in nested common encodings."""
+    """Return a puzzle about a flag that is encoded several times, by common encodings."""
     flag = text = draw.flag()
     order = [*draw.sample(sorted(_LAYERS), len(_LAYERS)), "base64"]
-    if order[-2] == "base64":  # two equal layers in a row would look like one
+    # Two consecutive layers of base64 would look like a single layer.
+    if order[-2] == "base64":
         order[-1] = "hexadecimal"
     for layer in order:
         text = _LAYERS[layer][0](text)
@@ -45,7 +46,7 @@ def layers(draw: SeededRandom) -> Puzzle:
 
 
 def tape(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about a punched tape in the five bits of ITA2."""
+    """Return a puzzle about a punched tape in the teleprinter code ITA2, with five bits each."""
     flag_draw = draw.flags
     body = (
         "".join(flag_draw.words(2)).upper()
@@ -97,7 +98,10 @@ print("intercode{{" + text.split()[1].lower() + "}}")
 
 
 def alphabet(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about base64 with a secret alphabet, and one known message."""
+    """Return a puzzle about base64 with a secret alphabet.
+
+    A message is known in plain text and in encoded form, which reveals the alphabet.
+    """
     flag = draw.flag()
     standard_alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     translation = str.maketrans(standard_alphabet, "".join(draw.sample(standard_alphabet, 64)))
@@ -140,7 +144,7 @@ def _base64(text: str) -> str:
 
 
 def blanks(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about a flag in spaces and tabs at the ends of lines."""
+    """Return a puzzle about a flag whose bits are spaces and tabs at the ends of lines."""
     flag = draw.flag()
     ends = [f"{code:08b}".translate({48: " ", 49: "\t"}) for code in flag.encode()]
     ends += [""] * draw.randint(3, 9)

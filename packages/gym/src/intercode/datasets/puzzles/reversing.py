@@ -22,7 +22,7 @@ print("yes" if len({f})==len({b}) and {c}({f})=={a} else "no")
 
 
 def checker(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about obfuscated Python source."""
+    """Return a puzzle about an obfuscated Python program that checks the flag."""
     flag = draw.flag()
     names = [f"O{n:07b}".replace("1", "l").replace("0", "O") for n in draw.sample(range(128), 6)]
     factor, step = draw.randrange(3, 257), draw.randrange(3, 257)
@@ -73,7 +73,7 @@ int main(int count, char **words)
 
 
 def door(draw: SeededRandom) -> Puzzle:
-    """Return a puzzle about a compiled C program.
+    """Return a puzzle about a compiled C program that checks the flag.
 
     Raises:
         TaskError: The host has no C compiler, or the compiler fails.
