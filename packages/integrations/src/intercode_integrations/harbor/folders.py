@@ -246,8 +246,8 @@ def _find_obstacle(folder: Path, config: Config) -> str:
 def _gold(folder: Path, config: Config) -> tuple[str, ...]:
     """Return a command that unpacks and runs the reference solution (gold).
 
-    The result is empty if the task has no solution, or if the solution needs a variable of this
-    machine: no record should contain the variable's value.
+    The result is empty if the task has no solution, or if its solution needs a variable of this
+    machine. No record should contain the value of such a variable.
     """
     if not (folder / SOLUTION / "solve.sh").is_file():
         return ()

@@ -58,7 +58,7 @@ class Rollouts:
         **options: As for `intercode.make_vec`, except ``errors`` and ``autoreset_mode``.
 
     Raises:
-        UsageError: The environment does not exist, or `shared_turns` leaves no turn that is not shared.
+        UsageError: The environment does not exist, or `shared_turns` covers all turns.
     """
 
     def __init__(
