@@ -26,8 +26,8 @@ class Ray:
 
     Args:
         address: The cluster: ``HOST:PORT``, ``ray://HOST:PORT`` for Ray's client, or ``ray``. None
-            or ``ray``: the cluster of ``RAY_ADDRESS``. Without this variable, Ray uses a cluster that
-            runs on this machine, or starts a local one for this process.
+            or ``ray``: the cluster of ``RAY_ADDRESS``. Without this variable, Ray uses a cluster
+            that runs on this machine, or starts a local one for this process.
         cpus: The processors that each process with environments reserves in Ray.
     """
 
