@@ -111,7 +111,7 @@ class AgentLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON file beside a layer's archive. It stays after the archive is removed.
+    """The JSON file beside a layer's archive, which stays after the archive is removed.
 
     The next installation of the same version compares its packages with the file.
     """
