@@ -35,7 +35,7 @@ class Call:
     cwd: str
     """The working directory of the process."""
     enters: str | None = None
-    """For a ``cd``: the working directory of later actions if the process exits with 0."""
+    """The working directory of later actions if the action is a ``cd`` that exits with 0."""
 
 
 def split(command: str) -> tuple[bytes, ...] | None:

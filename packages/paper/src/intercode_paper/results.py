@@ -138,9 +138,10 @@ def update_queries(
 ) -> tuple[RecordedRun, tuple[str, ...]]:
     """Replace the queries of a run by the current wording of the tasks.
 
-    A query that no task has is reworded if there is a similar query: that of the task with the
-    episode's id, or in the row of that number. If at least half of the run's queries have a task, a similar query
-    is not required. Other queries stay unchanged, and `find_task` refuses them.
+    If no task has a query, the candidate is the task with the episode's id, or in the row of that
+    number. The candidate's query replaces the recorded one in two cases: the queries are similar,
+    or at least half of the run's queries have a task. Other queries stay unchanged, and `find_task`
+    refuses them.
 
     Args:
         tasks: The tasks of the run's data file, in order.
