@@ -176,7 +176,7 @@ class AsyncEnv:
 
     @property
     def episode(self) -> Episode:
-        """See `InterCodeEnv.episode`."""
+        """The record of the last episode; see `InterCodeEnv.episode`."""
         return self._base_env.episode
 
     @property
@@ -186,7 +186,7 @@ class AsyncEnv:
 
     @property
     def tools(self) -> list[Tool]:
-        """See `InterCodeEnv.tools`."""
+        """The environment's tools for models; see `InterCodeEnv.tools`."""
         return self._base_env.tools
 
     async def reset(
@@ -239,7 +239,7 @@ class AsyncEnv:
         return await self._calls(score)
 
     async def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> EpisodeSnapshot:
-        """Save the running episode; see `InterCodeEnv.snapshot`."""
+        """Save the running episode as a snapshot; see `InterCodeEnv.snapshot`."""
         return await self._calls(
             partial(self._base_env.snapshot, mode, lossy), EpisodeSnapshot.close
         )

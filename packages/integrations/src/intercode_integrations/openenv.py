@@ -131,7 +131,7 @@ class OpenEnvEnv(RemoteEnvironment):
         return RemoteReply("", self._total or 0.0)  # OpenEnv's own servers have no submission
 
     def close(self) -> None:
-        """End the episode and the session. Idempotent."""
+        """End the episode and the session with the server. Idempotent."""
         if not self._calls.forked:
             self._calls.cut()
             self._session.close()

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class SupportsClose(Protocol):
-    """A resource that a pool can lease."""
+    """The interface of resources that a pool can lease."""
 
     def close(self) -> None:
         """Free the resource. Idempotent."""
@@ -549,7 +549,7 @@ class SandboxPool(Generic[Key, Resource]):
         )
 
     def _pause(self) -> float:
-        """Return the seconds until the next lease may expire."""
+        """Return the seconds for which the background thread may wait: until a lease may expire."""
         now, ends = self._clock(), [self._idle_limit, _MAX_PAUSE]
         for lease in self._leases.values():
             ends.append(lease.start_time + self._lifetime - now)

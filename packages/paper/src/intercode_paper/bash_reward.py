@@ -109,7 +109,7 @@ def early_score(released_score: Score) -> Score:
 
 def _total(info: Mapping[str, Any]) -> Score:
     components: Mapping[str, float] = info["reward"]
-    # The sum of floats depends on the order of the parts: recorded rewards are 0.6900000000000001.
+    # The sum of floats depends on the order of the parts. 0.6900000000000001 is a recorded reward.
     value = (
         0.01
         + components["file_diff"]

@@ -40,7 +40,11 @@ class Server:
         stdout.write("\n" + json.dumps(result) + "\n")
 
     def reset(self, source: str = "") -> None:
-        """Delete all names except those of the 2023 server."""
+        """Delete all names from the namespace, except those that the 2023 server had.
+
+        Args:
+            source: A text that is ignored; each request has one.
+        """
         self.names = {
             "__name__": "__main__",
             "__builtins__": builtins,

@@ -33,7 +33,7 @@ class ReplayedTurn:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A turn whose reward or observation differs from the record."""
+    """A turn whose reward or observation in the replay differs from the record."""
 
     task: str
     turn: int

@@ -45,7 +45,7 @@ def refuse_limits(limits: Limits | None) -> None:
 
 
 def ending(action: str) -> Status | None:
-    """Return the status with which an action ends the episode; None for any other action."""
+    """Return the status with which an action ends the episode; None if it does not end."""
     if action == "skip":
         return "skipped"
     return "submitted" if action.startswith("submit") else None

@@ -216,6 +216,7 @@ class ExternalAgent:
                 self._wait(process, deadline)
                 self._exit_status.exit_code = process.poll()
                 if self._exit_status.exit_code is None:
+                    # `kill` ends the program and all processes that it has started.
                     sandbox.kill()  # and all that it began
 
         if run.before is not None:

@@ -7,8 +7,8 @@ The folder ``ROOT/agents`` of the cache contains::
     .NAME-X/                    an unfinished build; stale if no process holds NAME's lock
 
 npm or pip runs in a sandbox that reaches only a package index. Each package must have the checksum
-that the index states. If the same version was installed before, the checksum must also equal that
-of the earlier installation.
+that the index states. If the same version of the agent was installed before, each package must have
+the checksum of the earlier installation instead.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def install(name: str, progress: Progress) -> AgentLayer:
     with file_lock(archive_path.parent / f".{name}.lock", on_wait=report_wait):
         if layer := installed_layer(recipe):
             return layer
-        # An unfinished build is left only by a killed process, because this process has the lock.
+        # This process holds the lock, so any unfinished build was left by a killed process.
         for stale_folder in archive_path.parent.glob(f".{name}-*"):
             remove_tree(stale_folder)
         scratch = Path(tempfile.mkdtemp(dir=archive_path.parent, prefix=f".{name}-"))
@@ -534,7 +534,7 @@ def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
 
 
 def _check_members(archive_path: Path, name: str) -> None:
-    """Refuse a layer that has files outside its agent's folder, because the sandbox made it."""
+    """Refuse a layer with files outside its agent's folder, because the sandbox is not trusted."""
     agent_root = f"{PREFIX}/{name}".lstrip("/")
     with tarfile.open(archive_path) as archive:
         for member in archive:

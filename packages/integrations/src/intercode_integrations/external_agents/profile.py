@@ -179,7 +179,7 @@ class Profile(_Table, frozen=True, kw_only=True):
 
 
 def names() -> list[str]:
-    """Return the names of the package's profiles, sorted."""
+    """Return the names of the profiles that the package contains, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
@@ -206,7 +206,7 @@ def find_profile(agent: str, *, has_model: bool = True) -> Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read and validate a profile.
+    """Read a profile from a TOML file, and validate it.
 
     Raises:
         UsageError: The file cannot be read, or is malformed.

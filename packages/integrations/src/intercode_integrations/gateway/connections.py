@@ -31,7 +31,7 @@ class ConnectionPool:
     """Connections to a server, kept open between requests and shared by threads.
 
     Args:
-        upstream: The server.
+        upstream: The server's URL and credentials.
     """
 
     def __init__(self, upstream: Upstream) -> None:
@@ -195,7 +195,7 @@ class UpstreamResponse:
         self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
 
     def read(self, max_bytes: int) -> bytes:
-        """Read the whole body.
+        """Read the whole body of the response.
 
         Raises:
             AttemptError: The body was cut off, or is longer than `max_bytes` bytes.

@@ -80,7 +80,7 @@ def bad_request(reason: str) -> Refusal:
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """Parse the JSON object of a request.
+    """Parse the body of a request, which must be a JSON object.
 
     Raises:
         Refusal: The body is not a JSON object.

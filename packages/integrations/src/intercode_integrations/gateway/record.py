@@ -78,7 +78,7 @@ class CallLog:
                 data = data[self._file.write(data) or 0 :]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of calls."""
         self._file.close()
 
 

@@ -78,5 +78,5 @@ class SourceTask:
             return self._env.score(self._task, workspace, output=answer)
 
     def close(self) -> None:
-        """Free the environment. Idempotent."""
+        """Close the environment of the task. Idempotent."""
         self._env.close()

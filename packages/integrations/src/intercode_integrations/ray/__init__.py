@@ -45,7 +45,7 @@ class Ray:
         import_ray()
 
     def start(self, jobs: Sequence[Job], work: PreparedRun) -> RayExecutor:
-        """Start the run; see `intercode.evaluate.executor.Executor`."""
+        """Return the executor of a run; see `intercode.evaluate.executor.Executor`."""
         from intercode_integrations.ray.driver import RayExecutor
 
         return RayExecutor(jobs, work, self.address, self.cpus)

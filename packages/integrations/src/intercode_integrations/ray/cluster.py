@@ -40,7 +40,7 @@ def import_ray() -> Any:
         UsageError: Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Without this setting, Ray warns about a changed default.
+    # Without this setting, Ray prints a warning.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray

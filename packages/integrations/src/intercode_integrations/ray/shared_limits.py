@@ -105,6 +105,7 @@ class SharedLedger:
             costs: The cost and the tokens to charge.
         """
         with self._lock:
+            # For a lost process, `release_process` has already ended all reservations.
             if self._process_state(process_name).lost:
                 return  # all that it held has ended
             _decrement(self._process_state(process_name).reservations, (tokens, cost))
@@ -258,7 +259,7 @@ class SharedBudget(Budget):
         self._outbox = outbox
 
     def reserve(self, tokens: int, cost: float) -> Hold:
-        """See `Budget.reserve`."""
+        """Reserve a part of the shared budget; see `Budget.reserve`."""
         if self.max_cost is not None or self.max_tokens is not None:
             self._outbox.ask("reserve", tokens, cost)
         else:  # without limits the ledger never refuses, so no answer is needed
@@ -289,7 +290,7 @@ class SharedRateLimit(RateLimit):
         self._thread_call = _LedgerCall()
 
     def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
-        """See `RateLimit.acquire`."""
+        """Wait until the shared rate limit permits a call; see `RateLimit.acquire`."""
         (drain or current_drain()).check()
         call = self._thread_call
         ledger_ticket = call.ledger_ticket if ticket is not None and ticket == call.ticket else None
@@ -300,11 +301,11 @@ class SharedRateLimit(RateLimit):
     def release(
         self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
     ) -> None:
-        """See `RateLimit.release`."""
+        """Report the end of a call to the ledger; see `RateLimit.release`."""
         self._outbox.post("release", start_time, unused_tokens, succeeded)
 
     def refuse(self, retry_after: float | None) -> None:
-        """See `RateLimit.refuse`."""
+        """Report a refused call to the ledger; see `RateLimit.refuse`."""
         self._outbox.post("refuse", self._thread_call.start_time, retry_after)
         self._outbox.flush()  # at once, because other processes are about to ask
 

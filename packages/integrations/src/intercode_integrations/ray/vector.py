@@ -319,7 +319,7 @@ class ClusterEnv(ProxyEnv):
         return self._call("episode")
 
     def select_task(self, options: Mapping[str, Any]) -> Any:
-        """See `InterCodeEnv.select_task`."""
+        """Select a task without a call to the cluster; see `InterCodeEnv.select_task`."""
         return self._template.unwrapped.select_task(options)
 
     def reset(
@@ -337,7 +337,10 @@ class ClusterEnv(ProxyEnv):
         return result
 
     def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> RemoteSnapshot:
-        """See `InterCodeEnv.snapshot`; only proxies of this vector can restore the snapshot."""
+        """Save the running episode; only proxies of this vector can restore the snapshot.
+
+        See `InterCodeEnv.snapshot`.
+        """
         actor, env_number = self._current_slot()
         return RemoteSnapshot(actor, self._call_actor(actor, actor.save, env_number, mode, lossy))
 

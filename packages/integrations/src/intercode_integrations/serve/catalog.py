@@ -65,6 +65,9 @@ class EnvironmentEntry:
     def make(self, split: str | None) -> InterCodeEnv[Any]:
         """Make an environment for a client.
 
+        Args:
+            split: The split of the tasks; None: the default split.
+
         Raises:
             TaskError: The split does not exist.
         """
@@ -154,7 +157,7 @@ class EnvironmentEntry:
 
 
 def index_entries(entries: Iterable[EnvironmentEntry]) -> dict[str, EnvironmentEntry]:
-    """Index environments by their names.
+    """Return a mapping from the name of each environment to its entry.
 
     Raises:
         UsageError: Two environments have the same name.

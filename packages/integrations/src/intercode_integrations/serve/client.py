@@ -319,7 +319,13 @@ def message(kind: str, data: dict[str, Any]) -> bytes:
 def rebuild_error(
     name: str, text: str, fallback: type[InterCodeError] = SandboxError
 ) -> InterCodeError:
-    """Rebuild an exception from its class name; an unknown name becomes `fallback`."""
+    """Rebuild an exception from its class name and message.
+
+    Args:
+        name: The class name; an unknown name gives an exception of the class `fallback`.
+        text: The complete message.
+        fallback: The class for unknown names.
+    """
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, InterCodeError):
         # The message is complete. `__new__` avoids constructors, which may extend it.
@@ -417,7 +423,7 @@ class RemoteEnv(RemoteEnvironment):
         )
 
     def close(self) -> None:
-        """End the episode and the session. Idempotent."""
+        """End the episode and the session with the server. Idempotent."""
         if not self._calls.forked:
             self._calls.cut()
             self._session.close()

@@ -28,7 +28,7 @@ CLOSE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """The limits of client sessions."""
+    """The limits that a server sets for the sessions of its clients."""
 
     max_sessions: int = 64
     """Maximum number of concurrent sessions, of all workers together."""
@@ -315,7 +315,7 @@ class ServerSession:
         return wire.observation(text, reported_reward, truncated or failed, is_done, info)
 
     def _note(self, failed: bool) -> None:
-        """Count and log a finished episode."""
+        """Add a finished episode to the metrics and to the log."""
         assert self._env is not None  # `_answer` has made it
         episode = self._env.episode
         self._metrics.add("failures" if failed else "episodes")

@@ -1,6 +1,6 @@
 """Attempts of a batch, played together in a vector of environments.
 
-TRL's trainer generates the replies with its current weights, by vLLM or by transformers.
+TRL's trainer generates the replies with its current weights, in its own process or by vLLM.
 """
 
 from __future__ import annotations

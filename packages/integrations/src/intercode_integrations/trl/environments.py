@@ -48,7 +48,7 @@ class Environments:
         bash = environments("bash", max_turns=8)
         GRPOTrainer(model, train_dataset=bash.dataset(), environment_factory=bash)
 
-    The factory can be pickled, because TRL may send it to other processes.
+    The factory can be pickled.
 
     Args:
         env: As for `intercode.make`.

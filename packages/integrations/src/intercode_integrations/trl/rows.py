@@ -30,7 +30,7 @@ def dialogues(env: Any, style: Style) -> Iterator[tuple[Task, list[dict[str, Any
 
 
 def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
-    """Make a dataset from rows.
+    """Convert rows into a dataset of the package ``datasets``.
 
     Raises:
         UsageError: The package ``datasets`` is not installed.

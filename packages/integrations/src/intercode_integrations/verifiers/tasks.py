@@ -86,7 +86,7 @@ class InterCodeTask(vf.Task[InterCodeTaskData, InterCodeState]):
 
     @vf.reward
     async def reward(self, trace: vf.Trace) -> float:
-        """Return the reward of the episode."""
+        """Return the reward of the episode, in [0, 1]."""
         return float(trace.state.score.value)
 
     @vf.metric

@@ -1,4 +1,4 @@
-"""The Python environment of the 2023 release: `PythonEnv`."""
+"""The Python environment of the 2023 release, as the class `PythonEnv`."""
 
 from __future__ import annotations
 

@@ -217,9 +217,10 @@ class SWEEnv(BashEnv):
     def _new_container(self, name: str) -> Container:
         image, sandbox, network, environment = self._container_settings
         repositories = self.kwargs.get("repositories", "https://github.com")
+        # As in 2023, the repository of an issue contains its full history.
         self._stage = SweStage(
             sandbox, image, LIMITS, network, repositories=repositories, history=FULL_HISTORY
-        )  # as in 2023
+        )
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)
         return Container(name, lambda: self._stage.open(self._issue()), environment)

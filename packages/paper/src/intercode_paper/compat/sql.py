@@ -1,4 +1,4 @@
-"""The SQL environment of the 2023 release: `SqlEnv`."""
+"""The SQL environment of the 2023 release, as the class `SqlEnv`."""
 
 from __future__ import annotations
 
