@@ -427,7 +427,7 @@ class SandboxPool(Generic[Key, Resource]):
             return lease.resource
 
     def end_use(self, lease: Lease[Key, Resource]) -> None:
-        """Lower the count of a lease's users; the last user of an ended lease closes it."""
+        """Lower the count of a lease's users; the last user of an ended lease closes its resource."""
         with self._condition:
             lease.users -= 1
             lease.last_use = self._clock()

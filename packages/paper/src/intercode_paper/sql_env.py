@@ -202,7 +202,7 @@ class Rewards:
     first: float = 0.0
 
     def reward(self, version: Version) -> float:
-        """Return the reward by one version."""
+        """Return the reward by the given version."""
         value: float = getattr(self, version)
         return value
 

@@ -84,7 +84,7 @@ class Install(_Table, frozen=True, kw_only=True):
 
 
 class Run(_Table, frozen=True, kw_only=True):
-    """The start of the agent's program, in the same directory as the actions of other agents."""
+    """The start of the agent's program, in the working directory of the task."""
 
     command: Annotated[tuple[str, ...], Meta(min_length=1)]
     env: dict[str, str] = {}
@@ -133,7 +133,7 @@ class Record(_Table, frozen=True, kw_only=True):
     """Pattern whose first group is the command's output within a tool's result. Alternatively
     ``$.NAME``: the name of a member, if the result is a JSON object."""
     exit_code: str | None = None
-    """Pattern or member that selects the exit code in the same way."""
+    """Pattern or member that selects the exit code, in the same form as `output`."""
 
 
 class Profile(_Table, frozen=True, kw_only=True):

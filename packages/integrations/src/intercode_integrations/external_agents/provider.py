@@ -30,7 +30,7 @@ _OPTIONS = {"agent", "skill", "episode_seconds", "model", *_MODEL_OPTIONS}
 
 
 class ExternalAgentProvider(AgentProvider):
-    """A provider of external agents, which prepares their profile, gateway and skills for a run."""
+    """A provider of external agents, with profile, gateway and skills of a run."""
 
     calls_model = True
 

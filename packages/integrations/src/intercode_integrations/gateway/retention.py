@@ -31,7 +31,7 @@ class Dialogues:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit is reached, so the session must refuse further calls."""
+        """Whether the messages have `MAX_CHARACTERS`, so the session must refuse further calls."""
         return self._characters >= MAX_CHARACTERS
 
     def retain(self, call: Call, *, share: bool = True) -> Call:

@@ -24,8 +24,8 @@ CODES = (
     "FACTORY_ERROR",
     "SESSION_ERROR",
 )
-"""Codes of errors. After a code up to EXECUTION_ERROR, which concerns one message, the session
-continues. After the other codes, the session ends."""
+"""Codes of errors. An error with a code up to EXECUTION_ERROR concerns one message, and the session
+continues. An error with another code ends the session."""
 
 _T = TypeVar("_T")
 _Index = Annotated[int, Meta(ge=0)]

@@ -152,10 +152,10 @@ class timeout:  # noqa: N801 - its name in 2023
 
 
 def stands_for(module: str, name: str) -> property:
-    """Return a property ``__class__`` that lets an object pass as one of another package's class.
+    """Return a property ``__class__`` with which an object counts as an instance of another class.
 
-    The tests of 2023 call `isinstance` with that class. The property never imports the package: a
-    script that calls `isinstance` with the class has imported it.
+    Tests of 2023 call `isinstance` with classes of Docker and MySQL packages. The property never
+    imports such a package, because a script that names the class has imported the package.
 
     Args:
         module: The module of the class.
