@@ -427,7 +427,7 @@ class SandboxPool(Generic[Key, Resource]):
             return lease.resource
 
     def end_use(self, lease: Lease[Key, Resource]) -> None:
-        """Lower the count of a lease's users; the last user of an ended lease closes its resource."""
+        """Count one user of a lease less; the last user of an ended lease closes its resource."""
         with self._condition:
             lease.users -= 1
             lease.last_use = self._clock()
@@ -559,8 +559,8 @@ class SandboxPool(Generic[Key, Resource]):
     def _start_warm(self, key: Key) -> None:
         """Start one resource before a client needs it.
 
-        After a failure, the pool makes no further attempt for this key. The next client that leases
-        the key receives the error from its own attempt.
+        After a failure, the pool makes no further attempt for this key until a lease of the key
+        succeeds. The next client that leases the key receives the error from its own attempt.
         """
         try:
             resource = self._opens(key)

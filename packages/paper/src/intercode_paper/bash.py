@@ -91,7 +91,8 @@ def plan(action: str, cwd: str, split: Split = split) -> Call:
 
 TIMEOUT = 10.0
 """Time limit of one action in seconds. In 2023 the process continued after the time limit. The
-interpreter of this module kills it; no recorded observation or reward shows the difference."""
+interpreter of this module kills the process. No recorded observation or reward shows the
+difference."""
 TIMED_OUT = "Command timed out"
 MALFORMED = "Malformed command"
 """The observation if the action's text cannot be split, or the output is not UTF-8."""

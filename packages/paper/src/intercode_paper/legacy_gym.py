@@ -39,7 +39,7 @@ class GymEnv(gymnasium.Env[str, str]):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:  # type: ignore[override]
-        """Execute an action. ``info["TimeLimit.truncated"]`` is true if the turn limit ended it."""
+        """Execute an action. ``info["TimeLimit.truncated"]``: the turn limit ended the episode."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         limit_info = {"TimeLimit.truncated": truncated} if terminated or truncated else {}
         return observation, float(reward), terminated or truncated, {**info, **limit_info}
