@@ -407,7 +407,7 @@ class RayExecutor:
         return batch_result.episodes
 
     def _abandon_jobs(self) -> Iterable[Episode]:
-        """Remove jobs that lost more than `retries` workers; yield their episodes, with an error."""
+        """Remove jobs that lost more than `retries` workers; yield their episodes with an error."""
         max_retries = self._work.plan.spec.run_options.retries
         for job in [
             job for job in self._remaining_jobs if self._loss_counts[job.key] > max_retries
