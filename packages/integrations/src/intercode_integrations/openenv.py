@@ -1,8 +1,8 @@
 """Environments of any OpenEnv server, played by InterCode's runner: ``intercode run openenv:URL``.
 
-A task is a split's name and an index, which OpenEnv's `reset` resolves. An action is the text of
-its schema's only field, or a JSON object with all fields. The sum of the rewards is the episode's
-score.
+OpenEnv's `reset` selects a task by the name of a split and an index. If the schema of actions has a
+single field, an action is the text of that field. Otherwise, an action is a JSON object with all
+fields. The score of an episode is the sum of the rewards.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from intercode_integrations.serve.client import (
 )
 
 _QUERIES = ("query", "question", "prompt", "instruction", "description")
-"""Fields in which a task may have its request; the first observation always contains it."""
+"""Fields of a task that may contain the request. The first observation always contains it, too."""
 _INTERNAL_FIELDS = ("metadata", "truncated", "info")
-"""Fields of an observation that are hidden from agents; InterCode's servers add the last two."""
+"""Fields of an observation that agents do not see. Only InterCode's servers send the last two."""
 
 
 class OpenEnvEnv(RemoteEnvironment):
-    """An environment of an OpenEnv server.
+    """An environment of an OpenEnv server; InterCode is the client.
 
     Args:
-        data: Its address as ``openenv:URL``, or its tasks.
-        changes: The options.
+        data: The address ``openenv:URL``, or the dataset that `tasks` returns for it.
+        changes: The options of the environment.
 
     Raises:
-        UsageError, SandboxError: The server refuses, or cannot be reached.
+        UsageError, SandboxError: The server refuses the client, or cannot be reached.
     """
 
     name: ClassVar[str] = "openenv"
@@ -54,7 +54,10 @@ class OpenEnvEnv(RemoteEnvironment):
 
     @classmethod
     def tasks(cls, address: str) -> Dataset:
-        """List the tasks of all splits of an environment; one task if the server has no list."""
+        """List the tasks of all splits of an environment.
+
+        A server without a list of tasks has a single task, and chooses the task itself.
+        """
         server = RemoteServer(address)
         tasks = []
         try:
@@ -64,7 +67,7 @@ class OpenEnvEnv(RemoteEnvironment):
                 for index, record in enumerate(server.tasks(split)):
                     record = record if isinstance(record, dict) else {}
                     tasks.append(_task(prefix, record, {"split": split, "index": index}))
-        except UsageError:  # the server has no task routes: each reset chooses a task
+        except UsageError:  # the server has no routes for tasks, and chooses a task at each reset
             tasks = [Task(server.name, "What the first observation says.")]
         return Dataset(tasks, f"openenv:{address}", source=address)
 
@@ -125,10 +128,10 @@ class OpenEnvEnv(RemoteEnvironment):
     def _submit(self, answer: str | None) -> RemoteReply:
         if self._is_ours:
             return self._take("submit" if answer is None else f"submit {answer}")
-        return RemoteReply("", self._total or 0.0)  # the agent submitted on its own
+        return RemoteReply("", self._total or 0.0)  # OpenEnv's own servers have no submission
 
     def close(self) -> None:
-        """End the episode and the session. Idempotent."""
+        """End the episode and the session with the server. Idempotent."""
         if not self._calls.forked:
             self._calls.cut()
             self._session.close()
@@ -145,7 +148,10 @@ def _task(prefix: str, record: dict[str, Any], position: dict[str, Any]) -> Task
 
 
 def _observation_text(observation: dict[str, Any]) -> str:
-    """Return the observation's only field if it is text, else all fields as JSON."""
+    """Return the text of an observation.
+
+    The text is that of the only field, or all fields as JSON if there are several.
+    """
     fields = {
         name: value
         for name, value in observation.items()

@@ -20,7 +20,7 @@ from intercode.spec import RunSpec, add_options, list_section_options, positive
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `intercode replay` to a parser."""
+    """Add the options of ``intercode replay`` to a parser."""
     parser.add_argument(
         "--env", default="bash", choices=("bash", "sql", "python", "ctf"), help="default: bash"
     )

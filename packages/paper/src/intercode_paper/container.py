@@ -1,7 +1,8 @@
-"""Containers of 2023: sandboxes from an image that is prepared once, and their ``git status``.
+"""Sandboxes in place of the containers of 2023, and the ``git status`` of their files.
 
-The preparation has the effect of a container's first reset, and restores the ages of files: tasks
-ask for files changed "in the last week", and the recordings are from May and June 2023.
+An image is prepared once, so its sandboxes start in the state of a 2023 container after its first
+reset. The preparation also restores the ages of files, because tasks ask for files changed "in the
+last week". The recordings are from May and June 2023.
 
 The images of 2023 had a git repository in ``/`` that tracked all but the system directories. This
 module computes the status from a sandbox's changes, without git. Like git, it ignores empty
@@ -24,10 +25,10 @@ from intercode_paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
 from intercode_sandbox.base import Change, Completed, FileType, Provider, SandboxBackend, Snapshot
 
 RECORDING_TIME = datetime(2023, 6, 1, tzinfo=UTC).timestamp()
-"""The time of the recordings, for the ages of files. Newer files have the age 0: they were created
-with the image, as in 2023."""
+"""The time of the recordings, from which the ages of files count. Newer files get the age 0. They
+were created together with the image, as in 2023."""
 _BASE_LOGS = ("bootstrap.log", "wtmp", "btmp")
-"""Logs of the base image, which was weeks old; all other logs were as old as the image."""
+"""Logs of the base image, which was weeks old. All other logs were as old as the image itself."""
 _TYPES: Mapping[bytes, FileType] = {b"f": "file", b"l": "symlink"}
 
 
@@ -48,7 +49,9 @@ class _Entry:
 
 
 class PaperImage:
-    """An image whose sandboxes start in the state of a 2023 container after its reset. Thread-safe.
+    """An image whose sandboxes start in the state of a 2023 container after its first reset.
+
+    Thread-safe.
 
     Args:
         provider: The provider of sandboxes.
@@ -74,16 +77,19 @@ class PaperImage:
         return self._provider.start(snapshot, LIMITS, network)
 
     def status(self, sandbox: SandboxBackend) -> list[Pair]:
-        """Return ``git status --short`` of a sandbox of `start`, as the 2023 reward parsed it."""
+        """Return the ``git status`` of a sandbox that `start` has started.
+
+        The status has the form in which the 2023 reward parsed it.
+        """
         return parse_pairs(self.short_status(sandbox))
 
     def short_status(self, sandbox: SandboxBackend) -> str:
-        """Return ``git status --short`` of a sandbox of `start`."""
+        """Return the output of ``git status --short`` for a sandbox that `start` has started."""
         _, index = self._prepare_once()
         return format_short(status(index, sandbox.changes()))
 
     def close(self) -> None:
-        """Delete the prepared snapshot. Idempotent."""
+        """Delete the snapshot of the prepared image. Idempotent."""
         with self._lock:
             if self._preparation is not None:
                 self._preparation[0].delete()
@@ -102,7 +108,15 @@ class PaperImage:
 
 
 def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
-    """Bring a fresh sandbox into a container's state after its first reset; return the index."""
+    """Bring a fresh sandbox into the state of a 2023 container after its first reset.
+
+    Args:
+        sandbox: The sandbox.
+        script: The name of the script that created the image's file system; None without one.
+
+    Returns:
+        The tracked files.
+    """
     if script:
         _add_script(sandbox, script)
     entries = _entries(sandbox)
@@ -113,8 +127,8 @@ def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
             if (kind := _TYPES.get(entry.kind)) is not None
         }
     )
-    # `git clean -fd` removes directories without tracked files, even /tmp and /mnt, but
-    # not mount points.
+    # The first reset called `git clean -fd`, which removes directories without tracked files, even
+    # /tmp and /mnt, but not mount points.
     untracked_directories = [
         entry_item.path
         for entry_item in entries
@@ -130,10 +144,11 @@ def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
 
 
 def _add_script(sandbox: SandboxBackend, name: str) -> None:
-    """Write a stand-in for the script in ``/`` that had created the image's file system.
+    """Write a substitute for the script in ``/`` that created the image's file system in 2023.
 
-    The script appears in results of tasks whose ``*.sh`` lost its quotes. No result shows its text,
-    but some show its size: 60 bytes for the fourth file system, just below 4 KiB for the first.
+    The name of the script appears in results of tasks in which ``*.sh`` has lost its quotes. No
+    result shows the script's text, but some results show its size. The size was 60 bytes for the
+    fourth file system, and just below 4 KiB for the first.
     """
     size = 60 if name.endswith("_4.sh") else 4050
     head = "#!/bin/bash\n# stands for the script of the release\n"
@@ -166,7 +181,7 @@ def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) 
         _check_success(result, "the times of its files cannot be set")
     keep = [word for name in _BASE_LOGS for word in ("!", "-name", name)]
     base_log_tests = [word for name in _BASE_LOGS for word in ("-o", "-name", name)][1:]
-    # Exit codes are ignored: an image without logs belongs to no task of 2023.
+    # The exit codes are ignored: an image without logs is not one of 2023's.
     sandbox.exec(["find", "/var/log", *keep, "-exec", "touch", "-h", "{}", "+"])
     sandbox.exec(
         [
@@ -189,8 +204,8 @@ def _restore_ages(sandbox: SandboxBackend, entries: list[_Entry], index: Index) 
 def _listing_time(now: float) -> float:
     """Return the last time whose day, hour and minute are three different two-digit numbers.
 
-    The reward counts the words of a date: ``Nov 21 00:00`` has one word fewer than every recorded
-    date. The search covers the last 60 minutes; without a match the time is unchanged.
+    The reward counts the words of a date. ``Nov 21 00:00`` has one word fewer than every
+    recorded date. The function searches the last 60 minutes, and otherwise returns `now`.
     """
     for minutes in range(60):
         moment = now - 60 * minutes
@@ -207,7 +222,7 @@ def _check_success(result: Completed, problem: str) -> None:
 
 
 def md5sum(sandbox: SandboxBackend, path: str) -> str:
-    """Return the output of ``md5sum PATH`` in ``/``; the path is split like in the 2023 reward."""
+    """Return the output of ``md5sum PATH`` in ``/``, with the path split as in the 2023 reward."""
     try:
         words = shlex.split(f"md5sum {path}")
     except ValueError:
@@ -220,19 +235,19 @@ _SYSTEM = """
 bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv
 """
 IGNORED_NAMES = frozenset(_SYSTEM.split())
-"""Names in ``/`` that the ``.gitignore`` of the images lists."""
+"""Names in ``/`` that the ``.gitignore`` in the images of 2023 listed."""
 Pair = tuple[str, str]
-"""A path and its status, in the order of the 2023 reward."""
+"""Type: a path and its status code, in the order that the 2023 reward used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The tracked files of an image."""
+    """The tracked files of a prepared image, and their directories."""
 
     files: Mapping[str, tuple[FileType, bool]]
-    """Path without the leading slash → its type, and whether its owner may execute the file."""
+    """Path without the leading slash → the file's type, and whether its owner may execute it."""
     directories: frozenset[str] = field(init=False)
-    """All directories that contain a tracked file at any depth."""
+    """All directories that contain a tracked file, directly or in a subdirectory."""
 
     def __post_init__(self) -> None:
         ancestors = {d for path in self.files for d in parents(path)}
@@ -240,7 +255,7 @@ class Index:
 
 
 def parents(path: str) -> list[str]:
-    """Return the parent directories of a relative path, the highest first.
+    """Return the parent directories of a relative path, from the highest to the lowest.
 
     >>> parents("a/b/c")
     ['a', 'a/b']
@@ -250,17 +265,19 @@ def parents(path: str) -> list[str]:
 
 
 def is_visible_to_git(path: str) -> bool:
-    """Return whether git considers a relative path: neither ignored nor within ``.git``."""
+    """Return whether git considers a relative path: it is not ignored, and not within ``.git``."""
     parts = path.split("/")
     return parts[0] not in IGNORED_NAMES and ".git" not in parts
 
 
 def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
-    """Return the lines of ``git status --short``: (code, path), unquoted, directories with ``/``.
+    """Return the lines of ``git status --short`` as pairs of code and path.
+
+    The paths are not quoted, and directories end with ``/``.
 
     Args:
         index: The tracked files.
-        changes: All differences from the image of `index`.
+        changes: All differences of the sandbox from the image of `index`.
     """
     tracked_lines: list[tuple[str, str]] = []
     untracked: set[str] = set()
@@ -289,14 +306,15 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
 
 
 def _is_executable(change: Change) -> bool:
-    """Return whether a file is executable for git, which ignores the modes of symlinks."""
+    """Return whether git takes a file for executable. Git ignores the modes of symbolic links."""
     return change.type == "file" and bool(change.mode & stat.S_IXUSR)
 
 
 def _untracked_path(index: Index, untracked_path: str) -> str | None:
-    """Return the displayed form of an untracked path: its highest directory without tracked files.
+    """Return the path that git shows for an untracked path.
 
-    Paths below a tracked file that became a directory are not displayed: None.
+    Git shows the highest directory without tracked files, if there is one. For a path below a
+    tracked file that has become a directory, git shows nothing: None.
     """
     for directory in parents(untracked_path):
         if directory in index.files:
@@ -318,7 +336,7 @@ _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"',
 
 
 def quote_path(path: str) -> str:
-    r"""Return a path in git's short format: quoted like in C if necessary.
+    r"""Return a path as git's short format shows it: quoted as in C if necessary.
 
     >>> quote_path("Icon\r"), quote_path("a b"), quote_path("é"), quote_path("a-b")
     ('"Icon\\r"', '"a b"', '"\\303\\251"', 'a-b')
@@ -331,12 +349,12 @@ def quote_path(path: str) -> str:
 
 
 def format_short(lines: Iterable[tuple[str, str]]) -> str:
-    """Format the lines of a status like git."""
+    """Return the lines of a status as the text that git would print."""
     return "".join(f"{code} {quote_path(path)}\n" for code, path in lines)
 
 
 def parse_pairs(text: str) -> list[Pair]:
-    r"""Parse a status like the 2023 reward: split at whitespace, in pairs of words.
+    r"""Parse the text of a status like the 2023 reward: split at whitespace, into pairs of words.
 
     A path with a space therefore misaligns all following pairs.
 

@@ -1,8 +1,8 @@
-"""The export of InterCode's runs to the files of 2023.
+"""The export of InterCode's runs as results files of 2023.
 
-The release's notebooks and `intercode_paper.results` read these files. Their form depends on the
-strategy. ReAct's episodes have ``thoughts`` and ``execute[…]`` around commands; they always end
-with an action, whose reward is the episode's. Episodes of Plan & Solve have ``steps``, in a file
+The release's notebooks and `intercode_paper.results` read these files. The form of a file depends
+on the strategy. ReAct's episodes have ``thoughts``, and ``execute[…]`` around commands. They always
+end with an action that has the episode's reward. Episodes of Plan & Solve have ``steps``, in a file
 with metadata.
 """
 
@@ -18,14 +18,15 @@ from intercode.errors import UsageError
 from intercode.records import Outcome, ending_action
 
 _TURNS = 10
-"""The default number of turns of every environment of 2023."""
+"""The default limit of turns in all environments of 2023."""
 
 
 def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a file of 2023: task id → episode. Errors are omitted, as in 2023.
+    """Return the content of a results file of 2023: task id → episode.
 
-    If only the end was rewarded, the last turn has the final reward, since the reward scores the
-    state after it. An answer, or an end without any turn, makes an additional turn.
+    Episodes that ended with an error are omitted, as in 2023. If a run has rewards only for the
+    ends of episodes, the last turn gets the final reward, which scores the state after that turn.
+    An answer makes an additional turn, and so does the end of an episode without any turn.
 
     Raises:
         UsageError: A task has several attempts.
@@ -72,7 +73,7 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
         "summary": {
             "max_reward": max(rewards),
             "max_reward_idx": rewards.index(max(rewards)),
-            # In 2023 ReAct's submit after the last turn was not a turn.
+            # In 2023 a submission by ReAct after the last permitted turn did not count as a turn.
             "turns_taken": len(turns) - (bool(thoughts) and episode.status == "truncated"),
             "turns_max": env.get("max_turns") or _TURNS,
         },
@@ -82,13 +83,13 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
 
 
 def _notes_by_turn(episode: Episode, name: str) -> dict[int, str]:
-    """Map each turn to a note of its call to the model."""
+    """Return the note with the given name of each turn's call to the model: turn → note."""
     calls = (agent_talk(episode) or RecordedDialogue()).get("calls", ())
     return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
 
 
 def _as_react(episode: Episode) -> list[Turn]:
-    # A turn without code was not executed, and gets no ``execute[…]``.
+    # A turn without code was not executed, so its text gets no ``execute[…]``.
     turns = [
         replace(turn, action=f"execute[{turn.action}]") if turn.action else turn
         for turn in episode.turns

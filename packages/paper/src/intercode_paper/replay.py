@@ -1,4 +1,4 @@
-"""The command `intercode replay`: replays of recorded runs of 2023, and the printed comparison."""
+"""The command ``intercode replay``: it replays recorded runs of 2023, and prints the comparison."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _SUITES = {
     "python": ("Python", "mbpp", "mbpp"),
     "ctf": ("CTF", "ic-ctf", "ic-ctf"),
 }
-"""Environment → its name, the only suite with a recorded run, and its dataset."""
+"""Environment → display name, the only suite of the release with a recorded run, and dataset."""
 _LEVELS = ("easy", "medium", "hard", "extra")
-"""The order of columns in the paper's table."""
+"""The difficulties in the order of the columns in the paper's table."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: The options are inconsistent.
-        TaskNotFoundError: The run has no such episode.
+        TaskNotFoundError: The run has no episode that ``--tasks`` names.
         RecordError: The results cannot be read, or belong to other tasks.
         SandboxError, ImageError, DatabaseError: The infrastructure failed.
     """
@@ -99,7 +99,7 @@ def _tasks(args: argparse.Namespace) -> Dataset:
 
 
 ReplayOutput = tuple["ReplayReport", "dict[str, Any]", str]
-"""A report, additional fields of its JSON object, and the text after the printed comparison."""
+"""A report, further fields for the JSON object, and a text to print after the comparison."""
 
 
 def _bash(
@@ -117,7 +117,8 @@ def _bash(
         }
     provider = find_provider("bash", report_line=print_message)
     for name in dict.fromkeys([image, *task_images.values()]):
-        provider.digest(name)  # found or built before the workers start, and the clock
+        # Images are built before the workers start, so the build does not count as replay time.
+        provider.digest(name)
     report = replay_bash(tasks, recorded_run, provider, image, args.workers, progress, task_images)
     lines = [
         f"{_format_ids([task for task in task_images if task_images[task] == other_image])} in "
@@ -162,7 +163,8 @@ def _ctf(
 
     provider = find_provider("bash", report_line=print_message)
     if args.image is not None:
-        provider.digest(args.image)  # found or built before the workers start, and the clock
+        # The image is built before the workers start, so the build does not count as replay time.
+        provider.digest(args.image)
     report: CtfReplayReport = replay_ctf(
         tasks, recorded_run, provider, args.image, args.workers, progress
     )
@@ -171,7 +173,7 @@ def _ctf(
 
 
 def _format_ids(ids: Sequence[str]) -> str:
-    """Format tasks' ids for messages; consecutive numbers are a range."""
+    """Return the ids of tasks as text for messages, with consecutive numbers as a range."""
     runs: list[list[str]] = []
     for task_id in ids:
         if runs and task_id.isdecimal() and runs[-1][-1] == str(int(task_id) - 1):
@@ -185,7 +187,7 @@ def _format_ids(ids: Sequence[str]) -> str:
 
 
 def _select_episodes(recorded_run: RecordedRun, args: argparse.Namespace) -> RecordedRun:
-    """Return the run with the requested episodes only, in their order."""
+    """Return the run with only the episodes that the options select, in recorded order."""
     episodes = recorded_run.episodes
     if args.tasks:
         task_ids = set(args.tasks)
@@ -211,7 +213,7 @@ def _progress() -> Progress:
 
 
 def _comparison_text(report: ReplayReport) -> str:
-    """Format the counts of agreements and mismatches."""
+    """Return a table that compares the rewards, observations and successes of record and replay."""
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),
@@ -236,7 +238,7 @@ def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
 
 
 def _default_success_text(report: RegradedReport) -> str:
-    """Format the success of the same episodes under the default protocol."""
+    """Return a text about the success of the same episodes under the default protocol."""
     text = f"success under the default protocol: {report.success_default} of {report.episodes}"
     changes = (("lost", report.success_lost), ("gained", report.success_gained))
     for name, tasks in changes:
@@ -246,7 +248,7 @@ def _default_success_text(report: RegradedReport) -> str:
 
 
 def _rates_text(report: SqlReplayReport) -> str:
-    """Format success rates like the paper's table, and the reward's versions."""
+    """Return success rates by difficulty, as in the paper's table, and the reward's versions."""
     standard_levels = [level for level in _LEVELS if level in report.by_hardness]
     levels = standard_levels + sorted(set(report.by_hardness) - set(standard_levels))
     rates = [report.by_hardness[level] for level in levels]

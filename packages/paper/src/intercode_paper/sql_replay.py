@@ -1,7 +1,8 @@
-"""The replay of SQL runs: in recorded order, on one connection, including all leaks of state.
+"""The replay of SQL runs: in the recorded order, on one connection, with all leaks of state.
 
-A file may be a combination of several runs. Wherever the order of its tasks breaks, another process
-of 2023 begins, with a new connection and possibly another version of the reward.
+A results file may combine several runs. If an episode's task does not follow that of the previous
+episode, another process of 2023 began there, with a new connection. Such a part of the file may
+have another version of the reward.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ from intercode_paper.sql_databases import Answer, Databases, SharedConnection
 from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
 
 _MIN_PROCESS_EPISODES = 4
-"""The minimum average of a part's episodes; below it, the order of the tasks counts as random."""
+"""Minimum average number of episodes in a part. Below it, the tasks count as randomly ordered."""
 _EVIDENCE = 2
-"""The lead in agreeing turns that another version than the file's needs to be a part's version."""
+"""Number of equal rewards by which another version must exceed the file's version, to count as the
+version of a part."""
 
 
 @dataclass(slots=True)
 class ReplayedProcess:
-    """Consecutive episodes in the order of the data file, from one process of 2023."""
+    """A part of a results file: consecutive episodes that one process of 2023 recorded."""
 
     first: str
-    """The id of the first episode's task."""
+    """Id of the task of the first episode."""
     episodes: int = 0
     turns: int = 0
     version: Version = "released"
-    """The version of the reward that agrees with most of the turns."""
+    """Version of the reward with the most equal rewards in this part."""
     agree: dict[Version, int] = field(default_factory=dict)
-    """Version → number of agreeing turns."""
+    """Version → number of turns whose reward equals the recorded one."""
 
 
 @dataclass(slots=True)
 class Hardness:
-    """The counts of one difficulty."""
+    """The counts over the episodes of one difficulty."""
 
     episodes: int = 0
     success_recorded: int = 0
@@ -52,7 +54,7 @@ class Hardness:
 
 @dataclass(slots=True)
 class SqlReplayReport(ReplayReport):
-    """The report of a replay of an SQL run."""
+    """The report of a replay of an SQL run, with counts by difficulty and by part."""
 
     engine: str = ""
     by_hardness: dict[str, Hardness] = field(default_factory=dict)
@@ -74,18 +76,18 @@ def replay_sql(
     databases: Databases,
     progress: Progress | None = None,
 ) -> SqlReplayReport:
-    """Execute recorded actions again, and compare the results with the record.
+    """Execute the recorded actions again, and compare the results with the record.
 
     Args:
         tasks: The tasks of the run's data file, in order.
         recorded_run: The recorded results.
-        databases: The databases, in pristine state.
-        progress: Called after each finished episode.
+        databases: The databases in their initial state.
+        progress: A function to call after each finished episode.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
         TaskError: A task has no gold or no database.
-        DatabaseError: The engine failed. A partial run gives no report.
+        DatabaseError: The engine failed. The other episodes give no report then.
     """
     start_time = time.monotonic()
     jobs = [(episode, find_task(tasks, episode)) for episode in recorded_run.episodes]
@@ -104,7 +106,12 @@ def replay_sql(
 
 
 def _split_processes(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
-    """Split the episodes wherever the next episode's task does not follow in the data file."""
+    """Split the episodes into parts: a new part starts where the order of the data file breaks.
+
+    Args:
+        jobs: The episodes with their tasks, in recorded order.
+        rows: The row of each job's task in the data file.
+    """
     next_row_by_row = dict(pairwise(sorted(rows)))
     processes: list[list[_Job]] = []
     previous_row = None
@@ -113,7 +120,7 @@ def _split_processes(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Jo
             processes.append([])
         processes[-1].append(job)
         previous_row = row
-    # A run in random order has many breaks, but is a single part.
+    # A run in random order has many breaks, but consists of a single part.
     return (
         processes
         if len(processes) * _MIN_PROCESS_EPISODES < len(jobs) or len(jobs) < _MIN_PROCESS_EPISODES
@@ -132,7 +139,7 @@ def _episode(connection: SharedConnection, task: Task, episode: RecordedEpisode)
             continue
         is_submission = turn.command.startswith(("submit", "skip"))
         if not is_submission:
-            # ReAct's parser of 2023 took only the first statement.
+            # The ReAct parser of 2023 executed only the first statement of a command.
             statement = turn.command.partition(";")[0] if episode.react else turn.command
             answer = connection.execute(statement)
         turn_rewards = Rewards()
@@ -182,7 +189,10 @@ def _agreements(replays: Sequence[_EpisodeReplay]) -> dict[Version, int]:
 def _best_version(
     agreements: Mapping[Version, int], default_version: Version, evidence: int
 ) -> Version:
-    """Return the version with most agreeing turns; the default unless its lead is large enough."""
+    """Return the version with the most equal rewards.
+
+    If its lead over the default version is below `evidence`, return the default version.
+    """
     best_version = max(VERSIONS, key=lambda version: agreements[version])
     return (
         best_version
@@ -191,11 +201,11 @@ def _best_version(
     )
 
 
-# Observations are compared as texts. Servers differ in their wording of the same message; the
-# comparison ignores such differences, but rewards never do.
+# Observations are compared as texts. Servers word the same message differently. The comparison of
+# observations ignores such differences; the comparison of rewards never does.
 
 _SHOWN_ROWS = (25, 30, 10)
-"""The numbers of rows of an observation that ReAct's runs recorded; most runs: the first number."""
+"""Numbers of rows of an observation that ReAct's runs recorded. Most runs have the first number."""
 _CLAUSES = {
     "field list": "SELECT",
     "from clause": "FROM",
@@ -206,7 +216,7 @@ _CLAUSES = {
     "order clause": "ORDER BY",
     "IN/ALL/ANY subquery": "IN/ALL/ANY",
 }
-"""MySQL's name of a clause → MariaDB's."""
+"""Name of a clause in MySQL's messages → name in MariaDB's."""
 _CLAUSE = re.compile(rf" in '?({'|'.join([*_CLAUSES, *_CLAUSES.values()])})'?(?= is ambiguous|$)")
 _WORDINGS = (
     (re.compile(r"\b((?:tiny|small|medium|big)?int)\(\d+\)"), r"\1"),
@@ -217,12 +227,12 @@ _ROW_SEPARATOR = re.compile(r"(?<=\)), (?=\()")
 
 
 def has_same_answer(recorded_text: str, answer: Answer, react: bool = False) -> bool:
-    """Return whether an answer equals the recorded observation, except for a server's wording.
+    """Return whether an answer equals the recorded observation, apart from a server's wording.
 
     Args:
         recorded_text: The recorded observation.
         answer: The answer in the replay.
-        react: Whether the run is ReAct's, which recorded excerpts of long observations.
+        react: Whether the strategy is ReAct, whose runs recorded only excerpts of observations.
     """
     plain_text = _normalise(recorded_text)
     if plain_text in (_normalise(_excerpt(answer, react)), _normalise(str(answer))):
@@ -231,19 +241,19 @@ def has_same_answer(recorded_text: str, answer: Answer, react: bool = False) -> 
         return any(plain_text == _normalise(str(answer[:count])) for count in _SHOWN_ROWS[1:])
     if react and len(recorded_text) == CUT:
         return _normalise(str(answer)).startswith(plain_text)
-    # Some files hold rows as lists instead of tuples.
+    # Some files contain rows as lists in place of tuples.
     return isinstance(answer, list) and recorded_text == str([list(row) for row in answer])
 
 
 def _excerpt(answer: Answer, react: bool) -> str:
-    """Return the part of an answer that a run recorded."""
+    """Return the part of an answer that a run recorded as the observation."""
     if react and isinstance(answer, list):
         return str(answer[: _SHOWN_ROWS[0]])
     return str(answer)[:CUT] if react else str(answer)
 
 
 def _normalise(text: str) -> str:
-    """Remove differences in wording between servers from an observation."""
+    """Replace the parts of an observation that servers word differently by one form."""
     for pattern, replacement in _WORDINGS:
         text = pattern.sub(replacement, text)
     return _CLAUSE.sub(lambda match: f" in {_CLAUSES.get(match[1], match[1])}", text)

@@ -26,7 +26,7 @@ from intercode_sandbox.images.base import Progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``intercode agents`` to a parser."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add_action(actions, "list", "list the agents and their state")
     install = add_action(actions, "install", "build the layers of agents")
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run the action."""
+    """Run the action that the command line names, and return the exit code."""
     {"list": _list, "install": _install, "remove": _remove}[args.action](args)
     return 0
 
@@ -67,7 +67,7 @@ def _list(args: argparse.Namespace) -> None:
 
 def _install(args: argparse.Namespace) -> None:
     for name in args.name:
-        layers.find_recipe(name)  # fails before any work
+        layers.find_recipe(name)  # an unknown name fails before any installation starts
     progress: Progress = (lambda line: None) if args.quiet else _show
     built_layers = [layers.install(name, progress) for name in args.name]
     if args.json:

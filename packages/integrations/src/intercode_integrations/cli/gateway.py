@@ -58,14 +58,15 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 _CONNECTIONS = 1024
-"""Maximum clients at a time, with one thread each. Further clients wait to be accepted."""
+"""Maximum number of concurrent clients, each with a thread. Further clients wait to be accepted."""
 _RESERVE = 128
-"""Descriptors reserved beyond those of clients and their calls, which need one each."""
+"""Number of descriptors kept free for other uses. A client and its call to the model need one each.
+"""
 _SHORTEST_TOKEN = 16
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``intercode gateway`` to a parser."""
     model = list_section_options(ModelSpec)
     for name, noun in (("max_cost", "cost"), ("max_tokens", "tokens")):
         text = f"maximum {noun} of all calls together"
@@ -119,7 +120,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) -> None:
-    """Add the limits of all calls together, of a call, and of the record."""
+    """Add the options that limit all calls together, each call, and the record."""
     add_options(limits, model, "max_cost", "max_tokens", "prices", "reply_tokens")
     limits.add_argument("--max-calls", type=positive, metavar="N", help=("maximum number of calls"))
     limits.add_argument(
@@ -164,7 +165,7 @@ def _add_limits(limits: argparse._ArgumentGroup, model: Mapping[str, Option]) ->
 
 
 def _add_permissions(group: argparse._ArgumentGroup) -> None:
-    """Add the permissions that clients may have beyond answers of the one model."""
+    """Add the options that permit clients more than answers of a single model."""
     group.add_argument(
         "--allow-model",
         action="append",
@@ -189,10 +190,10 @@ def _add_permissions(group: argparse._ArgumentGroup) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until a signal, or the command's end.
+    """Serve until a signal arrives, or until the command has ended.
 
     Returns:
-        The exit code: the command's, or 0.
+        The exit code: that of the command, or 0 without a command.
     """
     from intercode.models.cache import Cache
     from intercode.models.limits import Budget, RateLimit, Retry
@@ -244,13 +245,13 @@ def execute(args: argparse.Namespace) -> int:
             print(_greeting(args, upstream, port, client_variables), file=output(), flush=True)
             signal_queue.get()
             code = 0
-        with suppress(KeyboardInterrupt):  # raised by the second signal
+        with suppress(KeyboardInterrupt):  # a second signal ends the wait
             session.drain(args.drain)
     total = ledger.spent()
     if args.json or not args.command:
         print(json.dumps(total) if args.json else _summary_text(total), file=output(), flush=True)
     else:
-        print_message(_summary_text(total))  # standard output belongs to the command
+        print_message(_summary_text(total))  # only the command may write to standard output
     if ledger.error is not None:
         raise ledger.error
     return code
@@ -279,10 +280,12 @@ def _policy(args: argparse.Namespace) -> GatewayPolicy:
 
 
 def _token(file: str | None) -> str:
-    """Read the token, or make a token and its file, readable only by this user.
+    """Return the clients' token from a file; a missing file is created with a new token.
+
+    The new file is readable only by this user. Without a file, the token is new.
 
     Raises:
-        UsageError: The file cannot be read or made, others can read it, or it has no token.
+        UsageError: The file cannot be read or created, others can read it, or it has no token.
     """
     new_token = secrets.token_urlsafe(32)
     if file is None:
@@ -314,7 +317,7 @@ def _token(file: str | None) -> str:
 
 @contextmanager
 def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
-    """Serve a session at a port of the loopback; yield the port's number.
+    """Serve a session at a port of 127.0.0.1 while the block runs; yield the port's number.
 
     Raises:
         UsageError: The port is not available.
@@ -345,7 +348,7 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
 
 
 def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, str]:
-    """Return the variables by which clients of the provider's protocols find the gateway."""
+    """Return the environment variables by which clients find the gateway's address and token."""
     from intercode_integrations.gateway.gateway import PROVIDER_PROTOCOLS
 
     url, variables = f"http://{LOOPBACK}:{port}", dict[str, str]()
@@ -360,7 +363,10 @@ def _client_variables(upstream: Upstream, port: int, token: str) -> dict[str, st
 def _greeting(
     args: argparse.Namespace, upstream: Upstream, port: int, client_variables: Mapping[str, str]
 ) -> str:
-    """Return the gateway's address and the settings of clients; a token in a file is not shown."""
+    """Return the text that states the gateway's address and the settings of clients.
+
+    A token that is in a file is not shown.
+    """
     url = f"http://{LOOPBACK}:{port}"
     if args.json:
         token_fields = {"token_file": args.token_file} if args.token_file else {}
@@ -379,11 +385,12 @@ def _greeting(
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
-    """Yield a queue of the received SIGINTs and SIGTERMs; from the second on, they also raise.
+    """Yield a queue that receives each SIGINT or SIGTERM; the second one also raises an exception.
 
-    Python runs a handler between two instructions of its main thread. If a signal arrives when this
-    thread is about to wait, the handler would run after the wait. The descriptor of the C handler
-    reports the signal at once.
+    The exception is KeyboardInterrupt. Python runs a signal handler between two instructions of the
+    main thread. If a signal arrives just before that thread starts to wait, the handler would run
+    only after the wait. Therefore a second thread reads the signals from a descriptor, to which
+    Python's C code writes them at once.
     """
     signal_queue: SimpleQueue[int] = SimpleQueue()
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -416,14 +423,14 @@ def _signals() -> Iterator[SimpleQueue[int]]:
 
 
 def _hide_keys(upstream: Upstream) -> None:
-    """Hide keys from the command and from clients, which may run as the same user."""
+    """Hide model keys in this process's environment, which processes of the same user can read."""
     from intercode_sandbox.native.syscalls import hide_variables
 
     hide_variables(os.environ.keys() - _inherited_variables(upstream).keys())
 
 
 def _inherited_variables(upstream: Upstream) -> dict[str, str]:
-    """Return the environment without model keys: a command must use the gateway."""
+    """Return this process's environment without model keys, so a command must use the gateway."""
     from intercode.models.providers import PROVIDERS
 
     keys = {provider.key for provider in PROVIDERS.values()}
@@ -435,9 +442,10 @@ def _inherited_variables(upstream: Upstream) -> dict[str, str]:
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQueue[int]) -> int:
-    """Run a command until it ends, or a second signal ends it; return its exit code.
+    """Run a command until its end, and return its exit code.
 
-    A terminal sends Ctrl-C to the command, too; SIGTERM is forwarded.
+    A first SIGTERM is forwarded to the command. A terminal itself sends Ctrl-C to the command. A
+    second signal kills the command.
     """
     try:
         process = subprocess.Popen(command, env=dict(env))
@@ -458,7 +466,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], signal_queue: SimpleQue
 
 
 def _summary_text(total: Mapping[str, Any]) -> str:
-    """Return the total usage as text."""
+    """Return a sentence about the total calls, tokens and cost."""
     notes = [f"{total['cached']} from the cache"] if total["cached"] else []
     notes += [f"{total['errors']} without a whole answer"] if total["errors"] else []
     notes_text = f" ({', '.join(notes)})" if notes else ""
@@ -474,7 +482,7 @@ def _summary_text(total: Mapping[str, Any]) -> str:
 
 
 class _Refusals(logging.Handler):
-    """A log handler that prints the gateway's refusals and its provider's failures."""
+    """A log handler that prints refusals of the gateway and failures of the provider."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.INFO:
@@ -483,7 +491,7 @@ class _Refusals(logging.Handler):
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Print refusals while the block runs."""
+    """Print the gateway's refusals and the provider's failures while the block runs."""
     handler = _Refusals()
     loggers = [
         logging.getLogger(name)

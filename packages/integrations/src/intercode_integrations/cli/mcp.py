@@ -26,13 +26,13 @@ from intercode_integrations.serve import TOKEN
 
 LOOPBACK = "127.0.0.1"
 IDLE_SECONDS = 900
-"""Seconds without a call after which a client over HTTP counts as gone."""
+"""Seconds without a call after which a client over HTTP counts as disconnected."""
 _OMITTED_OPTIONS = "retries on locked accept show json max_connections model_timeout"
-"""Options of runs that do not apply: for example, a client's actions cannot be repeated."""
+"""Options of ``intercode run`` that do not apply: a client's actions cannot be repeated."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``intercode mcp`` to a parser."""
     add_environment(parser)
     client = parser.add_argument_group("client")
     client.add_argument(
@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until every episode has ended, or the client has left."""
+    """Serve until every episode has ended, or the client has disconnected; return the exit code."""
     from intercode_integrations.mcp import run as mcp
 
     if not args.http and (args.host or args.port or args.token or args.token_file or args.json):

@@ -30,7 +30,7 @@ from intercode_sandbox.units import MIB
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+    """Add the options of ``intercode serve`` to a parser."""
     parser.add_argument(
         "env", nargs="+", metavar="ENV", help="an environment, or a benchmark's folder"
     )
@@ -117,7 +117,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serve until a signal."""
+    """Serve until a signal arrives, and return the exit code."""
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
     from intercode.request_guard import RequestGuard, is_loopback
@@ -158,12 +158,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def read_token(args: argparse.Namespace) -> str | None:
-    """Return the token; None: there is no token.
+    """Return the token for clients, from a file, an option or a variable; None without a token.
 
     Raises:
         UsageError: The token cannot be read, is empty, or is invalid in a header.
     """
-    token = os.environ.pop(TOKEN, None)  # hidden from child processes
+    token = os.environ.pop(TOKEN, None)  # removed, so child processes do not receive the token
     if args.token_file is not None:
         try:
             token = Path(args.token_file).read_text(encoding="utf-8").strip()

@@ -1,13 +1,14 @@
-"""Image layers with command-line agents, built from package indexes in a native sandbox.
+"""Image layers with command-line agents, installed from package indexes in a native sandbox.
 
-::
+The folder ``ROOT/agents`` of the cache contains::
 
-    ROOT/agents/NAME-VERSION-MACHINE.tar    the layer, with /opt/agents/NAME; whole or absent
-    ROOT/agents/NAME-VERSION-MACHINE.json   its contents: each package with its checksum
-    ROOT/agents/.NAME-X/                    an unfinished build; stale if NAME's lock is free
+    NAME-VERSION-MACHINE.tar    the layer, with /opt/agents/NAME; either whole or absent
+    NAME-VERSION-MACHINE.json   its contents: each package with its checksum
+    .NAME-X/                    an unfinished build; stale if no process holds NAME's lock
 
-npm or pip runs in a sandbox that reaches only its package index. It installs a package only if its
-checksum matches the index, or an earlier build of the same version.
+npm or pip runs in a sandbox that reaches only a package index. Each package must have the checksum
+that the index states. If the same version of the agent was installed before, each package must have
+the checksum of the earlier installation instead.
 """
 
 from __future__ import annotations
@@ -62,17 +63,17 @@ _LIMITS = Limits(
 )
 _DEFAULT = {"npm": "https://registry.npmjs.org/", "pypi": "https://pypi.org/simple"}
 _FILE_HOSTS = {"pypi.org": ("files.pythonhosted.org",)}
-"""Index host → further hosts that serve its files."""
+"""Host of an index → further hosts from which the index's clients download files."""
 _REGISTRY = "npm_config_registry"
 _CPUS = {"x86_64": "x64", "aarch64": "arm64"}
-"""Machine → npm's name for its architecture."""
+"""Machine name of Linux → npm's name for the architecture."""
 _WAIT = 10.0
 _MAX_ERROR_CHARACTERS = 2000
 _CHUNK = 1 << 20
 
 
 class LayerRecipe(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a profile from which a layer is built."""
+    """The part of a profile that determines a layer."""
 
     name: str
     version: str
@@ -81,7 +82,7 @@ class LayerRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_profile(cls, profile: Profile) -> LayerRecipe | None:
-        """Return a profile's recipe; None: the profile installs nothing."""
+        """Return the recipe of a profile; None if the profile installs nothing."""
         if profile.install is None:
             return None
         return cls(
@@ -93,41 +94,44 @@ class LayerRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The layer of an installed agent."""
+    """An installed layer with an agent, and facts about its build."""
 
     name: str
     version: str
     machine: str
     path: str
-    """Path of the archive: an image with the agent is ``IMAGE+PATH``."""
+    """Path of the archive. The name ``IMAGE+PATH`` denotes an image with this layer."""
     size: int
-    """Size in bytes."""
+    """Bytes of the archive."""
     sha256: str
     seconds: float
-    """Seconds of the build."""
+    """Duration of the build, in seconds."""
     packages: dict[str, str]
-    """Name and version of each downloaded package → its checksum."""
+    """Name and version of each installed package → the package's checksum."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The file beside a layer. It outlives the layer for comparison with the next build."""
+    """The JSON file beside a layer's archive, which stays after the archive is removed.
+
+    The next installation of the same version compares its packages with the file.
+    """
 
     layer: AgentLayer
     lock: str
-    """Lock of the package manager."""
+    """Lock file of the package manager, as text."""
 
 
 def recipes() -> dict[str, LayerRecipe]:
-    """Return the recipes of installable agents, by name."""
+    """Return the recipes of all agents that can be installed, by name."""
     candidates = {name: LayerRecipe.from_profile(find_profile(name)) for name in names()}
     return {name: recipe for name, recipe in candidates.items() if recipe is not None}
 
 
 def find_recipe(name: str) -> LayerRecipe:
-    """Return an agent's recipe.
+    """Return the recipe of an agent.
 
     Raises:
-        UsageError: No installable agent has this name.
+        UsageError: No agent that can be installed has this name.
     """
     available_recipes = recipes()
     if name not in available_recipes:
@@ -138,20 +142,20 @@ def find_recipe(name: str) -> LayerRecipe:
 
 
 def installed_layer(recipe: LayerRecipe) -> AgentLayer | None:
-    """Return the layer of an agent, in its profile's version; None: the agent is not installed."""
+    """Return the installed layer of a recipe's version; None if it is not installed."""
     archive_path = _archive_path(recipe)
     record = _read_record(archive_path)
     return record.layer if record and take_tarball(archive_path) else None
 
 
 def find_layer(profile: Profile) -> Path | None:
-    """Return the archive that an agent's profile lays over an image.
+    """Return the archive of the layer that a profile needs.
 
     Returns:
-        The archive's path; None: the profile installs nothing.
+        The archive's path; None if the profile installs nothing.
 
     Raises:
-        UsageError: The agent is not installed.
+        UsageError: The profile's agent is not installed.
     """
     if (recipe := LayerRecipe.from_profile(profile)) is None:
         return None
@@ -162,19 +166,19 @@ def find_layer(profile: Profile) -> Path | None:
 
 
 def install(name: str, progress: Progress) -> AgentLayer:
-    """Build an agent's layer unless it exists.
+    """Build and store an agent's layer, unless the layer exists.
 
     Args:
         name: The agent's name.
-        progress: Called with a line for each step.
+        progress: A function that receives a line of text for each step.
 
     Returns:
-        The layer.
+        The layer, new or existing.
 
     Raises:
-        UsageError: The agent does not exist, or its installer is not on this machine.
+        UsageError: The agent does not exist, or its package manager is not on this machine.
         FetchError: The package index cannot be reached.
-        ImageError: The layer could not be built, or the index has other files than before.
+        ImageError: The build failed, or the index now has other files for the same version.
     """
     recipe = find_recipe(name)
     if layer := installed_layer(recipe):
@@ -188,7 +192,8 @@ def install(name: str, progress: Progress) -> AgentLayer:
     with file_lock(archive_path.parent / f".{name}.lock", on_wait=report_wait):
         if layer := installed_layer(recipe):
             return layer
-        for stale_folder in archive_path.parent.glob(f".{name}-*"):  # from a killed builder
+        # This process holds the lock, so any unfinished build was left by a killed process.
+        for stale_folder in archive_path.parent.glob(f".{name}-*"):
             remove_tree(stale_folder)
         scratch = Path(tempfile.mkdtemp(dir=archive_path.parent, prefix=f".{name}-"))
         try:
@@ -198,11 +203,12 @@ def install(name: str, progress: Progress) -> AgentLayer:
 
 
 def remove(name: str) -> AgentLayer | None:
-    """Remove an agent's layer; images that were built with it remain until they are pruned.
+    """Remove an agent's layer. Images that were built with the layer remain until `prune`.
+
+    The JSON file with the packages stays, for comparison at the next installation.
 
     Returns:
-        The layer; None: there was none. Its list of packages is retained, for comparison with the
-        next build.
+        The removed layer; None if the agent was not installed.
     """
     layer = installed_layer(find_recipe(name))
     if layer:
@@ -230,9 +236,12 @@ def _read_record(archive_path: Path) -> _Record | None:
 
 
 def _index_url(source: str) -> str:
-    """Return the URL of the package index that this machine's operator has set, or the public one.
+    """Return the URL of the package index: the one configured on this machine, or the public one.
 
     The URL may contain a password, which InterCode neither prints nor stores.
+
+    Args:
+        source: ``npm`` or ``pypi``.
     """
     if source == "npm":
         configured_url = os.environ.get(_REGISTRY) or _read_client_setting(
@@ -250,7 +259,10 @@ def _index_url(source: str) -> str:
 
 
 def _read_client_setting(*command: str) -> str:
-    """Return a setting of an installed client; empty: no client or no setting."""
+    """Return the output of a command that prints a package manager's setting.
+
+    The result is empty if the program or the setting is missing.
+    """
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.strip() if result.returncode == 0 else ""
 
@@ -327,20 +339,20 @@ def _build(
     write_atomically(
         archive_path.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n"
     )
-    keep_tarball(new_archive, archive_path)  # last: the archive marks the installation
+    keep_tarball(new_archive, archive_path)  # last, because the archive marks the installation
     return layer
 
 
 @contextmanager
 def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]:
-    """Start a sandbox that reaches an index; yield it with the clients' environment variables."""
+    """Start a sandbox that reaches only an index, and yield it with variables for its programs."""
     from intercode_sandbox.native.provider import NativeProvider
 
     policy = _network_policy(index)
     with closing(NativeProvider()) as provider:
         sandbox = provider.start("host", _LIMITS)
-        # The operator has named the index: unlike a benchmark's hosts, it may be on a private
-        # network.
+        # An index on a private network is permitted, because this machine's operator chose it. The
+        # hosts of a benchmark are not.
         for port, serve in handlers(NetworkGate(policy, private=True), proxy.serve).items():
             sandbox.forward(port, serve)
         sandbox.write_file(_CERTIFICATES, _certificates())
@@ -352,7 +364,7 @@ def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]
 
 
 def _certificates() -> bytes:
-    """Return the certificates that this machine trusts, including the operator's additions."""
+    """Return the certificates that this machine trusts, with those that the operator added."""
     configured_paths = [
         os.environ.get(name) for name in ("PIP_CERT", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
     ]
@@ -363,10 +375,10 @@ def _certificates() -> bytes:
 
 
 def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_env: str) -> bytes:
-    """Run a step; return its output.
+    """Run a step of the build in the sandbox, and return its standard output.
 
     Raises:
-        ImageError: The step failed; the message has the end of its output, without passwords.
+        ImageError: The step failed. The message quotes the end of its output, without passwords.
     """
     result = sandbox.exec(argv, env={**env, **extra_env}, cwd="/")
     if not result.ok:
@@ -382,7 +394,7 @@ def _run(sandbox: SandboxBackend, env: Mapping[str, str], *argv: str, **extra_en
 
 
 _Lock = tuple[str, dict[str, str]]
-"""Lock of a package manager, and the checksums in it."""
+"""Type: the text of a lock file, and each package's checksum."""
 
 
 def _install_npm(
@@ -416,7 +428,7 @@ def _install_npm(
     }
     if unverified_names := [name for name, checksum in checksums.items() if not checksum]:
         raise ImageError(f"the index has no checksum of {', '.join(unverified_names)}")
-    # npm silently omits an optional package that is missing or differs from its checksum.
+    # npm omits an optional package silently if it is missing or has another checksum.
     lock_packages = msgspec.json.decode(lock)["packages"]
     required_paths = {
         path for path, package in lock_packages.items() if path and _matches_platform(package)
@@ -441,16 +453,16 @@ def _install_npm(
 
 
 def _matches_platform(package: Mapping[str, Any]) -> bool:
-    """Return whether a package of npm's lock is for this machine."""
+    """Return whether a package of npm's lock file is built for this machine."""
     platform_facts = {"os": "linux", "cpu": _CPUS.get(platform.machine(), ""), "libc": "glibc"}
     return all(value in package.get(kind, [value]) for kind, value in platform_facts.items())
 
 
 def _install_native(name: str, home: str, run: Callable[..., bytes]) -> str:
-    """Return a program's native binary for this machine, which needs no node; empty: none."""
+    """Return a program's native binary for this machine, which needs no Node.js; empty if none."""
     output = run("find", f"{home}/node_modules", "-type", "f", "-name", name, "-size", "+1000k")
     paths = output.decode().split("\n")[:-1]
-    # Prefer builds for the GNU C library, which the image has: pip's wheels need it, too.
+    # Prefer a build for the GNU C library. Images have it, because pip's wheels need it, too.
     paths = [path for path in paths if f"-musl/{name}" not in path] or paths
     return paths[0] if len(paths) == 1 else ""
 
@@ -470,7 +482,7 @@ def _install_pypi(
         sandbox.write_file(_PYTHON_ARCHIVE, python_archive)
         run("tar", "-C", "/", "-xf", _PYTHON_ARCHIVE)
         python, pip = f"{home}/python/bin/python{local_python.release}", f"{_PIP}/bin/python"
-        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for this Python
+        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for this Python release
         checksums[f"python=={local_python.version}"] = (
             f"sha256:{hashlib.sha256(python_archive).hexdigest()}"
         )
@@ -481,7 +493,7 @@ def _install_pypi(
         requirements = ["--require-hashes", "-r", _LOCK]
     build_options = [] if recipe.install.scripts else ["--only-binary=:all:"]
     build_options += [f"--no-binary={name}" for name in recipe.install.built]
-    # Environment variables hide the index: every error quotes the command line.
+    # An environment variable passes the index, because errors quote the command line.
     run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *build_options,
         "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check",
         "--report=/tmp/report.json", *requirements,
@@ -504,7 +516,7 @@ def _pin_requirements(recipe: LayerRecipe, separator: str) -> list[str]:
 
 
 def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
-    """Write a folder of the sandbox as a tarball, identical for identical content."""
+    """Write a folder of the sandbox as a tarball; equal folders give equal tarballs."""
     process = sandbox.popen(
         ["tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0",
          "--format=gnu", "-C", "/", "-cf", "-", path.lstrip("/")],
@@ -522,7 +534,7 @@ def _pack(sandbox: SandboxBackend, path: str, file: IO[bytes]) -> None:
 
 
 def _check_members(archive_path: Path, name: str) -> None:
-    """Refuse a layer with files outside its agent's folder: the sandbox is not trusted."""
+    """Refuse a layer with files outside its agent's folder, because the sandbox is not trusted."""
     agent_root = f"{PREFIX}/{name}".lstrip("/")
     with tarfile.open(archive_path) as archive:
         for member in archive:

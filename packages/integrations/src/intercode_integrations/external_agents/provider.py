@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from intercode.models.limits import RateLimit
 
 _MODEL_OPTIONS = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}
-"""Options that concern a model."""
+"""Options that only a run with a model may have."""
 _OPTIONS = {"agent", "skill", "episode_seconds", "model", *_MODEL_OPTIONS}
-"""Options of an agent and its model that an external agent supports."""
+"""Options about agents and models that external agents support."""
 
 
 class ExternalAgentProvider(AgentProvider):
-    """A provider of a profile's agents, with a gateway to their model."""
+    """A provider of external agents, with profile, gateway and skills of a run."""
 
     calls_model = True
 
     @classmethod
     def claims(cls, name: str) -> bool:
-        """Return whether a name denotes a profile or a command."""
+        """Return whether an agent's name denotes a profile or a plain command."""
         return is_external(name)
 
     @property
     def skill_homes(self) -> tuple[str, ...]:
-        """Common skills folder, which a skill's text may name, and the agent's own if any."""
+        """The common folder of skills, to which skills may refer, and the agent's own if any."""
         skills_folder = find_profile(self.name).home_of_skills
         return (skills.HOME, *([skills_folder] if skills_folder else []))
 
     def make(
         self, spec: RunSpec, budget: Budget | None, rate_limit: RateLimit | None
     ) -> PreparedAgent:
-        """Make the agents that a spec names; see `AgentProvider.make`."""
+        """Make the agents of a run's spec; see `AgentProvider.make`."""
         from intercode.agents.language import EpisodeLimits
         from intercode.evaluate.spending import make_budget, retry_policy
         from intercode.models.limits import RateLimit
@@ -98,7 +98,8 @@ class ExternalAgentProvider(AgentProvider):
             agent_spec.episode_seconds, agent_spec.episode_tokens, agent_spec.episode_cost
         )
         skill_notes = ""
-        if profile.home_of_skills is None:  # otherwise the agent finds them by itself
+        # An agent that finds skills by itself needs no offer of skills in the query.
+        if profile.home_of_skills is None:
             skill_notes = skills.offer(agent_skills, readable=profile.run.skills != ALL_SKILLS)
         agents = episode_runner.ExternalAgents(
             profile, gateway, spec.model.name, limits, calls, skill_notes
@@ -115,7 +116,11 @@ class ExternalAgentProvider(AgentProvider):
 
 
 def _check_environment(spec: RunSpec) -> None:
-    """Refuse an environment in which a program cannot act by itself."""
+    """Refuse an environment in which a program cannot act.
+
+    Raises:
+        UsageError: The environment has no sandbox with a shell, or uses an unsupported option.
+    """
     env, agent = spec.env, spec.agent.name
     if "ignore" not in list_constructor_options(environment(env.name, env.protocol)):
         raise UsageError(

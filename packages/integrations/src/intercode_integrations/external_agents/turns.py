@@ -1,9 +1,9 @@
-"""Turns of external agents, rebuilt from the calls to their model.
+"""Turns of external agents, rebuilt from the recorded calls to their model.
 
-An agent with tools acts by tool calls, and its next request has their results. An agent without
-tools acts by the code in its model's replies, or by the match of its profile's pattern. The message
-after a reply then has the result. An action whose result no request contains is only in the
-dialogue.
+An agent with tools acts by tool calls, and the next request to the model contains the results. An
+agent without tools acts by the code in the model's reply, or by the text that the profile's pattern
+matches. The message after the reply then contains the result. If no request contains the result of
+an action, the action makes no turn, and is only in the dialogue.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from intercode_integrations.gateway import Call
 
 _SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
-# A profile's pattern for the exit code may also match program output that is not a number.
+# The profile's pattern for the exit code may match any text of the program's output.
 _EXIT_CODE = re.compile(r"-?[0-9]{1,10}")
 _FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
 
 
 class _ReplayModel:
-    """A model that repeats recorded answers."""
+    """A model that returns the recorded replies, so a `Transcript` can record the dialogue."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,7 +44,11 @@ class _ReplayModel:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """Return the reply of the current call."""
+        """Return the reply of the recorded call in the attribute `call`.
+
+        Raises:
+            ModelError: The call had no complete answer.
+        """
         call = self.call
         assert call is not None  # set by `rebuild_turns`
         if call.error:
@@ -68,12 +72,12 @@ class _ReplayModel:
 def rebuild_turns(
     name: str, calls: Sequence[Call], record: Record
 ) -> tuple[list[Turn], Transcript]:
-    """Rebuild an episode's turns, and the record of its dialogue.
+    """Rebuild an episode's turns and its dialogue from the calls to the model.
 
     Args:
-        name: The model's name.
-        calls: All calls of an episode, in order. Token counts are ignored.
-        record: The profile's rules for reading tool calls.
+        name: The name of the model.
+        calls: All calls of the episode, in order. Token counts are ignored.
+        record: The profile's rules for actions and observations.
 
     Returns:
         The turns, and the transcript.
@@ -84,7 +88,7 @@ def rebuild_turns(
     by_tools = any(call.tool_calls for call in calls)
     results = {
         message.call_id: message.content
-        for call in reversed(calls)  # the first message with a result counts
+        for call in reversed(calls)  # the earliest message with a result prevails
         for message in call.messages
         if message.role == "tool" and message.call_id
     }
@@ -110,7 +114,7 @@ def rebuild_turns(
 
 
 def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) -> list[Turn]:
-    """Return the turn of a reply with code, if a later request contains the result."""
+    """Return the turn for a reply with code; empty if no later request contains the result."""
     if (action := _find_action(call.text, record)) is None:
         return []
     for later_call in later_calls:
@@ -124,7 +128,7 @@ def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) ->
 
 
 def _find_action(text: str, record: Record) -> str | None:
-    """Return the action in a reply's text."""
+    """Return the action in the text of a reply; None if the reply has no action."""
     if record.reply is None:
         return find_code(text, "bash")
     matches = re.finditer(record.reply, text, re.DOTALL)
@@ -132,7 +136,7 @@ def _find_action(text: str, record: Record) -> str | None:
 
 
 def _unquote_json(text: str) -> str:
-    """Decode a JSON string; return any other text unchanged."""
+    """Return the value of a JSON string, and any other text unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -141,7 +145,7 @@ def _unquote_json(text: str) -> str:
 
 
 def read_action(call: ToolCall, record: Record) -> str:
-    """Return the action that a tool call represents."""
+    """Return the action that a tool call stands for, by the profile's rules."""
     arguments: Mapping[str, Any] = call.arguments
     for name in record.action:
         value = arguments.get(name)
@@ -165,7 +169,12 @@ def _make_turn(action: str, result: str, record: Record) -> Turn:
 
 
 def _select_text(selector: str | None, text: str) -> str | None:
-    """Return the part of a tool's result that a selector of the profile's record matches."""
+    """Return the part of a tool's result that a selector selects; None if nothing matches.
+
+    Args:
+        selector: ``$.NAME`` or a pattern, of the profile's table ``record``.
+        text: The result.
+    """
     if selector is None:
         return None
     if selector.startswith(MEMBER):

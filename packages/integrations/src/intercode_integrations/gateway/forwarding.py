@@ -43,16 +43,16 @@ _STREAM = "text/event-stream"
 
 
 class UpstreamBackend:
-    """The model's server, with the limits and the cache of all calls to it.
+    """The upstream server of a gateway, with the limits and the cache of all calls to it.
 
     Args:
-        upstream: The server and the key.
+        upstream: The URL, the model and the API key of the server.
         call_context: Cache, budget, rate limit, price and retries.
-        policy: The operator's limits on clients.
-        prices: Prices of the models that `GatewayPolicy.models` names.
+        policy: The operator's rules for requests of clients.
+        prices: Prices of the provider's models to which `GatewayPolicy.models` maps.
 
     Raises:
-        UsageError: A budget is in dollars, and a price is not known.
+        UsageError: A budget is in dollars, and the price of a model is not known.
     """
 
     def __init__(
@@ -90,22 +90,23 @@ class UpstreamBackend:
         return self._names[model_name]
 
     def delay(self) -> tuple[float, str] | None:
-        """Return the longest of its models' delays; see `Frame.delay`."""
+        """Return the longest delay over all models; see `CallLimiter.delay`."""
         return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
 
     def frame(self, model: str) -> CallLimiter:
-        """Return the rate limit, budget and retries of a model."""
+        """Return the object that applies rate limit, budget and retries to calls of a model."""
         return self._frames[model]
 
     def model_names(self) -> list[str]:
-        """Return the names of models that clients may request."""
+        """Return the names that clients may request: names of the policy, or the only model."""
         return [*self._names] or [self.upstream.model]
 
 
 class ForwardedCall:
-    """A call of a client: its request, the answer so far, and its record.
+    """A call of a client that the gateway forwards: request, answer so far, and record.
 
-    The record starts before the call: a dialogue that cannot be recorded is not forwarded.
+    The constructor decodes the dialogue for the record before anything is sent. A request that
+    cannot be decoded, and therefore not be recorded, is never forwarded.
 
     Raises:
         AttributeError, KeyError, TypeError, AttemptError: The request cannot be decoded.
@@ -126,7 +127,8 @@ class ForwardedCall:
         self._target, self._headers, self._size = target, headers, size
         self._streamed = request_body.get("stream") is True
         self._usage_asked = bool((request_body.get("stream_options") or {}).get("include_usage"))
-        if name == "chat" and self._streamed:  # otherwise the tokens would be unknown
+        # A streamed `chat` answer contains its token usage only if the request asks for usage.
+        if name == "chat" and self._streamed:
             request_body["stream_options"] = {
                 **(request_body.get("stream_options") or {}),
                 "include_usage": True,
@@ -142,18 +144,18 @@ class ForwardedCall:
             tools=tool_names(request_body),
         )
         self._answer_bytes = b""
-        """Answer in the form that the client receives."""
+        """The answer's bytes, as sent to the client."""
         self._body: dict[str, Any] = {}
         self._failure: tuple[int, bytes] | None = None
-        """The server's last error response: its status and body."""
+        """The last error response of the server: status and body."""
         self._error = ""
         self.is_answered = False
-        """Whether the server's answer has started: its record follows soon."""
+        """Whether the server's answer has started. The call's record then follows soon."""
         self._broken = False
-        """Whether the answer breaks off: the client sees this as it would without a gateway."""
+        """Whether the answer broke off. The client's connection then ends, as without a gateway."""
 
     def run(self) -> None:
-        """Send the request, answer the client, and record the call."""
+        """Send the request, forward the answer to the client, and record the call."""
         frame, start_time = self._gateway.frame(self._request_body["model"]), time.monotonic()
         cache, key = self._cache_key()
         try:
@@ -207,7 +209,11 @@ class ForwardedCall:
         self._client.send_data(answer_bytes)
 
     def _send(self) -> Answer:
-        """Make one attempt; see `Client.send`."""
+        """Send the request to the server once, without retries, and return the decoded answer.
+
+        Raises:
+            AttemptError: The server cannot be reached, or the answer is an error or unusable.
+        """
         gateway = self._gateway
         body = json.dumps(self._request_body, ensure_ascii=False).encode(errors="replace")
         answer = gateway.connections.open(
@@ -227,7 +233,8 @@ class ForwardedCall:
             self._answer_bytes = gateway.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
             data = wire.load(self._answer_bytes)
             self._body = hide_in(data, gateway.upstream.key)
-            if self._body != data:  # JSON escapes had hidden the key from `remove_key`
+            # JSON escapes can hide the key from `remove_key`, but not from `hide_in`.
+            if self._body != data:
                 self._answer_bytes = json.dumps(self._body).encode()
             self._error = incomplete_reason(self._body)
             return decode_answer(self._name, self._body)
@@ -239,7 +246,14 @@ class ForwardedCall:
             answer.close()
 
     def _stream(self, answer: UpstreamResponse) -> Answer:
-        """Forward a stream. After its first event has reached the client, no retry follows."""
+        """Forward a streamed answer event by event, and return the decoded answer.
+
+        Before the first event reaches the client, an error permits a retry. Later errors only end
+        the stream.
+
+        Raises:
+            AttemptError: The stream failed before its first event reached the client.
+        """
         assembly, forwarded_bytes = StreamAssembly(self._name), bytearray()
         client, has_begun, secret_filter = (
             self._client,
@@ -286,11 +300,11 @@ class ForwardedCall:
         except AttemptError as error:
             self._error = self._error or str(error)
             return Answer("")
-        # The tokens of a broken answer are unknown: the reserved amount counts.
+        # The usage of a broken answer is unknown: with None, the reserved amount is charged.
         return replace(reply, usage=None) if self._broken else reply
 
     def _is_internal_usage(self, data: dict[str, Any] | None) -> bool:
-        """Return whether an event carries the token usage that only the gateway has requested."""
+        """Return whether an event has only the usage that the gateway requested, not the client."""
         hidden = self._name == "chat" and not self._usage_asked and data is not None
         return hidden and data is not None and data.get("choices") == [] and "usage" in data
 
@@ -299,7 +313,8 @@ class ForwardedCall:
             answer = decode_answer(self._name, self._body)
         except AttemptError:
             answer = Answer("")
-        is_failed = self._body.get("status") == "failed"  # `responses` reports failure in this form
+        # The protocol `responses` reports a failed answer by this status in its body.
+        is_failed = self._body.get("status") == "failed"
         is_lost = is_failed or (
             self._broken and self._error not in {CLIENT_DISCONNECTED, EPISODE_ENDED}
         )
@@ -324,7 +339,7 @@ class ForwardedCall:
         )
 
     def cut(self) -> None:
-        """Record the call as aborted unless it is already recorded."""
+        """Record the call as ended by the end of its episode, unless it is already recorded."""
         self._session.note(replace(self._call, status=503, error=EPISODE_ENDED), self)
 
     def _fail(self, error: Exception, seconds: float) -> None:
@@ -333,7 +348,8 @@ class ForwardedCall:
             status = PAYMENT_REQUIRED_STATUS
         elif self._failure:
             status, body = self._failure
-            # The client's token is valid; the provider's key is not.
+            # The client must not read 401 or 402 as a fault of the client's token or budget: the
+            # provider refused the gateway's key.
             status = 502 if status in {401, PAYMENT_REQUIRED_STATUS} else status
         is_cut = self._session.is_closed and not isinstance(error, BudgetError)
         if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
@@ -353,7 +369,10 @@ _ErrorT = TypeVar("_ErrorT", bound=Exception)
 
 
 def _strip_tracebacks(error: _ErrorT) -> _ErrorT:
-    """Return a retained error without its tracebacks, whose frames hold the request."""
+    """Return an error without tracebacks, for a session that keeps the error.
+
+    The frames of a traceback would keep the request, with its whole dialogue, in memory.
+    """
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None

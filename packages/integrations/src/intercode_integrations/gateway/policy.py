@@ -12,34 +12,34 @@ from intercode.models.protocols import BETAS, INCLUDES, TABLES, Name, ProtocolTa
 from intercode_sandbox.spelling_suggestions import hint_text
 
 _MAX_REPLY_TOKENS = 1_000_000
-"""Maximum reply limit: a larger one would use up the token rate that all clients share."""
+"""Maximum reply tokens that a client may request: a larger number would use up the shared rate."""
 IMAGE_BYTES = 8192
-"""Bytes of text that an image given as data counts for: whatever its size, providers charge at
-most a few thousand tokens for it."""
+"""Bytes that `context_size` counts for an image that is given as data. Providers charge at most a
+few thousand tokens for an image of any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayPolicy:
-    """The policy that the operator of a gateway sets.
+    """The rules that the operator of a gateway sets for requests of clients.
 
     Attributes:
-        hosted: Tools that the provider runs: web search, code interpreter, remote MCP, computer,
-            file search. ``refuse`` rejects requests with them; ``drop`` removes them from requests;
-            ``pass`` forwards their fields, items and unknown tool types.
-        remote: Whether the provider may fetch URLs, and read files that it stores.
-        stored: Whether the provider may store responses, and work in the background.
+        hosted: The treatment of tools that the provider runs: web search, code interpreter, remote
+            MCP, computer, file search. ``refuse`` rejects requests with them; ``drop`` removes them
+            from requests; ``pass`` forwards their fields, items and unknown tool types.
+        remote: Whether a request may make the provider fetch URLs, or read files stored there.
+        stored: Whether a request may make the provider store responses, or work in the background.
         models: Client's model name → provider's model name. Other names are refused. None: every
             name selects the model of `Upstream`.
-        max_calls: Calls of one session.
-        max_body: Bytes of a request's body.
-        max_context: Bytes of the dialogue and its tools, without images: each token has at least
-            one byte.
-        reply_tokens: Maximum tokens of a reply; larger limits of clients are lowered to it.
+        max_calls: The maximum number of calls in one session.
+        max_body: The maximum bytes of a request's body.
+        max_context: The maximum bytes of the dialogue and its tools, without images. Bytes are an
+            upper bound of tokens, because each token has at least one byte.
+        reply_tokens: The maximum tokens of a reply; a higher limit in a request is lowered to it.
         cache_sampled: Whether to cache replies even if the client requests sampling. Equal requests
-            then have equal replies, and episodes that should differ may not.
+            then get equal replies, so episodes that should differ may be equal.
         at_once: Concurrent calls of one session. Further calls wait.
-        patience: Seconds that a client may take for a head, a body, or reading a part of a reply;
-            also the maximum wait of a request for memory.
+        patience: Seconds that a client may take to send a head, to send a body, or to read a part
+            of a reply. A request for memory waits no longer, either.
         idle: Seconds without a request after which a connection is closed.
     """
 
@@ -67,7 +67,7 @@ class GatewayPolicy:
 
 
 class Refusal(Exception):  # noqa: N818 - it is the client's error
-    """A request that the gateway does not forward."""
+    """An HTTP error response to a request that the gateway does not forward."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -75,12 +75,12 @@ class Refusal(Exception):  # noqa: N818 - it is the client's error
 
 
 def bad_request(reason: str) -> Refusal:
-    """Return the refusal of an invalid request."""
+    """Return the refusal of an invalid request, with status 400."""
     return Refusal(400, f"the gateway refuses it: {reason}")
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """Parse the JSON object of a request.
+    """Parse the body of a request, which must be a JSON object.
 
     Raises:
         Refusal: The body is not a JSON object.
@@ -95,10 +95,10 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 
 def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy) -> dict[str, Any]:
-    """Return the forwarded part of a request's body, without its model.
+    """Validate a request's body; return the part that is forwarded, without the model's name.
 
     Raises:
-        Refusal: The body has a field or value that neither table nor policy permits.
+        Refusal: The body has a field or value that the protocol's table or the policy forbids.
     """
     table = TABLES[name]
     fields = {
@@ -153,19 +153,22 @@ def admit_body(name: Name, client_body: Mapping[str, Any], policy: GatewayPolicy
 
 
 def max_reply_tokens(name: Name, request_body: Mapping[str, Any]) -> int | None:
-    """Return the limit that a request sets for its reply; None without a limit."""
+    """Return the maximum of reply tokens that a request sets itself; None if it sets none."""
     limits = [request_body[key] for key in TABLES[name].limit if key in request_body]
     return max(limits, default=None)
 
 
 def betas(values: list[str], policy: GatewayPolicy) -> str:
-    """Return the permitted values of the header ``anthropic-beta``, joined by commas."""
+    """Filter the values of the header ``anthropic-beta`` by the policy, and join them by commas."""
     beta_names = [beta.strip() for value in values for beta in value.split(",")]
     return ",".join(b for b in beta_names if b.startswith(BETAS) or (b and policy.hosted == "pass"))
 
 
 def context_size(request_body: Mapping[str, Any]) -> int:
-    """Return an upper bound of a request's tokens: its bytes, and `IMAGE_BYTES` for each image."""
+    """Return an upper bound of a request's tokens: the bytes of its JSON without images.
+
+    Each image counts as `IMAGE_BYTES`.
+    """
     image_count = 0
 
     def strip_images(value: Any) -> Any:
@@ -173,7 +176,7 @@ def context_size(request_body: Mapping[str, Any]) -> int:
         if isinstance(value, list):
             return [strip_images(item) for item in value]
         if not isinstance(value, dict) or value.get("type") == "tool_use":
-            return value  # arguments are arbitrary: an apparent image in them is text
+            return value  # tool arguments are arbitrary: what looks like an image there is text
         if value.get("type") in {"image_url", "input_image"} or value.get("type") == "base64":
             image_count += 1
             return {}
@@ -229,7 +232,11 @@ def _check_dialogue(
 def _check_part(
     part: dict[str, Any], default_type: str, table: ProtocolTable, policy: GatewayPolicy
 ) -> None:
-    """Validate a message, or a part of a message, and its nested parts."""
+    """Validate a message, or a part of a message, and its nested parts.
+
+    Raises:
+        Refusal: A type or a field of a part is not permitted.
+    """
     kind = part.get("type", default_type)
     if not isinstance(kind, str) or kind not in table.parts:
         if policy.hosted == "pass" and policy.remote and kind in table.unsupported_parts:
@@ -249,7 +256,7 @@ def _check_part(
 
 
 def _check_data_source(part: Mapping[str, Any], policy: GatewayPolicy) -> None:
-    """Refuse an image or a document that is not included as data."""
+    """Refuse an image or a document that the request gives by reference, not as data."""
     if policy.remote:
         return
     if "image_url" in part:

@@ -1,7 +1,8 @@
-"""A filter that hides a secret that a server repeats, even in pieces across a stream's events.
+"""A filter that hides a secret in a server's stream, even if the secret is spread over events.
 
-An event whose text ends like the start of the secret is held back, with the events after it, until
-its text continues. All other events pass at once and unchanged.
+The server may repeat the API key in its answer. If the text of an event ends with the first
+characters of the secret, the filter holds the event back. Later events wait behind it until the
+text continues or ends. All other events pass at once and unchanged.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from intercode_integrations.gateway.streams import Event, encode_event
 
 REPLACEMENT = "[key]"
 _POSITION_FIELDS = ("item_id", "output_index", "content_index", "summary_index", "index")
-"""Fields of an event that identify the text that it continues."""
+"""Fields of an event that identify the text that the event continues."""
 _NON_TEXT_FIELDS = {"type", "role"}
 _TOKEN_FIELDS = {"logprobs", "token_ids"}
-"""Fields that reveal a text by its tokens: an event with a part of a secret loses them."""
+"""Fields that repeat a text as tokens. The filter empties them in an event that it changes."""
 Position = tuple[object, ...]
 
 
 @dataclass(slots=True)
 class _HeldEvent:
-    """A buffered event, and the number of its texts in which the secret may have started."""
+    """A buffered event.
+
+    `open_text_count` is the number of its texts that may end with the start of the secret. The
+    event can pass when the number is 0.
+    """
 
     raw_bytes: bytes
     data: dict[str, Any] | None
@@ -35,7 +40,10 @@ class _HeldEvent:
 
 @dataclass(slots=True)
 class _TextTail:
-    """The end of a text within one event, as far as it may be part of the secret."""
+    """The end of an event's text that may be a part of the secret.
+
+    The text is the value at `key` of `container`, and the end has `length` characters.
+    """
 
     event: _HeldEvent
     container: dict[str, Any]
@@ -53,10 +61,10 @@ class _TextTail:
 
 @dataclass(slots=True)
 class SecretFilter:
-    """A filter that removes the secret from the events of one stream.
+    """A filter that removes a secret from the events of one stream.
 
     Attributes:
-        secret: The secret; values shorter than `intercode.secrets.MIN_SECRET_LENGTH` are not
+        secret: The secret. A secret shorter than `intercode.secrets.MIN_SECRET_LENGTH` is not
             hidden.
     """
 
@@ -65,13 +73,13 @@ class SecretFilter:
     _tails: dict[Position, list[_TextTail]] = field(default_factory=dict)
 
     def filter_events(self, events: Iterable[Event]) -> bytes:
-        """Add events; return the bytes of all events that can pass."""
+        """Add events to the buffer; return the bytes of all events that can pass now."""
         if len(self.secret) < MIN_SECRET_LENGTH:
             return b"".join(event.raw_bytes for event in events)
         return b"".join(output for event in events for output in self._take(event))
 
     def flush(self) -> bytes:
-        """Return the buffered events, at the end of the stream."""
+        """Return the bytes of the buffered events, at the end of the stream."""
         output = b"".join(map(self._encode_event, self._held_events))
         self._held_events.clear()
         return output
@@ -80,7 +88,7 @@ class SecretFilter:
         held_event = _HeldEvent(event.raw_bytes, event.data)
         self._held_events.append(held_event)
         if event.data is not None:
-            # Escaped or literal.
+            # `hide_in` finds a complete secret, literal or in JSON escapes, within this event.
             if b"\\" in event.raw_bytes or self.secret.encode() in event.raw_bytes:
                 held_event.data = hide_in(event.data, self.secret)
                 if held_event.data != event.data:
@@ -103,7 +111,10 @@ class SecretFilter:
         return event_bytes.replace(self.secret.encode(), REPLACEMENT.encode())
 
     def _extend_text(self, position: Position, tail: _TextTail) -> None:
-        """Continue a text; hide the secret that it completes."""
+        """Append an event's text to the text at a position, and hide the secret if it is complete.
+
+        Then mark the events that the end of the text holds back.
+        """
         tails = [*self._tails.pop(position, ()), tail]
         for previous_tail in tails[:-1]:
             previous_tail.event.open_text_count -= 1
@@ -128,7 +139,7 @@ class SecretFilter:
             self._tails[position] = pending_tails
 
     def _partial_secret_length(self, text: str) -> int:
-        """Return the length of a text's end that equals the start of the secret."""
+        """Return the length of the longest end of a text that equals a start of the secret."""
         offset = max(0, len(text) - len(self.secret) + 1)
         while (offset := text.find(self.secret[0], offset)) >= 0:
             if self.secret.startswith(text[offset:]):
@@ -137,7 +148,7 @@ class SecretFilter:
         return 0
 
     def _end_texts(self, position: Position) -> None:
-        """End the texts at a position: they do not continue."""
+        """End the texts at a position: no later event continues them, so their events can pass."""
         for key in [key for key in self._tails if key[: len(position)] == position]:
             for tail in self._tails.pop(key):
                 tail.event.open_text_count -= 1
@@ -148,7 +159,7 @@ def _position(data: dict[str, Any]) -> Position:
 
 
 def _event_texts(data: dict[str, Any]) -> Iterator[tuple[Position, dict[str, Any], str]]:
-    """Yield the texts that an event continues: position, container and key of each."""
+    """Yield each text that an event continues: its position, and the container and key of it."""
     if isinstance(choices := data.get("choices"), list):
         for choice in choices:
             if isinstance(choice, dict):
@@ -178,7 +189,7 @@ def _mark_changed(held_event: _HeldEvent) -> None:
 
 
 def _clear_tokens(value: Any) -> None:
-    """Empty the fields that reveal a text by its tokens."""
+    """Empty all fields that repeat a text as tokens."""
     for key, item in value.items() if isinstance(value, dict) else ():
         if key in _TOKEN_FIELDS:
             value[key] = None if isinstance(item, dict) else type(item)()

@@ -1,8 +1,8 @@
 """Server-sent events: parsed from a stream, and assembled into the equivalent unstreamed answer.
 
-`StreamAssembly` accepts bytes in chunks that are cut anywhere; its answer depends only on their
-sequence. In every field that `intercode_integrations.gateway.calls` reads, the answer equals the
-body that the server sends without a stream.
+`StreamAssembly` accepts the stream's bytes in chunks of any size; the result does not depend on the
+chunks' boundaries. In every field that `intercode_integrations.gateway.calls` reads, the assembled
+answer equals the body that the server sends without streaming.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ MAX_EVENT_BYTES = 32 * 1024**2
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
 _CONTINUED_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
-"""Text fields of a chat's delta that append. `_extend_message` also appends tool calls' fields."""
+"""Text fields of a ``chat`` delta whose values are appended to the message. `_extend_message` also
+appends the fields of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: its bytes including the blank line, and its data if that is an object."""
+    """One event: its bytes including the blank line, and its data if that is a JSON object."""
 
     raw_bytes: bytes
     data: dict[str, Any] | None
     is_last: bool = False
-    """Whether the event is ``[DONE]``."""
+    """Whether the event is ``[DONE]``, which ends a stream of the protocol ``chat``."""
 
 
 @dataclass(slots=True)
 class StreamAssembly:
-    """The answer of a stream, so far.
+    """The answer that the events of a stream have built so far.
 
     Attributes:
-        name: The protocol.
-        body: The answer, in its unstreamed form.
-        is_complete: Whether the stream has reached its end.
+        name: The API protocol of the stream.
+        body: The answer, in the form of a response without streaming.
+        is_complete: Whether the last event of the protocol has arrived.
         error: The error that the server reported within the stream.
     """
 
@@ -50,11 +51,11 @@ class StreamAssembly:
     error: dict[str, Any] | None = None
     _buffer: bytes = b""
     _partial: dict[int, str] = field(default_factory=dict)
-    """Incomplete JSON of tool arguments, by block (``messages``)."""
+    """Index of a content block → incomplete JSON of its tool arguments (``messages`` only)."""
     _items: list[Any] = field(default_factory=list)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Add bytes; return the events that they complete.
+        """Add bytes of the stream; return the events that are now complete.
 
         Raises:
             ValueError: An event is too long, or malformed.
@@ -105,7 +106,7 @@ def _parse_event(raw_bytes: bytes) -> Event:
 
 
 def encode_event(raw_bytes: bytes, data: object) -> bytes:
-    """Return the bytes of an event with other data."""
+    """Return an event's bytes with its data replaced; its other lines stay."""
     other_lines = [
         line for line in _LINE.split(raw_bytes) if line and not line.startswith(b"data:")
     ]

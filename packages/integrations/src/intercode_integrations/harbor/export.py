@@ -1,7 +1,8 @@
-"""Export to Harbor: each task as a folder whose scripts score an agent's final state.
+"""The export of InterCode tasks as task folders for Harbor.
 
-Gold runs once, and its outcome is stored as data. The scripts (`checks`) need only Bash and the
-usual tools of the image, or the Python that the task needs anyway.
+The scripts of a folder score an agent's final state. The exporter runs gold once, and stores the
+outcome as data. The scripts (`checks`) need only Bash and the common tools of the image, or the
+Python that the task needs anyway.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ _SECONDS = 30.0
 
 
 class Exporter:
-    """An exporter of an environment's tasks.
+    """An exporter that writes an environment's tasks as Harbor's task folders.
 
     Args:
         env: The environment.
-        output_folder: The folder for the tasks' folders.
-        base: The image after ``FROM`` for tasks whose image is this machine's programs.
+        output_folder: The folder in which each task gets a folder.
+        base: The image for the line ``FROM``, for tasks whose image consists of this machine's own
+            programs.
     """
 
     def __init__(self, env: InterCodeEnv[Any], output_folder: Path, base: str = HOST) -> None:
@@ -50,11 +52,11 @@ class Exporter:
         self._files = FileChecks(env)
 
     def export(self, task: Task) -> Path:
-        """Write a task's folder; return its path.
+        """Write a task's folder, and return its path.
 
         Raises:
             UsageError: The folder already exists.
-            TaskError: The task has a property that no folder can carry.
+            TaskError: The task has a property that a task folder cannot express.
             RewardError: Gold could not be run.
         """
         if task.depends_on_clock:
@@ -175,7 +177,12 @@ def _query_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceRecipe) -
 
 
 def _database(env: InterCodeEnv[Any], task: Task) -> bytes:
-    """Return a task's database as an SQLite file."""
+    """Return the database of a task as the bytes of an SQLite file.
+
+    Raises:
+        UsageError: The engine is not SQLite.
+        TaskError: The task has a setup, which no database file can express.
+    """
     stage: Any = env.stage
     if stage.engine.name != "sqlite":
         raise UsageError(f"only databases of SQLite are exported, not of {stage.engine.name}")
@@ -203,7 +210,8 @@ def _repository_checks(env: InterCodeEnv[Any], task: Task, recipe: WorkspaceReci
     run = {
         "unittest": f"exec {python} -m unittest {names}\n",
         "pytest": f"exec {python} -m pytest -q {names}\n",
-        # Each command starts with the same files, as it would in its own sandbox.
+        # The files are restored after each command, because InterCode runs each command in its
+        # own sandbox.
         "command": 'kept=$(mktemp -d) && cp -a . "$kept" || exit 1\n'
         + "".join(
             f'bash -c {shlex.quote(name)} && cp -a "$kept/." . || exit 1\n' for name in plan.tests
@@ -230,14 +238,14 @@ _CHECK_MAKERS: Mapping[str, Callable[[InterCodeEnv[Any], Task, WorkspaceRecipe],
 
 
 def _steps(env: InterCodeEnv[Any], task: Task) -> str:
-    """Return the actions of a solution, without the final submit."""
+    """Return the actions of gold as a script, without the final ``submit``."""
     if not task.gold:
         return "false  # the task has no solution with it"
     return "\n".join(env.solution(task)[:-1])
 
 
 def _here_document(text: str) -> str:
-    """Return a here-document."""
+    """Return a text as a here-document of Bash, with an end marker that the text lacks."""
     end = "END"
     while end in text.split("\n"):
         end += "_"

@@ -1,8 +1,8 @@
-"""Checks of tasks that are scored by files and an output: a solution's result as a list of hashes.
+"""Checks of exported tasks that are scored by files and output, against a stored list of hashes.
 
-Everything that the task's image and setup created counts as a whole, including additions to it, and
-so does each path that gold touches. The rest of the system does not count, because Harbor's agents
-install themselves there.
+Two kinds of paths count for the score. The first are the folders and files that the task's image
+and setup have created, with all later additions. The second are the paths that gold touches. Other
+system files do not count, because Harbor's agents install themselves there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TYPES = {
 
 
 class FileChecks:
-    """A factory of file checks.
+    """A factory of file checks for the tasks of an environment.
 
     Args:
         env: An environment whose tasks run in sandboxes.
@@ -51,10 +51,10 @@ class FileChecks:
         self._added_paths: dict[str, dict[str, bool]] = {}
 
     def make_checks(self, task: Task) -> TaskChecks:
-        """Return the check of a task.
+        """Run gold, and return the check that compares files and output with gold's result.
 
         Raises:
-            TaskError: A file name cannot be listed.
+            TaskError: A file name cannot be written as a line of the list.
             RewardError: Gold could not be run.
         """
         outcomes = [self._env.outcome(replace(task, gold=(gold,))) for gold in task.gold]
@@ -84,7 +84,7 @@ class FileChecks:
         return TaskChecks(tests, solution_script, prompt)
 
     def _image_paths(self, task: Task) -> dict[str, bool]:
-        """Return the paths that were added to the image's base, and whether each is a folder."""
+        """Return the paths that an image's additions created; the value is True for a folder."""
         stage: Any = self._env.stage
         image = stage.image(task)
         if not (spec := parse(image)).additions:
@@ -112,7 +112,7 @@ def _list_paths(sandbox: SandboxBackend) -> dict[str, bool]:
 
 
 def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
-    """Return whether the output counts, by the rule of `intercode.rewards.bash`."""
+    """Return whether the output counts for the score, by the rule of `intercode.rewards.bash`."""
     if (answer := AnswerType.parse(task)) is not None:
         return answer.is_printed
     return bool(normalise(outcome.output)) or not outcome.changes
@@ -121,7 +121,16 @@ def _is_output_counted(task: Task, outcome: GoldOutcome) -> bool:
 def _scope(
     task: Task, created_paths: Mapping[str, bool], outcomes: Iterable[GoldOutcome]
 ) -> dict[str, bytes]:
-    """Return the lists for ``list.sh``: counted trees, counted paths, and free patterns."""
+    """Return the input files of ``list.sh``: trees and paths that count, and patterns that do not.
+
+    Args:
+        task: The task.
+        created_paths: The paths of image and setup; the value is True for a folder.
+        outcomes: The outcomes of all golds.
+
+    Raises:
+        TaskError: A path cannot be written as a line.
+    """
     counted_paths = {
         path: folder for path, folder in created_paths.items() if not _scratch_folder(path)
     }
@@ -140,7 +149,7 @@ def _scope(
 def _list_files(
     task: Task, workspace: SandboxBackend, scope: Mapping[str, bytes]
 ) -> dict[str, set[str]]:
-    """Return the listing of the agent's initial state: path → its lines."""
+    """Return the output of ``list.sh`` in the workspace before any action: path → its lines."""
     for name, rows in scope.items():
         workspace.write_file(f"{TESTS}/{name}", rows)
     argv = ["/bin/bash", f"{TESTS}/list.sh", TESTS]
@@ -156,7 +165,7 @@ def _list_files(
 
 
 def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutcome) -> bytes:
-    """Return the listing after gold has run."""
+    """Return the output that ``list.sh`` would have after gold, as bytes."""
     lines = dict(listing)
     for change in outcome.changes:
         if _is_requested(task, change.path) and not task.expects(change.path):
@@ -165,7 +174,7 @@ def _gold_listing(task: Task, listing: Mapping[str, set[str]], outcome: GoldOutc
 
 
 def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
-    """Return the lines of a path in the form of ``list.sh``."""
+    """Return the lines that ``list.sh`` would print for a path that gold has changed."""
     if change.kind == "deleted":
         return []
     if change.type not in _TYPES or "\n" in change.path or "\\" in change.path:
@@ -182,7 +191,10 @@ def _lines(task: Task, change: Change, outcome: GoldOutcome) -> list[str]:
 
 
 def _is_requested(task: Task, path: str) -> bool:
-    """Return whether gold's change of a path counts; scratch does if the query names it."""
+    """Return whether gold's change of a path counts.
+
+    A path in a folder for temporary files counts only if the query names it.
+    """
     if not (top := _scratch_folder(path)):
         return True
     return "/".join(path.split("/")[: top.count("/") + 2]) in task.query

@@ -1,4 +1,4 @@
-"""``inspect:TASK``: samples of an Inspect task, run by InterCode's runner, agents and sandboxes."""
+"""The environment ``inspect:TASK``: samples of an Inspect task, run by InterCode's runner."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from intercode_sandbox import SandboxBackend
 
 _SETUP = "/tmp/.inspect-setup"
 _ZEROS = {"i", "n", "no", "false"}
-"""Values of Inspect's scores that are words for 0, in lower case."""
+"""Texts that Inspect converts to the score 0, in lower case."""
 
 
 class InspectEnv(InterCodeEnv[SandboxBackend]):
-    """One persistent Bash per episode, in the sandbox that a sample describes.
+    """An environment of an Inspect task's samples, with one persistent Bash per episode.
 
-    The reward is the task's first scorer, applied to the submitted answer and the sandbox. The
-    task's solver and tools are ignored.
+    The sample describes the sandbox. The reward is the value of the Inspect task's first scorer for
+    the submitted answer and the sandbox. The Inspect task's own solver and tools are not used.
 
     Args:
-        data: ``inspect:TASK``, or its tasks.
-        options: The options, as one value.
-        **changes: Single options by their names: see `SandboxOptions`.
+        data: The address ``inspect:TASK``, or the dataset that `tasks` returns for it.
+        options: All options in one object.
+        **changes: Single options by name, which override `options`: see `SandboxOptions`.
 
     Raises:
-        TaskError: A sample needs more than a request and a sandbox.
+        TaskError: A sample needs more than an input text and a sandbox.
         UsageError: The task or option does not exist.
     """
 
@@ -67,14 +67,14 @@ class InspectEnv(InterCodeEnv[SandboxBackend]):
 
     @classmethod
     def tasks(cls, address: str) -> Dataset:
-        """Load the samples of a task.
+        """Load the samples of an Inspect task as InterCode's tasks.
 
         Args:
             address: The task's address for ``inspect eval``: ``FILE.py@TASK``, or ``PACKAGE/TASK``.
 
         Raises:
-            TaskError: A sample needs more than a request and a sandbox.
-            UsageError: The address matches no task, or several.
+            TaskError: A sample needs more than an input text and a sandbox.
+            UsageError: The address matches no task, or several tasks.
         """
         task = _load_task(address)
         with chdir(task_run_dir(task)):
@@ -121,7 +121,10 @@ def _task(address: str, inspect_task: InspectTask, index: int) -> Task:
 
 
 def _content(source: str) -> str:
-    """Read a text, a file, a URL or a data URL, with Inspect's rules."""
+    """Return the content of a file of a sample: a literal text, a path, a URL or a data URL.
+
+    Inspect's rules decide which of these the source is.
+    """
     return decode(_run_coroutine(partial(read_sandboxenv_file, source)))
 
 
@@ -130,7 +133,11 @@ def _texts(sample: Sample) -> list[str]:
 
 
 def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
-    """Return the image that a sandbox's configuration names; None: the environment's default."""
+    """Return the image that a sample's sandbox names; None: the environment's default.
+
+    Raises:
+        TaskError: The sandbox is neither InterCode's nor a Dockerfile.
+    """
     config = spec.config if spec is not None else None
     if spec is None or config is None:
         return None
@@ -142,7 +149,11 @@ def _image(spec: SandboxEnvironmentSpec | None) -> str | None:
 
 
 def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
-    """Score an episode by the task's first scorer."""
+    """Score an episode by the first scorer of its Inspect task.
+
+    Raises:
+        RewardError: The scorer gives no finite number.
+    """
     address, index = task.metadata["inspect"]
     inspect_task = _load_task(address)
     sample, answer = inspect_task.dataset[index], episode.answer or ""
@@ -173,9 +184,9 @@ def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
 
 
 def _convert_number(value: Any) -> float:
-    """Return the number that Inspect reads in a score's value; NaN if it has none.
+    """Return the number that Inspect reads in the value of a score; NaN if it contains none.
 
-    Inspect itself converts an unknown text to 0.
+    Inspect itself converts an unknown text to 0, which would hide that the score is no number.
     """
     if isinstance(value, (dict, list)):
         return math.nan
@@ -189,6 +200,6 @@ def _convert_number(value: Any) -> float:
 
 
 def _run_coroutine(call: Any) -> Any:
-    """Call a coroutine function on a thread without an event loop, and return its result."""
+    """Run a coroutine function on a new thread, which has no event loop yet; return its result."""
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(lambda: asyncio.run(call())).result()

@@ -1,7 +1,8 @@
 """The driver of a run on a cluster: it starts Ray workers, assigns batches, and keeps the record.
 
-A batch of jobs is recorded when its result arrives, and never before. A lost worker, alone or with
-its machine, therefore costs only its current batches, which start again elsewhere.
+The driver records the episodes of a batch of jobs when the result of the batch arrives. If a worker
+is lost, alone or with its machine, its current batches start again on other workers. Nothing else
+is lost.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NODE_POLL_SECONDS = 1.0
-"""Seconds between polls of the cluster's nodes."""
+"""Seconds between two queries of the cluster's nodes."""
 BATCH_SECONDS = 1.0
-"""Target duration of a batch: a lost worker costs so many seconds, at most twice."""
+"""Target duration of a batch. The loss of a worker costs about as much work, at most twice."""
 MAX_BATCH_JOBS = 64
-"""Maximum jobs of a batch."""
+"""Maximum number of jobs in a batch."""
 WAIT_NOTICE_SECONDS = 30.0
 """Seconds without any open worker after which the driver reports what it waits for."""
 
 
 @dataclass(eq=False)
 class _WorkerHandle:
-    """The driver's view of a Ray worker."""
+    """The driver's record of a Ray worker: its actor, node and number of running batches."""
 
     name: str
     node: str
@@ -63,20 +64,20 @@ class _WorkerHandle:
 
 @dataclass(frozen=True, slots=True)
 class _WorkerCall:
-    """A pending call of a worker."""
+    """A call of a worker's actor whose result has not arrived."""
 
     worker: _WorkerHandle
     batch: list[Job] = field(default_factory=list)
-    """Jobs of the call; empty: the worker is being opened."""
+    """The jobs of the batch; empty for the call that opens the worker."""
 
 
 class RayExecutor:
-    """A run on a cluster; see `intercode.evaluate.worker.Runs`.
+    """The executor of one run on a cluster; see `intercode.evaluate.worker.Runs`.
 
     Args:
-        jobs: The jobs, in order.
-        work: The run.
-        address: The address of the cluster.
+        jobs: The jobs, in the order in which they should start.
+        work: The prepared run.
+        address: The address of the cluster; None: see `intercode_integrations.ray.Ray`.
         cpus: The processors that each worker reserves.
     """
 
@@ -86,24 +87,24 @@ class RayExecutor:
         self.stopped: str | None = None
         self._remaining_jobs = deque(jobs)
         self._loss_counts: Counter[Key] = Counter()
-        """Number of losses of a job; after the first loss the job runs alone in its batch."""
+        """Job's key → number of lost workers. A job of this counter gets a batch for itself."""
         self._work, self._address, self._cpus = work, address, cpus
         self._worker_count = min(work.plan.spec.run_options.workers, max(1, len(jobs)))
         self._worker_handles: list[_WorkerHandle] = []
         self._calls: dict[Any, _WorkerCall] = {}
         self._refusals: dict[str, str] = {}
-        """Node → the reason why it is excluded."""
+        """Node id → the reason why the run does not use the node."""
         self._failure_counts: Counter[str] = Counter()
         self._worker_numbers = count(1)
         self._mean_episode_seconds = 0.0
-        """Moving average of an episode's seconds."""
+        """Moving average of the seconds that an episode takes on a worker."""
         self._draining = False
         self._failure: BaseException | None = None
         self._announced_nodes: set[str] = set()
         self._wait_start = time.monotonic()
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
-        """Yield the episodes, each as soon as it is recorded."""
+        """Execute all jobs, and yield each episode when it has been recorded."""
         if not self._remaining_jobs:
             return
         with cluster_connection(self._address) as self._ray:
@@ -127,7 +128,7 @@ class RayExecutor:
         self._ledger: Any = None
         if spec.model.name or spec.env.judge_model or spec.run_options.max_connections:
             budget = self._work.budget
-            assert budget is not None  # a run of a spec has a budget
+            assert budget is not None  # a run that uses a model has a budget
             self._prior_spending = budget.spent.cost, budget.spent.tokens
             self._ledger = (
                 ray.remote(SharedLedger)
@@ -181,7 +182,7 @@ class RayExecutor:
     # Workers
 
     def _start_missing_workers(self, progress: Progress) -> None:
-        """Start workers on nodes that have too few: at first, and on nodes that have joined."""
+        """Start the missing workers, at first on all nodes, and later on nodes that have joined."""
         now = time.monotonic()
         if now - self._last_poll < NODE_POLL_SECONDS:
             return
@@ -205,8 +206,8 @@ class RayExecutor:
             progress.nodes(0, f"{notice} ({reasons})" if reasons else notice)
 
     def _start(self, node: str, share: int, resources: dict[str, float]) -> None:
-        # The worker reserves memory for the sandboxes of its environments, but at most the node's
-        # memory per processor.
+        # The worker reserves memory for the sandboxes of its environments in Ray, but not more than
+        # the node's memory per processor.
         env_memory = self._work.setting.facts.get("limits", {}).get("memory", 0)
         memory = min(
             share * env_memory,
@@ -250,7 +251,10 @@ class RayExecutor:
             progress.nodes(self._count_nodes(), f"{self._node_names[worker.node]} takes part")
 
     def _refuse(self, node: str, reason: str, progress: Progress) -> None:
-        """Exclude a node."""
+        """Exclude a node from the run, and remove its workers.
+
+        If no node remains, the run ends with an error.
+        """
         if node in self._refusals:
             return
         self._refusals[node] = reason
@@ -266,7 +270,10 @@ class RayExecutor:
         return len({worker.node for worker in self._worker_handles if worker.is_open})
 
     def _handle_loss(self, worker: _WorkerHandle, error: Exception, progress: Progress) -> None:
-        """Requeue the jobs of a lost worker."""
+        """Remove a lost worker, and put the jobs of its batches back into the queue.
+
+        A node on which workers repeatedly end before they are open is excluded.
+        """
         self._remove_worker(worker)
         self._failure_counts[worker.node] += 1
         if not worker.is_open and self._failure_counts[worker.node] > 2:
@@ -286,7 +293,7 @@ class RayExecutor:
             self._ledger.release_process.remote(worker.name)
         for call in [ref for ref, call in self._calls.items() if call.worker is worker]:
             batch = self._calls.pop(call).batch
-            if len(batch) == 1:  # a larger batch does not show which job is at fault
+            if len(batch) == 1:  # a larger batch does not show which job caused the loss
                 self._loss_counts[batch[0].key] += 1
             for job in reversed(batch):
                 self._loss_counts.setdefault(job.key, 0)
@@ -299,7 +306,7 @@ class RayExecutor:
         return provider.image(name) if hasattr(provider, "image") else resolve(name)
 
     def _store_image(self, name: str) -> None:
-        """Put an image into the object store, once."""
+        """Put an image into Ray's object store, unless the store has it."""
         if name not in self._image_refs:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder, "image.tar")
@@ -327,7 +334,7 @@ class RayExecutor:
             heapreplace(worker_heap, (worker.batch_count, n, worker))
 
     def _take_batch(self) -> list[Job]:
-        """Take jobs for a batch; a job that was lost before gets its own batch."""
+        """Take the jobs of a batch from the queue. A job that lost a worker is alone in it."""
         fair_share = len(self._remaining_jobs) // (2 * self._worker_count)
         size = int(BATCH_SECONDS / self._mean_episode_seconds) if self._mean_episode_seconds else 1
         batch = [self._remaining_jobs.popleft()]
@@ -343,7 +350,7 @@ class RayExecutor:
     def _receive_episodes(
         self, progress: Progress, interrupts: Interrupts
     ) -> Generator[Episode, None, None]:
-        """Wait briefly for results; yield their episodes."""
+        """Wait up to `TICK` seconds for results, record their episodes, and yield these."""
         if not self._calls:
             with suppress(queue.Empty):
                 interrupts.messages.get(timeout=TICK)
@@ -355,11 +362,11 @@ class RayExecutor:
         episodes: list[Episode] = []
         for ref in ready_refs:
             if (call := self._calls.pop(ref, None)) is None:
-                continue  # its worker was lost meanwhile
+                continue  # an earlier result of this loop has removed the lost worker of the call
             try:
                 worker_result = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError:
-                raise  # a defect of InterCode
+                raise  # an exception inside the actor is a defect of InterCode
             except self._ray.exceptions.RayError as error:
                 self._calls[ref] = call
                 self._handle_loss(call.worker, error, progress)
@@ -378,7 +385,7 @@ class RayExecutor:
     ) -> list[Episode]:
         call.worker.batch_count -= 1
         if episode_count := len(batch_result.episodes):
-            # Excludes the wait for this thread, which may be the bottleneck.
+            # These seconds exclude the wait for the driver, which may itself be the bottleneck.
             episode_seconds = batch_result.seconds / episode_count
             self._mean_episode_seconds = (
                 0.8 * self._mean_episode_seconds + 0.2 * episode_seconds
@@ -400,7 +407,7 @@ class RayExecutor:
         return batch_result.episodes
 
     def _abandon_jobs(self) -> Iterable[Episode]:
-        """Yield failed episodes for jobs that lost their workers more than `retries` times."""
+        """Remove jobs that lost more than `retries` workers; yield their episodes with an error."""
         max_retries = self._work.plan.spec.run_options.retries
         for job in [
             job for job in self._remaining_jobs if self._loss_counts[job.key] > max_retries
@@ -422,7 +429,7 @@ class RayExecutor:
             worker.actor.drain.remote()
 
     def _close(self) -> None:
-        """Let workers close their environments: that leaves less behind than killing them."""
+        """Let the workers close their environments. Killing the workers would free less."""
         close_refs = [
             worker.actor.close.remote() for worker in self._worker_handles if worker.is_open
         ]
@@ -430,7 +437,7 @@ class RayExecutor:
             self._ray.wait(close_refs, num_returns=len(close_refs), timeout=PATIENCE)
 
     def _settle_budget(self) -> None:
-        """Add the ledger's spending to the budget, which further runs may share."""
+        """Add the spending of this run to the run's budget, which other runs may share."""
         budget = self._work.budget
         try:
             current_spending, presumed_spending = self._ray.get(

@@ -1,9 +1,10 @@
-"""Limits that a run's processes share: budget, rate limit of calls, concurrent calls.
+"""Limits that all processes of a run on a cluster share: budget, rate limit, concurrent calls.
 
-One actor, the ledger, keeps them on the driver's machine. In every other process, proxies ask the
-ledger, and attach posts that need no answer to the next request. The ledger releases what a lost
-process holds, and counts its calls as paid: every call starts with a request that carries its
-reservation.
+A Ray actor on the driver's machine, the ledger, keeps the state of the limits. In every other
+process, proxies call the ledger. A proxy waits for the answer of a request. A post needs no answer,
+and is sent together with the next request. If a process is lost, the ledger releases everything
+that the process holds. The ledger counts the process's running calls as paid: each call began with
+a request that reserved its maximum cost.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from intercode.models.drain import Drain, current_drain
 from intercode.models.limits import Budget, Hold, RateLimit, SpendingAmounts
 
 _MAX_POST_DELAY = 0.05
-"""Seconds after which posts are sent without a request."""
+"""Seconds after which posts are sent even without a request."""
 
 
 @dataclass
 class _ProcessState:
-    """The reservations, the calls under way and the permits of one process."""
+    """The budget reservations, running calls and call slots of one process."""
 
     reservations: Counter[tuple[int, float]] = field(default_factory=Counter)
     start_times: Counter[float] = field(default_factory=Counter)
@@ -34,13 +35,13 @@ class _ProcessState:
 
 
 class SharedLedger:
-    """The actor of the shared limits. Each call waits in its own thread.
+    """The Ray actor that keeps the shared limits. Each call of the actor has its own thread.
 
     Args:
-        max_cost: US dollars that models may cost.
-        max_tokens: Tokens that models may use.
-        prior_spending: The spending before this run.
-        connections: Concurrent calls.
+        max_cost: The US dollars that models may cost in all; None: no limit.
+        max_tokens: The tokens that models may use in all; None: no limit.
+        prior_spending: The spending before this run, which counts against both limits.
+        connections: The maximum number of concurrent calls; None: no limit.
     """
 
     def __init__(
@@ -59,13 +60,16 @@ class SharedLedger:
     def handle(
         self, process_name: str, posts: Sequence[tuple[Any, ...]], method: str = "", *arguments: Any
     ) -> Any:
-        """Apply the posts of a process; then answer its request, if any.
+        """Apply the posts of a process in order, then execute its request.
 
         Args:
-            process_name: The process.
-            posts: Names of methods that do not wait, with their arguments.
-            method: The method of the request; empty: no request.
-            arguments: The arguments of the request.
+            process_name: The name of the process.
+            posts: Names of methods that do not wait, each with its arguments.
+            method: The method that the process requests; empty if it only sends posts.
+            arguments: The arguments of the requested method.
+
+        Returns:
+            The result of the requested method; None without a request.
         """
         for post_method, *call_arguments in posts:
             getattr(self, post_method)(process_name, *call_arguments)
@@ -91,8 +95,17 @@ class SharedLedger:
         account_name: str,
         costs: tuple[float, int],
     ) -> None:
-        """End a reservation: add `costs` to ``spent``, to ``presumed``, or to neither."""
+        """End a reservation, and charge `costs`.
+
+        Args:
+            process_name: The name of the process.
+            tokens: The reserved tokens.
+            cost: The reserved cost.
+            account_name: The account to charge: ``spent``, ``presumed``, or empty for none.
+            costs: The cost and the tokens to charge.
+        """
         with self._lock:
+            # For a lost process, `release_process` has already ended all reservations.
             if self._process_state(process_name).lost:
                 return  # all that it held has ended
             _decrement(self._process_state(process_name).reservations, (tokens, cost))
@@ -100,12 +113,15 @@ class SharedLedger:
         self._budget._end(Hold(self._budget, tokens, cost), account, *costs)
 
     def acquire(self, process_name: str, tokens: int, ticket: int | None) -> tuple[float, int]:
-        """Return a call's start time and ticket when it may start; see `RateLimit.acquire`.
+        """Wait until a call may start; see `RateLimit.acquire`.
 
         Args:
-            process_name: The process.
+            process_name: The name of the process.
             tokens: The estimated tokens of the call.
-            ticket: The ticket of its first attempt; None: this is the first.
+            ticket: The ticket of the call's first attempt; None: this is the first attempt.
+
+        Returns:
+            The start time of the attempt, and the call's ticket.
         """
         call_ticket = self._rate_limit.ticket() if ticket is None else ticket
         start_time = self._rate_limit.acquire(tokens, call_ticket)
@@ -119,12 +135,12 @@ class SharedLedger:
     def release(
         self, process_name: str, start_time: float, unused_tokens: float, succeeded: bool
     ) -> None:
-        """End a call; see `RateLimit.release`."""
+        """End a call that the provider has answered; see `RateLimit.release`."""
         if self._end_call(process_name, start_time):
             self._rate_limit.release(start_time, unused_tokens=unused_tokens, succeeded=succeeded)
 
     def refuse(self, process_name: str, start_time: float, retry_after: float | None) -> None:
-        """End a refused call; see `RateLimit.refuse`."""
+        """End a call that the provider has refused; see `RateLimit.refuse`."""
         if self._end_call(process_name, start_time):
             self._rate_limit.refuse(retry_after)
 
@@ -135,7 +151,7 @@ class SharedLedger:
             return not state.lost
 
     def enter(self, process_name: str) -> float:
-        """Wait for a call slot; return the seconds of the wait."""
+        """Wait for a free slot for a call, and return the seconds of the wait."""
         wait_seconds = self._calls.__enter__()
         with self._lock:
             if not self._process_state(process_name).lost:
@@ -145,7 +161,7 @@ class SharedLedger:
         return wait_seconds
 
     def leave(self, process_name: str) -> None:
-        """Release a call slot."""
+        """Free the slot of a call."""
         with self._lock:
             if self._process_state(process_name).lost:
                 return
@@ -153,7 +169,11 @@ class SharedLedger:
         self._calls.__exit__(None, None, None)
 
     def release_process(self, process_name: str) -> None:
-        """Release everything that a lost process holds. Its calls may have been charged."""
+        """Release everything that a lost process holds.
+
+        The process's reservations become presumed spending, because its calls may have been
+        charged.
+        """
         with self._lock:
             state = self._process_state(process_name)
             if state.lost:
@@ -167,23 +187,23 @@ class SharedLedger:
             self._calls.__exit__(None, None, None)
 
     def read_spending(self) -> tuple[SpendingAmounts, SpendingAmounts]:
-        """Return the actual and the presumed spending."""
+        """Return the known spending, and the presumed spending of calls whose end is unknown."""
         return self._budget.spent, self._budget.reserved_amounts
 
 
 def _decrement(counter: Counter[Any], key: Any) -> None:
-    """Count one less, and remove zeros: a run may have millions of calls."""
+    """Subtract 1 from a count, and remove the key at 0: a run may have millions of keys."""
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
 
 
 class Outbox:
-    """The connection from a process to the ledger.
+    """The connection of a process to the ledger, with a queue of posts.
 
     Args:
-        ledger: The actor.
-        process_name: This process's name.
+        ledger: The actor with the ledger.
+        process_name: The name of this process.
     """
 
     def __init__(self, ledger: Any, process_name: str) -> None:
@@ -192,7 +212,7 @@ class Outbox:
         self._posts: list[tuple[Any, ...]] = []
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the ledger; its exceptions are raised unchanged."""
+        """Call a method of the ledger; return its result, or raise its exception unchanged."""
         import ray
 
         try:
@@ -205,7 +225,7 @@ class Outbox:
             raise error.cause from None
 
     def post(self, method: str, *arguments: Any) -> None:
-        """Queue a call of a method that does not wait."""
+        """Queue a call of a method that does not wait and whose result is not needed."""
         with self._lock:
             self._posts.append((method, *arguments))
             is_first = len(self._posts) == 1
@@ -215,7 +235,7 @@ class Outbox:
             timer.start()
 
     def flush(self) -> None:
-        """Send the queued calls."""
+        """Send the queued calls now."""
         if posts := self._take_posts():
             self._ledger.handle.remote(self._process_name, posts)
 
@@ -226,12 +246,12 @@ class Outbox:
 
 
 class SharedBudget(Budget):
-    """The budget outside the ledger's process.
+    """The proxy of the shared budget, in a process other than the ledger's.
 
     Args:
         outbox: The connection to the ledger.
-        max_cost: As in the ledger.
-        max_tokens: As in the ledger.
+        max_cost: The same as for the ledger.
+        max_tokens: The same as for the ledger.
     """
 
     def __init__(self, outbox: Outbox, max_cost: float | None, max_tokens: int | None) -> None:
@@ -239,10 +259,10 @@ class SharedBudget(Budget):
         self._outbox = outbox
 
     def reserve(self, tokens: int, cost: float) -> Hold:
-        """See `Budget.reserve`."""
+        """Reserve a part of the shared budget; see `Budget.reserve`."""
         if self.max_cost is not None or self.max_tokens is not None:
             self._outbox.ask("reserve", tokens, cost)
-        else:  # without limits no answer is needed
+        else:  # without limits the ledger never refuses, so no answer is needed
             self._outbox.post("reserve", tokens, cost)
         return Hold(self, tokens, cost)
 
@@ -252,17 +272,17 @@ class SharedBudget(Budget):
 
 
 class _LedgerCall(threading.local):
-    """The current call of a thread, with all its attempts."""
+    """The current model call of a thread, including all its attempts."""
 
     ticket: int | None = None
-    """Ticket that this process gave the call."""
+    """Ticket that the local rate limit gave the call."""
     ledger_ticket: int | None = None
-    """Ticket of the call in the ledger."""
+    """Ticket that the ledger gave the call."""
     start_time = 0.0
 
 
 class SharedRateLimit(RateLimit):
-    """The rate limit outside the ledger's process; a thread makes one call at a time."""
+    """The proxy of the shared rate limit. Each thread of the process makes one call at a time."""
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
@@ -270,7 +290,7 @@ class SharedRateLimit(RateLimit):
         self._thread_call = _LedgerCall()
 
     def acquire(self, tokens: int, ticket: int | None = None, drain: Drain | None = None) -> float:
-        """See `RateLimit.acquire`."""
+        """Wait until the shared rate limit permits a call; see `RateLimit.acquire`."""
         (drain or current_drain()).check()
         call = self._thread_call
         ledger_ticket = call.ledger_ticket if ticket is not None and ticket == call.ticket else None
@@ -281,17 +301,17 @@ class SharedRateLimit(RateLimit):
     def release(
         self, start_time: float, *, unused_tokens: float = 0, succeeded: bool = True
     ) -> None:
-        """See `RateLimit.release`."""
+        """Report the end of a call to the ledger; see `RateLimit.release`."""
         self._outbox.post("release", start_time, unused_tokens, succeeded)
 
     def refuse(self, retry_after: float | None) -> None:
-        """See `RateLimit.refuse`."""
+        """Report a refused call to the ledger; see `RateLimit.refuse`."""
         self._outbox.post("refuse", self._thread_call.start_time, retry_after)
-        self._outbox.flush()  # other calls are about to ask
+        self._outbox.flush()  # at once, because other processes are about to ask
 
 
 class SharedCalls(Semaphore):
-    """The limit of concurrent calls outside the ledger's process."""
+    """The proxy of the shared limit on concurrent calls."""
 
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
@@ -304,4 +324,4 @@ class SharedCalls(Semaphore):
 
     def __exit__(self, *exception: object) -> None:
         self._outbox.post("leave")
-        self._outbox.flush()  # other calls wait for the slot
+        self._outbox.flush()  # at once, because other calls wait for the slot

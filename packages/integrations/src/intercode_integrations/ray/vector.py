@@ -1,9 +1,9 @@
-"""Vectors with environments on a cluster, made by ``make_vec(…, backend="ray")``.
+"""Vectors whose environments run on a cluster, made by ``make_vec(…, backend="ray")``.
 
-`ThreadVectorEnv` steps local proxies, each of which forwards its calls to an environment in a
-process of the cluster. A fork stays on the machine of its origin, because a saved state cannot
-leave it. The proxy of a fork moves to that machine, and returns to its own process at its next
-reset.
+`ThreadVectorEnv` steps local proxies. Each proxy forwards its calls to an environment in a process
+of the cluster. A fork must run on the machine of its origin, because a saved state cannot leave
+that machine. The proxy of a fork therefore moves to a process there, and returns to its first
+process at the next reset.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 WAIT_NOTICE_SECONDS = 30.0
 """Seconds without free processors after which a warning is logged."""
 _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools", "prompt")
-"""Attributes that are equal in all environments of a vector."""
+"""Attributes that are equal in all environments of a vector, so a proxy reads them locally."""
 
 
 class EnvironmentActor:
-    """The actor: a process with environments, by number.
+    """A Ray actor: a process of the cluster with several environments, each with a number.
 
     Args:
-        env: As in `intercode.project.create`.
-        wrappers: Functions that are each applied to an environment.
-        options: As in `create`.
+        env: As for `intercode.project.create`.
+        wrappers: Functions that are applied to each environment, in order.
+        options: As for `intercode.project.create`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EnvironmentActor:
         self._handle_numbers = itertools.count()
 
     def check(self) -> Any:
-        """Check whether this machine permits sandboxes."""
+        """Check that this machine permits sandboxes; return the error if it does not."""
         return _capture_error(self._check)
 
     def _check(self) -> None:
@@ -76,7 +76,7 @@ class EnvironmentActor:
         env.close()
 
     def make(self) -> Any:
-        """Make an environment; return its number."""
+        """Make an environment, and return its number."""
         return _capture_error(self._make)
 
     def _make(self) -> int:
@@ -88,7 +88,7 @@ class EnvironmentActor:
         return env_number
 
     def call(self, env_number: int, name: str, *args: Any, **keywords: Any) -> Any:
-        """Call a method of an environment, or return an attribute."""
+        """Call a method of an environment, or return the value of an attribute."""
 
         def call() -> Any:
             attribute = self._envs[env_number].get_wrapper_attr(name)
@@ -97,13 +97,13 @@ class EnvironmentActor:
         return _capture_error(call)
 
     def save(self, env_number: int, mode: ForkMode, lossy: bool) -> Any:
-        """Take a snapshot; return its number."""
+        """Take a snapshot of an environment's episode, and return the snapshot's number."""
         return _capture_error(
             lambda: self._keep(self._envs[env_number].unwrapped.snapshot(mode, lossy))
         )
 
     def single_fork(self, snapshot_number: int) -> Any:
-        """Return a snapshot's number for one fork; see `EpisodeSnapshot.reserve_fork`."""
+        """Reserve a snapshot for one fork; return a number; see `EpisodeSnapshot.reserve_fork`."""
         return _capture_error(lambda: self._keep(self._snapshots[snapshot_number].reserve_fork()))
 
     def _keep(self, snapshot: EpisodeSnapshot) -> int:
@@ -112,30 +112,30 @@ class EnvironmentActor:
         return snapshot_number
 
     def restore(self, env_number: int, snapshot_number: int) -> Any:
-        """Start a fork in an environment."""
+        """Start a fork of a snapshot's episode in an environment."""
         return _capture_error(
             lambda: self._envs[env_number].unwrapped.restore(self._snapshots[snapshot_number])
         )
 
     def forget(self, snapshot_number: int) -> None:
-        """Free a snapshot."""
+        """Free a snapshot. Idempotent."""
         if (saved_snapshot := self._snapshots.pop(snapshot_number, None)) is not None:
             saved_snapshot.close()
 
     def close_env(self, env_number: int) -> None:
-        """Close an environment."""
+        """Close an environment. Idempotent."""
         if (env := self._envs.pop(env_number, None)) is not None:
             env.close()
 
     def close(self) -> None:
-        """Close all environments."""
+        """Close all environments of this process."""
         for env_number in list(self._envs):
             self.close_env(env_number)
 
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """An error as its class name and message: the exception itself may not be picklable."""
+    """An error's class name and message. The exception itself may not be picklable."""
 
     name: str
     message: str
@@ -149,7 +149,11 @@ def _capture_error(work: Callable[[], Any]) -> Any:
 
 
 def _sandbox_failure(call: Any) -> SandboxError | None:
-    """Return the error that keeps a machine from running sandboxes; None if there is none."""
+    """Wait for the answer of `EnvironmentActor.check`.
+
+    Returns:
+        The error if the machine permits no sandboxes, or the process was lost; otherwise None.
+    """
     try:
         _await_answer(call)
     except (SandboxUnavailableError, SandboxClosedError) as error:
@@ -158,7 +162,7 @@ def _sandbox_failure(call: Any) -> SandboxError | None:
 
 
 def _await_answer(call: Any) -> Any:
-    """Wait for an actor's answer, and raise the error that it reports.
+    """Wait for an actor's answer, and raise the error if the answer is one.
 
     Raises:
         SandboxClosedError: The actor's process was lost.
@@ -179,7 +183,7 @@ def _await_answer(call: Any) -> Any:
 
 
 class EnvironmentActors:
-    """The processes of a vector; a lost process is replaced when an environment needs one.
+    """The processes of a vector. A lost process is replaced when an environment needs another one.
 
     Args:
         count: The number of environments.
@@ -234,21 +238,21 @@ class EnvironmentActors:
         )
 
     def next_actor(self) -> Any:
-        """Return the process for another environment, in rotation."""
+        """Return the process for another environment; the processes take turns."""
         with self._lock:
             if not self._actors:
                 self._open()
             return self._actors[next(self._turn_counter) % len(self._actors)]
 
     def lose(self, actor: Any) -> None:
-        """Stop using a process."""
+        """End a lost process, and give it no further environments."""
         with self._lock:
             if actor in self._actors:
                 self._actors.remove(actor)
                 import_ray().kill(actor)
 
     def leave(self) -> None:
-        """Count a closed environment; the last one ends all processes."""
+        """Count an environment as closed; the last one ends all processes."""
         with self._lock:
             self._users -= 1
             if self._users or not (ray := import_ray()).is_initialized():
@@ -261,7 +265,7 @@ class EnvironmentActors:
 
 
 class RemoteSnapshot:
-    """A snapshot in a process of the cluster; see `EpisodeSnapshot`."""
+    """The handle of a snapshot that a process of the cluster holds; see `EpisodeSnapshot`."""
 
     def __init__(self, actor: Any, number: int) -> None:
         self.actor, self.number = actor, number
@@ -282,11 +286,11 @@ class RemoteSnapshot:
 
 
 class ClusterEnv(ProxyEnv):
-    """The local proxy of an environment on the cluster.
+    """The local proxy of an environment that runs in a process of the cluster.
 
     Args:
-        actors: The vector's processes.
-        template: An environment with the same arguments, never started.
+        actors: The processes of the vector.
+        template: A local environment with the same arguments, which starts no episode.
     """
 
     def __init__(self, actors: EnvironmentActors, template: Any) -> None:
@@ -311,34 +315,37 @@ class ClusterEnv(ProxyEnv):
 
     @property
     def episode(self) -> Any:
-        """Current episode of the environment on the cluster."""
+        """The current episode of the environment on the cluster."""
         return self._call("episode")
 
     def select_task(self, options: Mapping[str, Any]) -> Any:
-        """See `InterCodeEnv.select_task`."""
+        """Select a task without a call to the cluster; see `InterCodeEnv.select_task`."""
         return self._template.unwrapped.select_task(options)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an episode in the proxy's own process."""
+        """Start an episode in the process that the proxy has when it is no fork."""
         self._close_fork()
         if self._home_slot is None:
             self._home_slot = self._make_env(self._actors.next_actor())
         return self._reset_result(self._call("reset", seed=seed, options=options))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action."""
+        """Execute an action; see `InterCodeEnv.step`."""
         result: tuple[str, float, bool, bool, dict[str, Any]] = self._call("step", action)
         return result
 
     def snapshot(self, mode: ForkMode = "auto", lossy: bool = False) -> RemoteSnapshot:
-        """See `InterCodeEnv.snapshot`; only proxies of this vector can restore the snapshot."""
+        """Save the running episode; only proxies of this vector can restore the snapshot.
+
+        See `InterCodeEnv.snapshot`.
+        """
         actor, env_number = self._current_slot()
         return RemoteSnapshot(actor, self._call_actor(actor, actor.save, env_number, mode, lossy))
 
     def restore(self, snapshot: RemoteSnapshot) -> tuple[str, dict[str, Any]]:
-        """Start a fork, on the machine of its origin."""
+        """Continue as a fork of a snapshot's episode, in the process that holds the snapshot."""
         actor = snapshot.actor
         if self._home_slot is not None and self._home_slot[0] is actor:
             self._close_fork()
@@ -351,7 +358,7 @@ class ClusterEnv(ProxyEnv):
         )
 
     def _close_fork(self) -> None:
-        """Close the environment of a fork in another process."""
+        """Close the environment that the proxy uses as a fork in another process, if any."""
         if self._fork_slot is not None:
             actor, env_number = self._fork_slot
             self._fork_slot = None
@@ -373,7 +380,7 @@ class ClusterEnv(ProxyEnv):
         try:
             return _await_answer(method.remote(*args, **keywords))
         except SandboxClosedError as error:
-            if error.__cause__ is not None:  # a cause exists if the process was lost, not a sandbox
+            if error.__cause__ is not None:  # only a lost process has a cause, not a lost sandbox
                 self._actors.lose(actor)
                 self._home_slot = (
                     None if self._home_slot and self._home_slot[0] is actor else self._home_slot
@@ -389,13 +396,13 @@ class ClusterEnv(ProxyEnv):
         return observation, info
 
     def close(self) -> None:
-        """Close the environment. Idempotent."""
+        """Count the environment as closed; the last one ends all processes. Idempotent."""
         if not self._closed:
             self._closed = True
             self._actors.leave()
 
     def fork(self, *args: Any, **keywords: Any) -> NoReturn:
-        """Refuse: a vector's forks stay within the vector.
+        """Refuse a fork of a single environment: forks must use environments of the vector.
 
         Raises:
             EnvironmentStateError: Always.
@@ -414,7 +421,7 @@ def make(
     wrappers: Sequence[Callable[[Any], gymnasium.Env[str, str]]],
     options: dict[str, Any],
 ) -> ThreadVectorEnv:
-    """Make a vector on the cluster; see `intercode.project.create_vec`."""
+    """Make a vector of environments on the cluster; see `intercode.project.create_vec`."""
     refuse_passwords(options)
     if not import_ray().is_initialized():
         connect()

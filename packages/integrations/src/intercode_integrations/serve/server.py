@@ -1,4 +1,4 @@
-"""The server of one process: its admission of clients, and its shutdown."""
+"""The server of one process: it admits clients, serves their sessions, and shuts down."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from intercode_integrations.serve.session import (
 
 _TRY_AGAIN_LATER = 1013
 _OPEN_SECONDS = 30.0
-"""Seconds for the response to an admitted client."""
+"""Maximum seconds until a client's handshake has its response."""
 _END_SECONDS = 10.0
-"""Seconds in which sessions free their resources after the server's end."""
+"""Maximum seconds in which sessions free their resources when the server ends."""
 _MAX_STARTS = 16
-"""Sandboxes of an environment that start at a time."""
+"""Maximum number of sandboxes of an environment that start at the same time."""
 
 
 class EnvironmentServer:
-    """A server of environments.
+    """A server of environments, over WebSockets and HTTP.
 
     Args:
-        entries: The environments; addresses without a name denote the first one.
+        entries: The environments. An address without a name denotes the first one.
         limits: The limits of client sessions.
-        guard: Refuses requests.
+        guard: A filter that refuses requests without the token or from foreign web pages.
         counts: The metrics to update.
-        admission: Holds the connections that have not shown the token yet.
+        admission: The quota of connections that have not shown the token yet.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EnvironmentServer:
         self._routes = Routes({entry.name: entry for entry in entries})
         self._limits, self._guard, self._metrics = limits, guard, counts
         self._sessions: dict[ServerSession, asyncio.Task[Any]] = {}
-        """Open sessions, each with the task that serves it."""
+        """Each open session → the asyncio task that serves the session."""
         self._starts = {entry: asyncio.Semaphore(_MAX_STARTS) for entry in entries}
         self._freed_event = asyncio.Event()
         self._draining = False
@@ -77,15 +77,16 @@ class EnvironmentServer:
         stop_signals: Iterable[signal.Signals],
         parent_fd: int | None = None,
     ) -> None:
-        """Serve until a signal.
+        """Serve clients until a signal arrives.
 
-        The first signal lets running episodes end within `SessionLimits.drain` seconds; the second
-        ends them.
+        After the first signal, running episodes may continue for `SessionLimits.drain` seconds. A
+        second signal ends them at once.
 
         Args:
             listener: The socket that clients connect to.
-            stop_signals: The signals.
-            parent_fd: A descriptor; the server ends at once when it becomes readable.
+            stop_signals: The signals that end the server.
+            parent_fd: A descriptor that becomes readable when the parent process dies. The server
+                then ends at once.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: log("error", error=str(context)))
@@ -94,8 +95,8 @@ class EnvironmentServer:
         if parent_fd is not None:
             loop.add_reader(parent_fd, self._stop_event.set)
         connection_logger = logging.getLogger("intercode_integrations.serve.connections")
-        connection_logger.setLevel(logging.CRITICAL)  # faults of clients are counted instead
-        # asyncio warns about each message to a client that has gone: pings would fill the log.
+        connection_logger.setLevel(logging.CRITICAL)  # the metrics count the faults of clients
+        # asyncio warns about each message to a client that has gone, which would fill the log.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         async with serve(
             self._handle,
@@ -108,7 +109,7 @@ class EnvironmentServer:
             max_size=self._limits.max_message,
             max_queue=4,
             open_timeout=_OPEN_SECONDS,
-            ping_timeout=None,  # a client may be busy; the kernel reports a dead one
+            ping_timeout=None,  # a busy client may not answer pings; the kernel finds dead clients
             close_timeout=CLOSE_SECONDS,
             logger=connection_logger,
             server_header=None,
@@ -121,7 +122,7 @@ class EnvironmentServer:
                 await asyncio.wait([*self._sessions.values()], timeout=_END_SECONDS)
 
     def end(self) -> None:
-        """Start the shutdown; a second call ends the server at once."""
+        """Start the shutdown of the server; a second call ends the server at once."""
         if self._draining:
             self._stop_event.set()
             return
@@ -134,7 +135,7 @@ class EnvironmentServer:
             self._stop_event.set()
 
     async def _request(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answer a request; None: a session follows."""
+        """Answer an HTTP request; return None for a WebSocket handshake, which starts a session."""
         assert isinstance(connection, RequestConnection)
         path = unquote(request.path.partition("?")[0])
         words = path.strip("/").split("/")
@@ -160,11 +161,11 @@ class EnvironmentServer:
         return response(HTTPStatus.OK, wire.json({"status": "healthy"}))
 
     async def _handle(self, connection: ServerConnection) -> None:
-        """Serve a session to a client, or refuse it."""
-        assert connection.request is not None  # the handshake was answered
+        """Serve a session over a new WebSocket, or refuse the client if no session is free."""
+        assert connection.request is not None  # the handshake has been answered
         path = unquote(connection.request.path.partition("?")[0])
         entry = self._routes.find_entry(path.strip("/").split("/"))
-        assert entry is not None  # an unknown environment was refused
+        assert entry is not None  # `_request` has refused unknown environments
         if not await self._admit_session():
             await self._refuse(connection)
             return
@@ -185,9 +186,9 @@ class EnvironmentServer:
                 self._stop_event.set()
 
     async def _admit_session(self) -> bool:
-        """Take a slot for a session; return whether one was free.
+        """Count a new session if the maximum permits one; return whether it may open.
 
-        A session whose client has gone is being freed, so its slot is awaited.
+        A session that is closing will free its place soon. Therefore this method waits for it.
         """
         while not self._draining:
             if self._metrics.admit(self._limits.max_sessions):
@@ -215,6 +216,6 @@ class EnvironmentServer:
 
 
 def _name(connection: ServerConnection) -> str:
-    """Return a client's name for the log."""
+    """Return the address of a client, for the log."""
     host, port, *_ = connection.remote_address or ("?", 0)
     return f"{host}:{port}"

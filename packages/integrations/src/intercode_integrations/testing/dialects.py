@@ -1,4 +1,8 @@
-"""Dialects of the scripted server: variants of its protocols in different servers, by name."""
+"""Dialects of the scripted server: the variants in which real servers implement OpenAI's protocol.
+
+`DIALECTS` lists them by name. The module also has the functions that write an answer in each
+protocol.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,17 @@ from intercode_integrations.testing.streams import tokens
 
 Payload = dict[str, Any]
 Dialect = Callable[[Payload, Mapping[str, Any]], Payload]
-"""Converts an answer of ``chat/completions`` into another server's answer to the same request."""
+"""Function that converts an answer of ``chat/completions``, given with the request's body, into the
+answer of another server to the same request."""
 
 
 def chat(answer: Answer, turn: int = 1) -> Payload:
-    """Return an answer of ``chat/completions`` in OpenAI's form.
+    """Return an answer of OpenAI's ``chat/completions``.
 
     Args:
         answer: The answer.
-        turn: The number of the model's earlier messages in the dialogue, for ids: agents interpret
-            two answers with one id as parts of one answer.
+        turn: The number of earlier messages of the model in the dialogue, from which ids are made.
+            Agents take two answers with the same id for parts of one answer.
     """
     openai_message = as_openai(Message("assistant", answer.text, answer.tool_calls))
     message: Payload = {"role": "assistant", "content": answer.text, "refusal": None}
@@ -33,13 +38,13 @@ def chat(answer: Answer, turn: int = 1) -> Payload:
 
 
 def completion(answer: Answer, turn: int = 1) -> Payload:
-    """Return an answer of ``completions``."""
+    """Return an answer of OpenAI's ``completions``; the arguments are as for `chat`."""
     choice = {"index": 0, "text": answer.text, "logprobs": None, "finish_reason": _finish(answer)}
     return _envelope(answer, turn, "text_completion", choice)
 
 
 def messages(answer: Answer, turn: int = 1) -> Payload:
-    """Return an answer of Anthropic's ``messages``."""
+    """Return an answer of Anthropic's ``messages``; the arguments are as for `chat`."""
     usage = answer.usage or Usage()
     blocks: list[Payload] = [{"type": "text", "text": answer.text}] if answer.text else []
     blocks += [
@@ -65,7 +70,7 @@ def messages(answer: Answer, turn: int = 1) -> Payload:
 
 
 def responses(answer: Answer, turn: int = 1) -> Payload:
-    """Return an answer of ``responses``."""
+    """Return an answer of OpenAI's ``responses``; the arguments are as for `chat`."""
     usage = answer.usage or Usage()
     reasons = {"length": "max_output_tokens", "filter": "content_filter"}
     reason = reasons.get(answer.finish)
@@ -113,7 +118,7 @@ def responses(answer: Answer, turn: int = 1) -> Payload:
 
 
 def error(path: str, status: int, message: str, code: str | None) -> Payload:
-    """Return the body of an error, in the form of the endpoint's protocol."""
+    """Return the body of an error response, in the form of the protocol at `path`."""
     if path.startswith("messages"):
         return {
             "type": "error",
@@ -144,12 +149,15 @@ def _envelope(answer: Answer, turn: int, kind: str, choice: Payload) -> Payload:
 
 
 def openai(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Return the answer unchanged."""
+    """Return an answer unchanged: the dialect of OpenAI itself."""
     return payload
 
 
 def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Add vLLM's own fields and null usage details; the finish reason of tool calls is ``stop``."""
+    """Add the fields that only vLLM has.
+
+    The usage has no details, and ``stop`` is also the finish reason of tool calls.
+    """
     choice = payload["choices"][0]
     choice |= {"stop_reason": None, "token_ids": None}
     if "message" in choice:
@@ -162,7 +170,7 @@ def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def ollama(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Write arguments as objects, calls without ids, and ``stop`` after tool calls."""
+    """Write tool calls as Ollama does: arguments as objects, no ids, and finish reason ``stop``."""
     choice = payload["choices"][0]
     for call in choice.get("message", {}).get("tool_calls", ()):
         call.pop("id")
@@ -174,7 +182,7 @@ def ollama(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Add timings, and omit nulls, like ``llama-server`` b1-0c1e570."""
+    """Add timings and remove null fields, as ``llama-server`` of build b1-0c1e570 does."""
     choice = payload["choices"][0]
     if "message" in choice:
         choice.pop("logprobs")
@@ -185,7 +193,10 @@ def llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def old_llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Write an old build's answer: no usage, null content and finish reasons."""
+    """Write an answer as an old build of llama.cpp does: without usage, content or finish reason.
+
+    A text that is not empty stays.
+    """
     payload = llama_cpp(payload, request_body)
     choice = payload["choices"][0]
     if "message" in choice:
@@ -196,9 +207,11 @@ def old_llama_cpp(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Put raw line ends into arguments, repeat calls, and call no tools unless ``auto``.
+    """Write tool calls as llama-cpp-python 0.3.36 does in the chat format
+    ``chatml-function-calling``.
 
-    Version 0.3.36 does this with the chat format ``chatml-function-calling``.
+    Arguments have raw line ends, and the last call is repeated in another field. Without the tool
+    choice ``auto``, the answer has no tool calls.
     """
     choice = payload["choices"][0]
     payload["usage"].pop("prompt_tokens_details")
@@ -215,7 +228,7 @@ def llama_cpp_python(payload: Payload, request_body: Mapping[str, Any]) -> Paylo
 
 
 def calls_in_text(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Leave calls in the text, like servers without the model's call format."""
+    """Write tool calls into the text, as a server that lacks the model's call format does."""
     message = payload["choices"][0]["message"]
     content_parts = [message["content"] or ""]
     for call in message.pop("tool_calls", ()):
@@ -228,7 +241,7 @@ def calls_in_text(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def no_json(request_body: Mapping[str, Any]) -> tuple[int, Payload] | None:
-    """Return llama.cpp's refusal of arguments that are not JSON; None if all are."""
+    """Return llama.cpp's refusal of tool arguments that are not JSON; None if all are JSON."""
     calls = [
         call
         for message in request_body.get("messages", ())
@@ -246,10 +259,10 @@ def no_json(request_body: Mapping[str, Any]) -> tuple[int, Payload] | None:
 def add_token_data(
     payload: Payload, request_body: Mapping[str, Any], input_messages: Iterable[Message]
 ) -> Payload:
-    """Add log-probabilities and vLLM's token ids to an OpenAI answer, if the request asks for them.
+    """Add log-probabilities and vLLM's token ids to an answer of OpenAI, if the request wants them.
 
-    Each token of the usage has one of each. A tool call has a token for its name, and the tokens of
-    its arguments. The values depend only on the token.
+    Each token that the usage counts has an id and a log-probability. A tool call counts as a token
+    for its name, and the tokens of its arguments. Both values depend only on the token's text.
     """
     if not request_body.get("return_token_ids") and request_body.get("logprobs") in {None, False}:
         return payload
@@ -346,5 +359,5 @@ TOO_LONG: dict[str, Payload] = {
         },
     },
 }
-"""Body of status 400 for a dialogue that is too long; other servers send OpenAI's. (Ollama
-truncates the dialogue.)"""
+"""Dialect → body of the response with status 400 to a dialogue that is too long. Dialects that are
+not listed send OpenAI's body. (Ollama truncates the dialogue instead.)"""

@@ -1,7 +1,7 @@
 """Answers as streams of server-sent events, for `intercode_integrations.testing.server`.
 
-Each function takes the whole answer, in a protocol's own form, and returns the events in which the
-real server sends it. One event carries one token, which is a word.
+Each function takes a whole answer in a protocol's own form, and yields the events in which the real
+server would send the answer. Each event carries one token, and a token is a word.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 
 Payload = dict[str, Any]
 Event = tuple[str | None, Payload | str]
-"""Event: its name, if the protocol names events, and its data."""
+"""An event: its name (None if the protocol does not name events), and its data."""
 
 
 def frame(event: Event) -> bytes:
-    """Return the bytes of an event."""
+    """Return the bytes of an event in a stream."""
     name, data = event
     text = data if isinstance(data, str) else json.dumps(data)
     return ((f"event: {name}\n" if name else "") + f"data: {text}\n\n").encode()
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text before each word except the first; the parts joined are the text."""
+    """Split a text before each word except the first. The joined parts equal the text."""
     return re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", text)
 
 
 def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of ``chat/completions``."""
+    """Yield the events of a ``chat/completions`` answer."""
     choice = answer["choices"][0]
     message = choice.get("message", {})
     calls = message.get("tool_calls") or ()
@@ -46,7 +46,7 @@ def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
         yield _chunk(answer, request_body, {"content": token}, token_fields.next_fields())
     for index, call in enumerate(calls):
         function = call["function"]
-        # Ollama sends objects, and therefore in one piece.
+        # Ollama sends arguments as an object, which cannot be split into several events.
         is_object = not isinstance(function["arguments"], str)
         function_start = {
             **function,
@@ -62,14 +62,14 @@ def chat(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
 
 
 class _TokenFields:
-    """Token ids and log-probabilities of an answer, one token after the other."""
+    """The token ids and log-probabilities of an answer, which are read token by token."""
 
     def __init__(self, choice: Payload) -> None:
         self._choice = choice
         self._position = 0
 
     def next_fields(self) -> Payload:
-        """Return the fields of the choice in the next token's chunk."""
+        """Return the fields about the next token, for the chunk that carries the token."""
         position, self._position = self._position, self._position + 1
         fields: Payload = {}
         if self._choice.get("token_ids") is not None:
@@ -115,7 +115,7 @@ def _has_usage(request_body: Mapping[str, Any]) -> bool:
 
 
 def completion(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of ``completions``."""
+    """Yield the events of a ``completions`` answer."""
     choice = answer["choices"][0]
     token_fields = _TokenFields(choice)
     for token in tokens(choice["text"]):
@@ -138,7 +138,7 @@ def completion(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Eve
 
 
 def messages(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of Anthropic's ``messages``."""
+    """Yield the events of an answer of Anthropic's ``messages``."""
     start_message = {**answer, "content": [], "stop_reason": None}
     start_message["usage"] = {**answer["usage"], "output_tokens": 1}
     yield _named_event("message_start", message=start_message)
@@ -165,7 +165,7 @@ def _named_event(kind: str, **fields: Any) -> Event:
 
 
 def responses(answer: Payload, request_body: Mapping[str, Any]) -> Iterator[Event]:
-    """Stream an answer of ``responses``, with numbered events."""
+    """Yield the events of a ``responses`` answer, with their sequence numbers."""
     for sequence_number, (kind, data) in enumerate(_response_events(answer)):
         assert isinstance(data, dict)
         yield kind, {**data, "sequence_number": sequence_number}
@@ -217,11 +217,11 @@ STREAMS: dict[str, Callable[[Payload, Mapping[str, Any]], Iterator[Event]]] = {
     "messages": messages,
     "responses": responses,
 }
-"""Endpoint path → streaming function."""
+"""Endpoint path → function that yields the events of an answer."""
 
 
 def failure(path: str, answer: Payload, error: Payload) -> Event:
-    """Return the event of an error after the start of a stream."""
+    """Return the event that reports an error within a stream."""
     if path == "messages":
         return "error", error
     if path == "responses":

@@ -1,4 +1,4 @@
-"""Records of a training run's attempts: a run folder that includes the trained tokens."""
+"""Records of the attempts in a training run: a run folder that includes each attempt's tokens."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _AGENT = "trl"
 
 
 class AttemptLog:
-    """A log of attempts in a new folder; later attempts at a task are later epochs.
+    """A log that records attempts in a new run folder.
+
+    The second attempt at a task is recorded as the task's epoch 1, and so on.
 
     Args:
-        folder: The folder.
-        env: An environment of the run, used only for its facts.
+        folder: The run folder.
+        env: An environment of the training run, used only for its facts.
 
     Raises:
         UsageError: The folder already holds a run.
@@ -48,7 +50,13 @@ class AttemptLog:
         )
 
     def add(self, envs: ThreadVectorEnv, attempts: Sequence[Rollout]) -> None:
-        """Record the attempts of a batch; their episodes are the environments' last ones."""
+        """Record the attempts of a batch.
+
+        Args:
+            envs: The vector; the last episode of the environment with an attempt's number is the
+                attempt's.
+            attempts: The attempts.
+        """
         for attempt in attempts:
             env: Any = envs.envs[attempt.number].unwrapped
             tokens = [
@@ -76,5 +84,5 @@ class AttemptLog:
             self._epochs[attempt.task] += 1
 
     def close(self) -> None:
-        """Release the folder. Idempotent."""
+        """Release the run folder. Idempotent."""
         self._writer.close()

@@ -1,6 +1,6 @@
 """Attempts of a batch, played together in a vector of environments.
 
-The trainer generates the replies, by vLLM or by itself, with its current weights.
+TRL's trainer generates the replies with its current weights, in its own process or by vLLM.
 """
 
 from __future__ import annotations
@@ -21,31 +21,36 @@ from intercode.errors import ForkError, SandboxError
 from intercode_integrations.trl.tokens import added_tokens, encode, encode_data, split_text
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"
-"""Placeholder for a reply, to find the text that a chat template puts after it."""
+"""Placeholder for a reply, by which the text that a chat template puts after a reply is found."""
 _DATA = "\N{SYMBOL FOR RECORD SEPARATOR}"
-"""Placeholder for an observation that contains the text of a control token."""
+"""Placeholder for an observation, if the observation contains the text of a control token."""
 
 
 @dataclass
 class Rollout:
-    """An attempt at a task, in tokens."""
+    """An attempt at a task, as tokens for training."""
 
     number: int
-    """Index of the environment in the vector."""
+    """Index of the attempt, and of its environment in the vector."""
     task: str
     prompt: list[int]
     completion: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """1 for each token of the model, 0 for tokens of the environment."""
+    """1 for each completion token of the model, 0 for each token of the environment."""
     logprobs: list[float] | None = field(default_factory=list)
-    """Log-probabilities; None: the trainer's way of generating returns none."""
+    """Log-probability of each completion token; None if the trainer's generator returns none."""
     reward: float = math.nan
     running: bool = False
     calls: list[Call] = field(default_factory=list)
-    """The model's replies, in the form of an episode's record."""
+    """Replies of the model, in the form of an episode's record."""
 
     def reply(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        """Add a reply of the model to the completion."""
+        """Add a reply of the model to the completion.
+
+        Args:
+            ids: The reply's tokens.
+            logprobs: The log-probability of each token; None if there are none.
+        """
         call = Call(
             turn=len(self.calls),
             prompt_token_ids=self.prompt + self.completion,
@@ -57,14 +62,14 @@ class Rollout:
         self.add(ids, logprobs, mask_value=1)
 
     def add(self, ids: Sequence[int], logprobs: Sequence[float] | None, mask_value: int) -> None:
-        """Add tokens to the completion."""
+        """Add tokens of the model (mask 1) or of the environment (mask 0) to the completion."""
         self.completion += ids
         self.mask += [mask_value] * len(ids)
         if self.logprobs is not None:
             self.logprobs = None if logprobs is None else [*self.logprobs, *logprobs]
 
     def continuation(self, number: int) -> Rollout:
-        """Return the attempt that continues this one in another environment."""
+        """Return an attempt whose prompt is this attempt so far, in the environment `number`."""
         return replace(
             self,
             number=number,
@@ -77,11 +82,11 @@ class Rollout:
 
 
 class Batch:
-    """The attempts of a batch.
+    """The attempts of a batch, with the environments and the trainer.
 
     Args:
-        envs: The vector; its first environments belong to the attempts, by number.
-        attempts: The attempts in the order of their numbers; those of a group are adjacent.
+        envs: The vector; the environment at index n belongs to the attempt with number n.
+        attempts: The attempts, ordered by number. The attempts of a group are adjacent.
         trainer: TRL's trainer.
     """
 
@@ -123,13 +128,17 @@ class Batch:
         self._envs.reset(options={"task_id": tasks, "reset_mask": reset_mask})
 
     def _fork(self, group: Sequence[int]) -> bool:
-        """Fork a group's first episode into its others; False: it has ended or cannot fork."""
+        """Fork the episode of a group's first attempt into the environments of the others.
+
+        Returns:
+            Whether the fork succeeded; False if the episode has ended or cannot fork.
+        """
         leader, *followers = group
         if not self.attempts[leader].running:
             return False
         try:
             self._envs.fork(leader, into=followers)
-        except (ForkError, SandboxError):  # the next step reports a lost one
+        except (ForkError, SandboxError):  # the next step reports a lost sandbox
             return False
         source = self.attempts[leader]
         for attempt_number in group:
@@ -137,7 +146,7 @@ class Batch:
         return True
 
     def _play_turn(self, attempt_numbers: Sequence[int]) -> None:
-        """Generate the model's replies, and take their actions in the environments."""
+        """Generate a reply for each running attempt, and execute the replies' actions."""
         active_attempts = [self.attempts[n] for n in attempt_numbers if self.attempts[n].running]
         if not active_attempts:
             return
@@ -183,7 +192,11 @@ class Batch:
                 attempt.running, attempt.reward = False, float(reward)
 
     def _add_observation(self, attempt: Rollout, max_tokens: int) -> bool:
-        """Add the observation to the completion; False: no space for it and a reply."""
+        """Add the last observation to an attempt's completion.
+
+        Returns:
+            Whether it was added; False if no space for a reply would remain within `max_tokens`.
+        """
         env: Any = self._envs.envs[attempt.number].unwrapped
         ids = self._observation_tokens(env.messages("chat")[-1], attempt.completion[-1])
         if len(attempt.completion) + len(ids) >= max_tokens:
@@ -192,7 +205,12 @@ class Batch:
         return True
 
     def _observation_tokens(self, message: dict[str, Any], last_token: int) -> list[int]:
-        """Return the tokens between a reply that ends with `last_token` and the next reply."""
+        """Return the tokens between the end of one reply and the start of the next.
+
+        Args:
+            message: The message with the observation.
+            last_token: The last token of the reply before it.
+        """
         trainer, tokenizer = self._trainer, self._trainer.processing_class
         reply = {"role": "assistant", "content": _REPLY}
         content = str(message["content"])

@@ -1,7 +1,8 @@
 """Tasks of any verifiers taskset, run by InterCode: ``intercode run verifiers:MODULE``.
 
-Parameters after a question mark override its configuration: ``verifiers:MODULE?split=test``.
-Supported tasks have a prompt, and rewards that need only the trace. The first reply is the answer.
+Parameters after a question mark override the taskset's configuration, as in
+``verifiers:MODULE?split=test``. A task is supported if it has a prompt and its rewards need only
+the trace. The first reply of the model is the answer.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from intercode.errors import RewardError, UsageError
 from intercode.task import Dataset, Task
 
 MAX_TASKS = 100_000
-"""Maximum tasks of an unlimited taskset."""
+"""Maximum number of tasks that are loaded, because a taskset may be infinite."""
 
 
 class VerifiersEnv(RemoteEnvironment):
-    """A taskset of verifiers whose tasks take one reply."""
+    """An environment of a verifiers taskset whose tasks consist of one question and one reply."""
 
     name: ClassVar[str] = "verifiers"
     traits: Traits = Traits(
@@ -46,8 +47,11 @@ class VerifiersEnv(RemoteEnvironment):
     def tasks(cls, address: str) -> Dataset:
         """List the tasks of a taskset.
 
+        Args:
+            address: The module of the taskset, with parameters after a question mark.
+
         Raises:
-            UsageError: The taskset does not exist, or one of its tasks needs more than a reply.
+            UsageError: The taskset cannot be loaded, or a task of it needs more than one reply.
         """
         return Dataset(
             map(_convert_task, _taskset(address)), f"verifiers:{address}", source=address
@@ -92,7 +96,11 @@ def _convert_task(task: Any) -> Task:
 
 @cache
 def _taskset(address: str) -> list[Any]:
-    """Load the tasks; refuse tasks that need more than a reply."""
+    """Load the tasks of a taskset; refuse a taskset if a task needs more than one reply.
+
+    Raises:
+        UsageError: The taskset cannot be loaded, or a task of it needs more than one reply.
+    """
     module, _, parameters = address.partition("?")
     try:
         config = taskset_config_type(module).model_validate(
@@ -111,7 +119,7 @@ def _taskset(address: str) -> list[Any]:
 
 
 def _missing_feature(task: Any) -> str:
-    """Return the unsupported feature that a task needs; "": none."""
+    """Return the unsupported feature that a task needs; empty if the task is supported."""
     kind = type(task)
     scoring_functions = [*task.hooks("reward"), *task.hooks("metric")]
     if task.NEEDS_CONTAINER or any(
