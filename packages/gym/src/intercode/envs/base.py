@@ -86,9 +86,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up. Any other action is
     executed. After `max_turns` executed actions the episode is truncated, and the state at that
-    point is scored. An action that ends its own sandbox ends the episode; the reward then scores
-    the state that is still readable. Before the end the reward is 0.0, unless `reward_every_turn`
-    is set.
+    point is scored. An action that ends the sandbox (by killing all processes, for example) ends
+    the episode, too; the reward then scores the state that is still readable. Before the end the
+    reward is 0.0, unless `reward_every_turn` is set.
 
     `info` holds ``task_id`` and ``turn`` (the number of executed actions). After an action `info`
     also holds ``ok`` and, for an action with an exit code, ``exit_code``. With a reward `info`
@@ -122,11 +122,12 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     prompt: ClassVar[str] = "$ "
     """The prompt before an action in output for people."""
     takes_answer: ClassVar[bool] = False
-    """Whether ``submit ANSWER`` submits; if False, only the bare ``submit`` does."""
+    """Whether ``submit ANSWER`` submits an answer. If False, only the bare ``submit`` ends the
+    episode, and ``submit ANSWER`` is executed as code."""
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
-    """The class of the constructor's options."""
+    """The class of the constructor's argument `options`."""
     scores_later = False
-    """Whether `settle` scores the end of an episode; the last step then returns no score."""
+    """Whether the last step of an episode returns no score, and leaves the scoring to `settle`."""
     _constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -163,7 +164,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             reward = choose_reward(self.name, reward, _no_reward)
         if stage is None:
             if (image := getattr(options, "image", None)) and Path(image).exists():
-                options = kind.merge(options, {"image": Path(image)})  # "./" is not needed
+                # An existing path needs no leading "./" to be recognised as a path.
+                options = kind.merge(options, {"image": Path(image)})
             stage = cast("Stage[WorkspaceT]", SandboxStage.from_options(options, self.traits))
         hide(tasks.source, tasks.databases)
         super().__init__(tasks, self.options)
@@ -187,8 +189,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         self._scored_workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
-        self._is_wire = options.observations == "utf-8"  # texts are escaped in both directions
-        self._settings: dict[tuple[str, str], str] = {}  # by image and directory
+        # With "utf-8", actions arrive, and observations leave, in the escaped form of `plain`.
+        self._is_wire = options.observations == "utf-8"
+        self._settings: dict[tuple[str, str], str] = {}  # (image, directory) → line of `setting`
 
     @classmethod
     def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -207,7 +210,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return tasks, ""
 
     def recreate(self, tasks: Dataset) -> Self:
-        """Construct another environment with this one's arguments and other tasks.
+        """Construct an environment with the same constructor arguments, but other tasks.
 
         Args:
             tasks: The new environment's tasks: the constructor's first argument.
@@ -258,7 +261,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     @property
     def directory(self) -> str:
-        """The initial working directory of the actions, relative to the workspace's directory.
+        """The initial working directory of the actions, relative to the image's working directory.
 
         Raises:
             EnvironmentStateError: No episode has started yet.
@@ -287,7 +290,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     def solution(self, task: Task) -> list[str]:
         """Return actions that solve a task by its first reference solution (gold).
 
-        The last action is a submit. The actions of ``metadata.looks``, if any, precede gold.
+        The last action is a submit. If the task's ``metadata.looks`` lists exploratory actions,
+        these actions precede gold.
         """
         looks = task.metadata.get(LOOKS, ())
         return [*(looks if isinstance(looks, list | tuple) else ()), *task.gold[:1], "submit"]
@@ -303,7 +307,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         """Begin an episode in a fresh workspace.
 
         Args:
-            seed: Restarts the order of the tasks.
+            seed: The seed of a new order of the tasks; None: the current order continues.
             options: ``{"task_id": …}`` or ``{"index": …}``, for callers behind Gymnasium's
                 wrappers, which pass no other arguments.
             task_id: Selects a task, without advancing the order.
@@ -319,9 +323,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             UsageError: An option is unknown, or a task is selected twice.
             TaskError: The task's files or setup failed.
             ImageError: The image cannot be found or built.
-            SandboxError: The sandbox cannot be started. With ``errors="value"``
-                ``info["error"]`` holds this error and the two before, and the next step ends the
-                episode.
+            SandboxError: The sandbox cannot be started. With ``errors="value"``, `reset` returns
+                a `TaskError`, `ImageError` or `SandboxError` in ``info["error"]`` instead of
+                raising it, and the next step ends the episode.
             SandboxUnavailableError: This machine permits no sandbox. The error is raised even
                 with ``errors="value"``.
         """
@@ -419,18 +423,19 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return self._change_tracker
 
     def _reply(self, answer: str | None) -> Execution | None:
-        """Return the reply to an answer after which the episode continues; None: it ends.
+        """Return the reply to a submitted answer; None: the answer ends the episode.
 
-        Environments that permit several answers override this method. The reply is a turn.
+        Environments that permit several answers override this method. A reply counts as a turn,
+        after which the episode continues.
         """
         return None
 
     def _finish(self, status: Status) -> Score | None:
-        """End the episode and the agent's processes, and score it unless `scores_later` is set."""
+        """End the episode and its processes; score the episode unless `scores_later` is set."""
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
-        # Only a sandbox with a network policy has one.
+        # Only a sandbox with a network policy has a gate.
         gate = getattr(self._workspace, "gate", None)
         if gate is not None and (refusals := gate.refusal_counts):
             self.episode.metadata["network_refused"] = dict(refusals)
@@ -480,7 +485,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         except CausedInsideError as error:
             ending_detail = {ENDED: str(error)}
         if self.stage.changed(task, workspace):
-            # With the image ``host``, a package was installed: gold may have run other programs.
+            # The image ``host`` is this machine's file system. After the installation of a package
+            # there, gold may have run other programs than the agent.
             raise SandboxError(
                 f"the content of {self.image(task)!r} changed during the episode: the episode and "
                 "gold ran in different images"
@@ -626,9 +632,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             return self._settings.get(key, default_setting)
 
     def _look(self, task: Task, action: str) -> Turn:
-        """Execute an action in a second workspace, and leave the episode's unchanged.
+        """Execute an action in a second workspace of a task, not in the episode's workspace.
 
-        In the episode's workspace, an extra process would shift all later process ids.
+        In the episode's workspace, an extra process would shift the ids of all later processes.
         """
         with (
             closing(self.stage.open(task)) as workspace,
@@ -795,12 +801,19 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         self.abort()
 
     def abort(self) -> None:
-        """Interrupt only the running call of another thread; `stop` also refuses later episodes."""
+        """Interrupt the running call of another thread by closing the workspace.
+
+        Unlike `stop`, the method leaves the environment usable for further episodes.
+        """
         if (workspace := self._workspace) is not None:
             workspace.close()
 
     def _refuse_stopped(self) -> None:
-        """Refuse a workspace that was opened during `stop`, which could not close it yet."""
+        """Close a workspace that was still being opened when `stop` ran on another thread.
+
+        Raises:
+            EnvironmentStateError: `stop` was called.
+        """
         if self._is_stopped and self._workspace is not None:
             self._workspace.close()
             raise EnvironmentStateError("this environment was stopped")
@@ -814,7 +827,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         parent process owns the resources.
         """
         if self._calls.cut():
-            self.abort()  # the call itself frees the rest: it uses its descriptors until its end
+            # The interrupted call uses its descriptors until its end, and frees them itself.
+            self.abort()
         elif not self._calls.forked:
             self._release()
 
@@ -841,7 +855,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         """
         interpreter, self._interpreter = self._interpreter, None
         workspace, self._workspace = self._workspace, None
-        origin, self._origin = self._origin, None  # its saved state is freed after the workspace
+        # The local variable keeps the snapshot's saved state until the workspace is closed.
+        origin, self._origin = self._origin, None
         try:
             if interpreter is not None:
                 interpreter.close()

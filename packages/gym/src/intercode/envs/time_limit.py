@@ -1,7 +1,7 @@
 """Gymnasium's step limits, applied by the environment, which scores the last step.
 
-Gymnasium's own wrapper marks a step as truncated after the environment has returned. The
-environment then does not end the episode, and the episode has no score.
+Gymnasium's own wrapper marks a step as truncated only after the environment's `step` has returned.
+Behind that wrapper, the environment would not end the episode, and the episode would have no score.
 """
 
 from __future__ import annotations
