@@ -86,8 +86,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up. Any other action is
     executed. After `max_turns` executed actions the episode is truncated, and the state at that
-    point is scored. An action that ends the sandbox (by killing all processes, for example) ends
-    the episode, too; the reward then scores the state that is still readable. Before the end the
+    point is scored. An action that ends the sandbox, for example by killing all processes, ends
+    the episode, too. The reward then scores the state that is still readable. Before the end the
     reward is 0.0, unless `reward_every_turn` is set.
 
     `info` holds ``task_id`` and ``turn`` (the number of executed actions). After an action `info`
@@ -519,11 +519,12 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         Args:
             task: The task.
             workspace: The workspace, opened by ``env.stage.open(task)``. The caller closes it.
-            output: The agent's answer, if the reward judges one: the text that a Bash task asks
-                for, an SQL query (executed in the workspace), a Python program, a flag. Without
-                an output, a task that asks for an answer is not solved.
-            episode: The record of the attempt, which replaces `output`. Its turns and its answer
-                count like those of an episode of this environment.
+            output: The agent's answer, if the reward judges an answer. Bash: the text that
+                the task asks for. SQL: a query, which is executed in the workspace. Python: a
+                program. CTF: a flag. Without an output, a task that asks for an answer is not
+            solved.
+            episode: The record of the attempt, which replaces `output`. The turns and the answer in
+                the record count like those of an episode of this environment.
 
         Returns:
             The score, with a value in [0, 1].
@@ -792,7 +793,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return workspace, interpreter
 
     def stop(self) -> None:
-        """Close the workspace for good, even while another thread's call runs. Idempotent.
+        """Close the workspace permanently, even while another thread's call runs. Idempotent.
 
         The running call fails with `SandboxClosedError` or `EnvironmentStateError`. `close` frees
         the remaining resources.

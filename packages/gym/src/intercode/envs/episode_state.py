@@ -369,9 +369,7 @@ class EpisodeEnv(gymnasium.Env[str, str]):
                     info = self.episode_state.failure_info(error, self.max_turns)
                     step_result = "", float("nan"), False, True, info
                 return self._encode_output(step_result)
-        # An exception while the result is returned ends the episode, too: the caller never gets
-        # the observation.
-        except BaseException as error:
+        except BaseException as error:  # also on the way out: the observation is lost
             self.interrupt(error)
             raise
 

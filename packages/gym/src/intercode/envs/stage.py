@@ -75,8 +75,7 @@ class SupportsTermination(Protocol):
     """A workspace whose processes the kernel ends asynchronously."""
 
     def kill_all(self) -> None:
-        """Begin to end all processes, and return without waiting. A later `close` is then
-        faster."""
+        """Begin to end all processes, and return without waiting, so a later `close` is faster."""
 
 
 WorkspaceT = TypeVar("WorkspaceT", bound=Workspace)

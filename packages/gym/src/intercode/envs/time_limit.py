@@ -41,7 +41,7 @@ class TimeLimit(gymnasium.wrappers.TimeLimit[str, str]):
 
 
 def add_turn_limit(options: dict[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
-    """Add a step limit of Gymnasium to an environment's options, as `max_turns`.
+    """Add a step limit of Gymnasium to an environment's options, under the name `max_turns`.
 
     Args:
         options: Options by name. The lower of two limits applies.

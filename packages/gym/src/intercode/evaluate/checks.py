@@ -1,13 +1,18 @@
 """Checks of a task: pure functions of the task and of its trials, see `CHECKS` and `DOUBTS`.
 
 `validate` tries each task in several trials, which are the epochs of one run: gold, gold again, and
-the guesses. The guesses are: doing nothing, a wrong answer, constants (which ignore the task),
-tricks that use the task's verification, and the alternative solutions in the task's metadata.
+the guesses. The guesses are:
 
-A constant that solves an SQL or Python task is a problem: the task's author can exclude constants
-by changed copies of the database, or by further tests. A Bash task that ``true`` solves is also a
-problem. Other Bash constants only raise a doubt, because they may print the right answer by chance.
-So does the expected value of a Python test, because an agent would have to guess the value.
+- doing nothing, and a wrong answer,
+- constants, which ignore the task,
+- tricks with the task's verification,
+- the alternative solutions in the task's metadata.
+
+A constant that solves an SQL or Python task is a problem. The author of the task can exclude
+constants by changed copies of the database, or by further tests. A Bash task that ``true`` solves
+is also a problem. Other Bash constants only raise a doubt, because they may print the right answer
+by chance. The expected value of a Python test also raises a doubt, because an agent would have to
+guess the value.
 """
 
 from __future__ import annotations
@@ -165,7 +170,7 @@ class Trial:
     score_detail: str
     """The detail of a score below 1."""
     observations: tuple[tuple[int, str], ...]
-    """For each turn, the hash of the observation, and the first characters of the observation."""
+    """The hash and the first characters of the observation of each turn."""
     slowest_seconds: float
     """Seconds of the slowest action."""
     rest: float
@@ -517,8 +522,8 @@ DOUBTS: tuple[Check, ...] = (
 def usage(task: Task, trials: Trials, memory: int | None) -> GoldUsage:
     """Return the resources that gold uses.
 
-    The time of gold's tests is estimated: the seconds outside actions in gold's trial, minus those
-    in the trial that does nothing and whose tests fail.
+    The time of gold's tests is an estimate: the time outside actions in gold's trial, minus the
+    same time in the trial that does nothing. In that trial the tests fail.
     """
     gold_trials = [
         trials[trial_number] for trial_number in (GOLD, GOLD_REPEAT) if trial_number in trials

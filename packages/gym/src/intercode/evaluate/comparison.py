@@ -39,9 +39,12 @@ class McNemar:
 def mcnemar(first_successes: Sequence[bool], second_successes: Sequence[bool]) -> McNemar:
     """Return the exact, two-sided test of whether one run solves more of the same tasks.
 
-    McNemar, Note on the Sampling Error of the Difference between Correlated Proportions or
-    Percentages, 1947; exact by the binomial distribution of the pairs that differ (Fagerland,
-    Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data, 2013, equation 2).
+    The p value is exact, by the binomial distribution of the number of pairs that differ.
+
+    - The test: McNemar, Note on the Sampling Error of the Difference between Correlated Proportions
+      or Percentages, 1947.
+    - The exact form: Fagerland, Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data,
+      2013, equation 2.
 
     Args:
         first_successes: Whether the first run solves each task.
@@ -153,11 +156,11 @@ def bootstrap(
 def paired_power(n: int, difference: float, discordance: float, alpha: float = ALPHA) -> float:
     """Return the chance that `mcnemar` finds a difference of two success rates on `n` tasks.
 
-    Up to 5,000 tasks, the power is exact: a sum over all numbers of tasks that only one run may
-    solve (Duffy, Asymptotic and Exact Power for the McNemar Test and Its Analogue with R Controls
-    per Case, 1984). Above 5,000 tasks, the function returns the asymptotic power, which hardly
-    differs at this size (Connor, Sample Size for Testing Differences in Proportions for the
-    Paired-Sample Design, 1987).
+    - Up to 5,000 tasks, the power is exact: a sum over all numbers of tasks that exactly one run
+      may solve. Source: Duffy, Asymptotic and Exact Power for the McNemar Test and Its Analogue
+      with R Controls per Case, 1984.
+    - Above 5,000 tasks, the power is asymptotic, which hardly differs at this size. Source: Connor,
+      Sample Size for Testing Differences in Proportions for the Paired-Sample Design, 1987.
 
     Args:
         n: Tasks that both runs try.

@@ -372,7 +372,9 @@ def _make_agent(agent: AgentFactory, env: PlayableEnv, task: Task) -> Agent | Ep
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
-        raise  # common to all tasks, or an error of the inspected workspace
+        # These errors are no mistakes in the agent's code. A `UsageError` is common to all tasks.
+        # The others are failures of the workspace that the agent inspects.
+        raise
     except BaseException as error:
         if is_handlers(error):
             raise
@@ -383,7 +385,8 @@ def _act(agent: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
         action = agent.act(observation, turns)
     except (ModelError, EpisodeStop):
-        raise  # an error outside the agent
+        # The model or the run caused the exception, not the agent's code.
+        raise
     except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
         if is_handlers(error):
             raise

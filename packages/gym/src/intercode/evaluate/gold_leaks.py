@@ -39,8 +39,8 @@ _WRITE_UP_PATTERN = re.compile(
 )
 _LAYERED_SCHEMES = ("oci", "docker", "docker-daemon")
 """Schemes of base images with many layers."""
-# The command prints the command lines and environment variables of processes. It uses neither
-# ``env`` nor ``ps``, because an image may lack both. The kernel hides the data of other users'
+# The command prints the command lines and environment variables of processes. The programs ``env``
+# and ``ps`` are not used, because an image may lack both. The kernel hides the data of other users'
 # processes from the command, as from the agent.
 _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 
@@ -61,10 +61,10 @@ class Leak:
 def leaks(task: Task, workspace: object, image: str, *, flags: bool) -> list[Leak]:
     """Return the locations where a task's gold can be read, except those of ``metadata.flag_in``.
 
-    The function searches the query, and in a sandbox also the environment variables, the processes,
-    the changed files and the layers that the image adds to its base image. A file whose name is
-    typical of a write-up counts as a leak, whatever its content. For a repository task, `fix_leaks`
-    also searches the whole sandbox for the code of the fix.
+    The function searches the query. In a sandbox, the search includes environment variables,
+    processes, changed files, and the layers that the image adds to its base image. A file whose
+    name is typical of a write-up counts as a leak, whatever its content. For a repository task,
+    `fix_leaks` also searches the whole sandbox for the code of the fix.
 
     Args:
         task: The task.

@@ -1,7 +1,7 @@
-"""Upstream model servers: address and key.
+"""Upstream model servers: the address and the key of the server to which a gateway sends requests.
 
-The key stays in this process. Responses to clients never contain the key, even if a server repeats
-it.
+The key stays in this process. Responses to the gateway's clients never contain the key, even if a
+server repeats the key in a response.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Upstream:
     def remove_key(self, content: bytes) -> bytes:
         """Replace the key in a server's response by ``[key]``.
 
-        Keys below `MIN_SECRET_LENGTH` characters remain: their replacement would corrupt texts.
+        A key shorter than `MIN_SECRET_LENGTH` characters is not replaced, because such a short text
+        may occur by chance, and its replacement would corrupt the response.
         """
         return (
             content.replace(self.key.encode(), b"[key]")
@@ -108,8 +109,8 @@ def serve_upstream(model: str, base_url: str | None = None, calls: int = 1) -> I
         calls: The number of concurrent calls to expect, for a local server.
 
     Raises:
-        UsageError: As for `Upstream.resolve`; or a local model is missing, or the memory is too
-            small.
+        UsageError: The errors of `Upstream.resolve`. For a local model: the model is missing, or
+            the memory is too small.
         ModelAccessError: The server of a local model cannot be started.
     """
     provider, _, name = model.partition("/")
