@@ -91,10 +91,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._futures: dict[int, Future[Result]] = {}
         """Environment's index → its pending step or reset, whose result nobody has received yet."""
         self._unread_ids: set[int] = set()
-        """The indices of environments whose pending step or reset lost its waiting call.
-
-        An exception of the caller, such as Ctrl-C, interrupted that call.
-        """
+        """The indices of environments with unread results, after an exception of the caller, such
+        as Ctrl-C, interrupted the call that waited for these results."""
         self._observations = [""] * self.num_envs
         self._begun_mask: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         self._ended_mask: Flags = np.zeros(self.num_envs, dtype=np.bool_)

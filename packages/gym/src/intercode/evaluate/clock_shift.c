@@ -1,7 +1,7 @@
 /* A library for LD_PRELOAD that shifts the clock: it replaces the C library's time functions.
  *
  * The library is linked without a C library, so the programs of any image can load it. The clock
- * stays unshifted for statically linked programs, and for programs that call the kernel directly. */
+ * stays unshifted for statically linked programs and for programs that call the kernel directly. */
 #include <asm/unistd.h>
 #include <stddef.h>
 #include <sys/time.h>

@@ -532,7 +532,8 @@ def _refuse_run(record: Record, target: Path | None) -> None:
 def _session(record: Record, workers: int, max_retries: int) -> dict[str, Any]:
     """Return the record of this session.
 
-    The tasks and limits that the recorded run's last session selected apply to this session, too.
+    The record repeats the recorded run's selection of tasks and number of epochs, because the
+    rescored run consists of the same episodes.
     """
     settings = (record.manifest.get("sessions") or [{}])[-1].get("settings", {})
     return manifest.session(
