@@ -196,7 +196,7 @@ class Conversation:
         return {"code": code, "observation": self.clip(turn.observation.rstrip("\n"))}
 
     def ask(self, read: Callable[[str], str] | None = None) -> str:
-        """Request a reply, and return its action; a `NoAction` if the reply has none.
+        """Request a reply, and return the reply's action; a `NoAction` if the reply has no action.
 
         Args:
             read: Returns the part of the reply that holds the action; None: the whole reply.
@@ -479,7 +479,7 @@ def _load(path: Path, builtin_template: Template) -> Template:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     from jinja2 import FileSystemLoader, StrictUndefined
-    from jinja2.sandbox import SandboxedEnvironment  # a prompt's file may be untrusted
+    from jinja2.sandbox import SandboxedEnvironment  # a template in a prompt file may be untrusted
 
     return SandboxedEnvironment(
         loader=FileSystemLoader(FOLDER),

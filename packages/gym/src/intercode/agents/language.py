@@ -475,7 +475,7 @@ class SelfConsistency(Sampler):
         self, replies: Sequence[Reply], messages: Sequence[Message], settings: Settings
     ) -> int:
         votes = [self._vote(reply) for reply in replies]
-        # A reply without an action (None) wins only if no reply has an action.
+        # A reply without an action (a vote of None) wins only if no reply has an action.
         counts = Counter(vote for vote in votes if vote is not None)
         return votes.index(counts.most_common(1)[0][0]) if counts else 0
 

@@ -152,7 +152,7 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-# Validation of the format
+# The following functions validate the format of skills.
 
 
 def _read_text(path: Path) -> str:

@@ -72,7 +72,7 @@ def next_action(
 
 
 class TryAgain:
-    """An agent that shows the model each action's output, and as oracle feedback its reward."""
+    """An agent that shows the model each action's output, and with oracle feedback the reward."""
 
     _read: Callable[[str], str] | None = None
     """Returns the part of a reply that holds the action; None: the whole reply."""

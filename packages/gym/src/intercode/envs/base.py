@@ -152,7 +152,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = language_traits(language)
         elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
-            # A custom interpreter without a language may run anything: no shell command applies.
+            # A custom interpreter that names no language may accept other actions than shell
+            # commands. The shell's commands and programs are therefore removed from the traits.
             self.traits = replace(SHELL, where="", overview="", programs=())
         if getattr(options, "keys", False):
             opens, self.traits = add_keys_tool(opens, self.traits)
@@ -185,7 +186,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         self._workspace: WorkspaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
-        # Workspaces already scored.
+        # The workspaces that were already scored, each of which may be scored only once.
         self._scored_workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
@@ -383,7 +384,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
                     reply = execute(interpreter, action, state.task.timeout)
             turn = record_turn(action, reply)
             if tracker is not None and ENDED not in turn.info:
-                with suppress(CausedInsideError):  # the next action reports the error
+                with suppress(CausedInsideError):  # the next action will report the error
                     turn = replace(turn, changes=tracker.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
@@ -418,7 +419,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         if self._change_tracker is None or self._change_tracker.workspace is not workspace:
             try:
                 self._change_tracker = FileChangeTracker(workspace)
-            except CausedInsideError:  # the action itself reports the error
+            except CausedInsideError:  # the following action will report the error
                 return None
         return self._change_tracker
 
@@ -431,7 +432,10 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return None
 
     def _finish(self, status: Status) -> Score | None:
-        """End the episode and its processes; score the episode unless `scores_later` is set."""
+        """End the running episode and the agent's processes.
+
+        The method scores the episode, unless `scores_later` is set.
+        """
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
@@ -625,7 +629,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
                 try:
                     turn = self._look(task, self.traits.where)
                 except (TaskError, ImageError, SandboxError):
-                    return default_setting  # a missing name does not justify a failed episode
+                    # A missing line in the prompt does not justify a failure of the episode.
+                    return default_setting
                 line = turn.observation.strip()[:SETTING_LENGTH]
                 self._settings[key] = (
                     line if turn.ok and line.isprintable() and line else default_setting
@@ -667,8 +672,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
                 fork repeats the actions and compares their results. ``"auto"`` saves the state
                 if possible, and replays otherwise.
             lossy: Omit the parts of the state that cannot be saved, such as running programs,
-                instead of raising an error. The snapshot's `lost`, each fork's ``info["lost"]``
-                and its episode's ``metadata["lost"]`` list the omitted parts.
+                instead of raising an error. Three places list the omitted parts: the snapshot's
+                `lost`, each fork's ``info["lost"]``, and the ``metadata["lost"]`` of the fork's
+                episode.
 
         Raises:
             ForkError: The episode cannot be saved in this way, or has ended.
@@ -769,7 +775,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return is_fork and self.episode_state.is_running
 
     def _start_fork(self) -> None:
-        """Start the workspace and interpreter of a fork, unless they run already."""
+        """Start the workspace and the interpreter of a fork, unless both already run."""
         if not self._is_unstarted_fork:
             return
         assert self._origin is not None  # an unstarted fork has its snapshot

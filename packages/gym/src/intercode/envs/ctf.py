@@ -353,7 +353,7 @@ class CtfStage(SandboxStage):
         stdin, directory = service.stdin, self.directory(task)
         try:
             result = sandbox.exec(argv, stdin=stdin, cwd=directory, user=service.user)
-        except LookupError:  # the sandbox has only one user
+        except LookupError:  # the sandbox has only one user, because InterCode does not run as root
             result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         except PermissionError as error:
             raise TaskError(
@@ -370,7 +370,8 @@ def _await(sandbox: SandboxBackend, task: Task, health: str, directory: str) -> 
     deadline = time.monotonic() + HEALTH_TIMEOUT
     pause = 0.005
     while True:
-        # The last check, too, has its full time limit, because its output explains the failure.
+        # The last check, too, has the full time limit, because the check's output explains the
+        # failure.
         result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         if result.ok:
             return

@@ -152,7 +152,7 @@ class RecipeWriter:
         return image_name
 
     def _inline_dockerfile(self, options: Options) -> list[str]:
-        """Return the lines of an existing Dockerfile, and add the files beside it."""
+        """Return the lines of an existing Dockerfile, and add the files of the same folder."""
         text = options.path.read_text(encoding="utf-8")
         stages = set(_STAGE.findall(text))
 
@@ -217,7 +217,7 @@ class RecipeWriter:
         ]
 
     def put(self, name: str, content: bytes) -> str:
-        """Add a file beside the Dockerfile, and return its path."""
+        """Add a file beside the recipe's Dockerfile, and return the file's path."""
         path = f"{FOLDER}/{len(self.files)}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"
         self.files[path] = content
         return path

@@ -218,7 +218,10 @@ class EpisodeState:
 
     @contextmanager
     def recording_failures(self) -> Iterator[None]:
-        """End the episode as an error if the block raises an exception, and propagate it."""
+        """End the episode as an error if the ``with`` block raises an exception.
+
+        The exception propagates to the caller.
+        """
         try:
             yield
         except BaseException as error:
@@ -320,7 +323,8 @@ class EpisodeEnv(gymnasium.Env[str, str]):
     name: ClassVar[str]
     """The environment's short name, for the record."""
     traits: Traits = SHELL
-    """The environment's traits; without a class, those of its language."""
+    """The environment's traits. For an environment without a separate class, the traits follow from
+    the language of the actions."""
 
     def __init__(self, dataset: Dataset, options: EnvOptions) -> None:
         if not dataset:
@@ -385,7 +389,10 @@ class EpisodeEnv(gymnasium.Env[str, str]):
         self.episode_state.interrupt(error)
 
     def _encode_output(self, data: DataT) -> DataT:
-        """Return an output of the environment in its external form; the default is unchanged."""
+        """Return an output of the environment in the form that callers receive.
+
+        By default the output is returned unchanged.
+        """
         return data
 
     def _release(self) -> None:

@@ -642,7 +642,7 @@ def _rename_options(changes: Mapping[str, Any]) -> dict[str, Any]:
         warnings.warn(
             "provider= is now named sandbox=",
             DeprecationWarning,
-            stacklevel=4,  # the caller of the environment's constructor
+            stacklevel=4,  # the warning points at the caller of the environment's constructor
         )
         provider = changes.pop("provider")
         if changes.setdefault("sandbox", provider) is not provider:

@@ -1,7 +1,8 @@
 """Checks of the programs that an environment needs in an image, once per image before any episode.
 
-A program may be missing, or present but unable to run: for another architecture, without its loader
-or libraries, or not executable. Each of these is a fault of the image, not of the sandbox.
+A program may be missing. A present program may be unable to run, because it is for another
+architecture, lacks its loader or libraries, or is not executable. All these are faults of the
+image, not of the sandbox.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         super().__init__(tasks, stage, self._open_prompt, env_reward, options=options)
 
     def close(self) -> None:
-        """End the episode, and free its sandbox and the sandbox of the tests. Idempotent."""
+        """End the episode; free the episode's sandbox and the sandbox of the tests. Idempotent."""
         super().close()
         self._tests.close()
 

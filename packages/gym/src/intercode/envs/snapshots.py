@@ -1,9 +1,9 @@
 """Snapshots: saved running episodes from which forks begin.
 
-A snapshot has one of two modes. *State*: the interpreter has saved itself and its workspace, and a
-fork starts from the saved state. *Replay*: a fork repeats the recorded actions in a fresh
-workspace, and fails at the first action with a different result. In both modes a fork starts at its
-first use.
+A snapshot has one of two modes. *State*: the interpreter has saved the state of interpreter and
+workspace, and a fork starts from the saved state. *Replay*: a fork repeats the recorded actions in
+a fresh workspace, and fails at the first action with a different result. In both modes a fork
+starts at its first use.
 """
 
 from __future__ import annotations
@@ -241,7 +241,8 @@ def make_fork_generator(episode: Episode, seed: int) -> np.random.Generator:
     """Return the random generator of a new environment whose first episode is a fork.
 
     Args:
-        episode: The fork; its id, which includes the branch, distinguishes siblings.
+        episode: The fork. Siblings have different ids, and therefore different generators, because
+            an id includes the branch.
         seed: The seed of the source environment.
     """
     assert episode.fork is not None

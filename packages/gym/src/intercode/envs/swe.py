@@ -173,7 +173,7 @@ class SweStage(SandboxStage):
 
         The digest is equal on every machine.
         """
-        self.provider.digest(self.image(task))  # builds the image
+        self.provider.digest(self.image(task))  # this call builds the image if necessary
         base_digest = self.provider.digest(super().image(task))
         self.try_programs(task)
         text = f"{base_digest} {self._prepare_repository(task)[0]}"

@@ -61,8 +61,8 @@ def add_turn_limit(options: dict[str, Any], max_episode_steps: int | None) -> di
 def gymnasium_step_limit(depth: int) -> int | None:
     """Return the `max_episode_steps` of a call of `gymnasium.make`; None for another caller.
 
-    Gymnasium passes the number only to its wrapper, after it has constructed the environment. This
-    function therefore reads the number from the local variables of `gymnasium.make`.
+    Gymnasium passes the number only to its own wrapper, after the construction of the environment.
+    This function therefore reads the number from the local variables of `gymnasium.make`.
 
     Args:
         depth: The inspected position on the stack: 0 is this function's caller, 1 the caller of

@@ -1,7 +1,8 @@
 """Tools: an environment's actions for models that call functions, and for agent frameworks.
 
-Every environment has two tools: one runs code in its language, and ``submit`` ends the episode. The
-environment's traits describe both, and may add further tools (`intercode.tool_calls.Verb`).
+Every environment has two tools: one runs code in the environment's language, and ``submit`` ends
+the episode. The environment's traits describe both, and may add further tools
+(`intercode.tool_calls.Verb`).
 
 `tools` converts the tools to typed and documented Python functions, for frameworks that read a
 function's signature and docstring.

@@ -89,7 +89,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._seed = seed
         self._order: Iterator[Task] | None = None
         self._futures: dict[int, Future[Result]] = {}
-        """Environment's index → its pending step or reset, whose result nobody has received yet."""
+        """Environment's index → the environment's pending step or reset. An entry remains until a
+        call receives the result."""
         self._unread_ids: set[int] = set()
         """The indices of environments with unread results, after an exception of the caller, such
         as Ctrl-C, interrupted the call that waited for these results."""

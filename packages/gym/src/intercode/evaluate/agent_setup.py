@@ -63,7 +63,8 @@ class PreparedAgent:
     close: Callable[[], None] = lambda: None
     """Releases the agent's resources."""
     delay: Callable[[], tuple[float, str] | None] = lambda: None
-    """Returns the seconds since the model's last answer, and a text about them; None: no delay."""
+    """Returns the seconds since the model's last answer, and a description of the delay; None: the
+    agent waits for no answer."""
 
 
 class AgentProvider:

@@ -270,7 +270,7 @@ def _failing_golds(task: Task, trials: Trials) -> Iterator[Problem]:
 def _free_guesses(task: Task, trials: Trials) -> Iterator[Problem]:
     """Report guesses that score 1.0."""
     for trial_number, trial in sorted(trials.items()):
-        # If doing nothing solves a task, every constant also solves it.
+        # If doing nothing solves a task, every constant also solves the task, and is not reported.
         should_report = trial_number < FIRST_CONSTANT or not _is_free(trials.get(NOOP))
         if trial.guess is None or trial.guess.role in ("alternative", "clock"):
             continue

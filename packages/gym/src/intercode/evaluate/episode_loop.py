@@ -163,8 +163,7 @@ class Semaphore:
         with self._lock:
             self._closed = True
             while self._waiters:
-                # A woken thread counts as a holder, because it gives the permit back when it
-                # leaves.
+                # A woken thread counts as a holder, because that thread will give a permit back.
                 self._holders += 1
                 self._waiters.popleft().release()
 
@@ -284,7 +283,7 @@ def _hold_permit(sandboxes: Semaphore, agent: object) -> Iterator[None]:
 
 
 class DecisionPermit:
-    """The permit that an agent holds while it decides, and releases while environments work for it.
+    """The permit that an agent holds while deciding, and releases while its environments work.
 
     Args:
         permits: The source of permits.

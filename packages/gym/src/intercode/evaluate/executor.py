@@ -44,7 +44,7 @@ class PreparedRun:
     budget: Budget | None = None
     """The cost and tokens that models may use; None: the agent has its own budget."""
     record: Callable[..., None] = _discard
-    """Writes episodes, and returns once they are durable."""
+    """Writes episodes to the run's folder, and returns when the episodes are safely on disk."""
 
     def orders(self, resources: SharedResources | None = None) -> Orders:
         """Return the instructions for workers in this process.

@@ -79,7 +79,7 @@ def dataset_facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def session(context: Mapping[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """Return the record of one session: its time, machine, versions and settings.
+    """Return the record of one session: start time, machine, versions and settings.
 
     Args:
         context: Further facts about the session: options, sandboxes, and the tools of images.

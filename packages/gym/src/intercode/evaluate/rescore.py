@@ -1,7 +1,8 @@
 """New scores for the episodes of a recorded run, with another reward: see `rescore`.
 
-`_RescoreRunner` scores each episode from its record if the reward needs no sandbox. Otherwise it
-replays the episode in an environment of `_Setting`. The results form a new run with its own record.
+`_RescoreRunner` scores each episode from its record if the reward needs no sandbox. Otherwise the
+runner replays the episode in an environment of `_Setting`. The results form a new run with its own
+record.
 """
 
 from __future__ import annotations
@@ -475,7 +476,7 @@ class _Setting:
 def _record_reward(
     env: str, protocol: str, reward: str | Function | Judge | None
 ) -> Reward[Any] | None:
-    """Return the reward in a form that can score a record; None: it certainly needs a sandbox.
+    """Return the reward in a form that can score a record; None: the reward needs a sandbox.
 
     Raises:
         UsageError: The reward does not exist, or does not take a reward's arguments.

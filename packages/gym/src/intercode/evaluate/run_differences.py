@@ -98,7 +98,7 @@ class Difference:
     """A fact whose current value differs from the recorded value."""
 
     what: str
-    """The name of the fact: its path in the record, with dots."""
+    """The name of the fact: the path of keys in the record, joined by dots."""
     recorded: Any
     """The recorded value; None: the record lacks the fact."""
     now: Any
@@ -153,7 +153,7 @@ def differences(
         The differences, sorted by name; one for each name and recorded value.
     """
     differences_by_key: dict[tuple[str, str], Difference] = {}
-    redact = Redactor().facts  # records contain no secrets
+    redact = Redactor().facts  # secrets are redacted in records, so they are also redacted here
     for recorded_facts, current_facts in product(
         _facts(redact(recorded_manifest)), _facts(redact(current_manifest))
     ):

@@ -230,7 +230,7 @@ class EnvironmentSetting:
     provider: Provider | None = None
     """The provider of the environment's sandboxes; None if tasks run in databases."""
     reward: ModelReward | None = None
-    """The reward, if it asks a model."""
+    """The reward, if the reward asks a model; otherwise None."""
 
     def close(self) -> None:
         """Release the reward's resources."""
@@ -328,7 +328,7 @@ def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[s
         "sandbox": str(env_options.get("sandbox", "")),
     }
     code = {name: text for name, source in sources.items() if (text := digest(source))}
-    del limits["debugger"], limits["private"]  # the environment decides these two
+    del limits["debugger"], limits["private"]  # the environment sets these two limits
     return {
         "env": spec.env.name,
         "protocol": spec.env.protocol,

@@ -88,7 +88,7 @@ class RunResult:
     """The episodes, if the run has no folder."""
 
     def episodes(self) -> Iterator[Episode]:
-        """Return all episodes. If the run has a folder, they are read from disk one by one."""
+        """Return all episodes. If the run has a folder, episodes are read from disk one by one."""
         return iter(self.kept) if self.folder is None else read_episodes(self.folder / EPISODES)
 
     @property
@@ -304,7 +304,7 @@ def fetch_models(spec: RunSpec, progress: Progress) -> None:
     """
     names = [name for name in (spec.model.name, spec.env.judge_model) if name]
     if any(name.startswith(f"{LOCAL}/") for name in names):
-        from intercode.models.local.store import ensure  # lazy: it loads the download code
+        from intercode.models.local.store import ensure  # the module loads the download code
 
         for name in names:
             ensure(name, progress.announce)
@@ -344,7 +344,7 @@ def _run(
 
 
 def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progress) -> list[str]:
-    """Compare a run with the locked run, which it must reproduce, and warn of permitted changes.
+    """Compare a run with the run to which it is locked, and warn of permitted changes.
 
     Changes of this machine may be permitted, see `Plan.follows_machine`.
 

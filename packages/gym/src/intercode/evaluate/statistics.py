@@ -24,7 +24,7 @@ anything from under 20 to under 50.
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A rate or a mean, and the ends of its interval."""
+    """A rate or a mean, and the ends of the confidence interval."""
 
     value: float
     low: float

@@ -83,8 +83,8 @@ class _Reader:
         """
         has_steered_side = has_judged_side = False
         for operand in (test.left, *test.comparators):
-            # A side that is a single name is no expected value but a result, such as a list that
-            # the submission sorts in place.
+            # A side that is a single name counts as a result, not as an expected value. The name
+            # may be that of a list that the submission sorts in place.
             has_passed_name = not isinstance(operand, ast.Name) and any(
                 name_node.id in self._passed_names for name_node in _names(operand)
             )

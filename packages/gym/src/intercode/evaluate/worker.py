@@ -126,7 +126,8 @@ class Orders:
     """Writes an episode, and returns once the episode is durable."""
     resources: SharedResources = field(default_factory=SharedResources)
     delay: Callable[[], tuple[float, str] | None] = lambda: None
-    """Returns the seconds since the model's last answer, and a text about them; None: no delay."""
+    """Returns the seconds since the model's last answer, and a description of the delay; None: the
+    agent waits for no answer."""
 
 
 class Worker:
@@ -142,7 +143,9 @@ class Worker:
         self._stopped = False
 
     def run(self, job: Job) -> Episode:
-        """Run a job to its end and record it; a sandbox failure starts a new attempt.
+        """Run a job until its episode ends, and record the episode.
+
+        After a failure of the sandbox, the job starts again, up to the permitted number of retries.
 
         Raises:
             Stopped: `stop` was called.
@@ -200,7 +203,7 @@ class Worker:
     def _partial_episode(self, job: Job) -> Episode:
         """Return the environment's episode at the time of its failure, or an empty episode."""
         task, partial_episode = job.task, None
-        with suppress(EnvironmentStateError):  # the first reset failed
+        with suppress(EnvironmentStateError):  # after a failed first reset, no episode exists
             partial_episode = None if self._env is None else self._env.episode
         if partial_episode is None or (partial_episode.epoch, partial_episode.task_id) != (
             job.epoch,
@@ -337,10 +340,10 @@ class WorkerPool:
             progress.report_wait(delay[1])
 
     def _stop(self) -> None:
-        """Close the sandboxes of all workers concurrently, and wait a little for them.
+        """Close the sandboxes of all workers concurrently, and wait at most `PATIENCE` seconds.
 
-        Workers whose agent is deciding hold no sandbox, and a model's answer may take an hour. The
-        pool does not wait for these workers.
+        The pool does not wait for workers whose agent is deciding. Such a worker uses no sandbox,
+        and a model's answer may take an hour.
         """
         self._draining = True
         self._resources.stop()

@@ -52,7 +52,8 @@ def as_openai(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         payload["tool_call_id"] = message.call_id or ""
     if message.tool_calls:
-        # Arguments are always serialised as JSON: some servers refuse a dialogue with other text.
+        # Arguments are always serialised as JSON, because some servers refuse a dialogue in which
+        # the arguments of a call are other text.
         payload["tool_calls"] = [
             {
                 "id": call.call_id,

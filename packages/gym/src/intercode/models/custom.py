@@ -133,7 +133,7 @@ class OwnClient:
 
 
 class OwnServer(OwnClient):
-    """A wrapper of a user-defined client that implements `SupportsStart`: it starts a server."""
+    """A wrapper of a user-defined client that starts a server, by implementing `SupportsStart`."""
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
@@ -156,7 +156,7 @@ class OwnServer(OwnClient):
 
 
 def _call_flaw(function: Any, *arguments: object, **options: object) -> str:
-    """Return the reason why a function cannot be called with the arguments; empty: it can be."""
+    """Return the reason why a function cannot be called with arguments; empty: no reason."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some C functions have no signature

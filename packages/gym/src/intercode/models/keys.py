@@ -1,7 +1,7 @@
 """API keys and base URLs from environment variables or ``.env`` in the working directory.
 
-No other source is read. The keys are passed to clients; `intercode.redaction` removes them from all
-output and records.
+No other source is read. The keys are passed to clients. `intercode.redaction` removes the keys from
+all output and records.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class Budget:
     """A budget of US dollars and tokens, which models and threads may share.
 
     Each call first reserves the maximum that it may cost. If the reservation might exceed the
-    budget, the call waits for running calls to end, which mostly cost less than their reservations.
+    budget, the call waits for running calls to end, because calls mostly cost less than reserved.
     If the reservation would exceed the budget even after a full refund of all running calls, the
     call is refused.
 

@@ -63,7 +63,7 @@ class LiteLlmClient:
                 num_retries=0,
                 max_retries=0,
                 api_key=self._key or None,
-                drop_params=True,  # unsupported parameters are dropped, mostly the seed
+                drop_params=True,  # LiteLLM drops unsupported parameters, mostly the seed
                 **encode_chat(request),
             )
             response_body = self._errors.read(response.model_dump_json().encode())

@@ -220,7 +220,8 @@ class CallLimiter:
                 level = logging.INFO if failures == 1 else logging.DEBUG
                 schedule = "at the pace that it allows" if error.throttled else f"in {wait:.1f} s"
                 log.log(level, "%s: %s; it is asked again %s", self.name, error, schedule)
-                # After a refusal for the rate, `RateLimit` itself delays all calls.
+                # If the provider refused the call for its rate limit, `RateLimit` delays all calls,
+                # so no further wait is necessary.
                 drain.wait(0.0 if error.throttled else wait)
                 if drain.is_interrupted:
                     drain.failed = True

@@ -123,7 +123,8 @@ def read(path: str | Path) -> Script:
         UsageError: The file cannot be read, or a rule is malformed.
     """
     try:
-        # splitlines() would also split at U+2028 and similar, which JSON permits within texts.
+        # The method splitlines() would also split at U+2028 and similar characters, which JSON
+        # permits within texts.
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"the script {path} cannot be read: {error}") from error

@@ -83,14 +83,15 @@ class Upstream:
         if self.provider == "anthropic":
             return {"x-api-key": self.key}
         headers = {"Authorization": f"Bearer {self.key}"}
-        # Self-hosted servers with Anthropic's protocol read Anthropic's header.
+        # Self-hosted servers that support Anthropic's protocol read the key from Anthropic's
+        # header.
         return headers if self.provider == "openai" else {**headers, "x-api-key": self.key}
 
     def remove_key(self, content: bytes) -> bytes:
         """Replace the key in a server's response by ``[key]``.
 
-        A key shorter than `MIN_SECRET_LENGTH` characters is not replaced, because such a short text
-        may occur by chance, and its replacement would corrupt the response.
+        A key shorter than `MIN_SECRET_LENGTH` characters is not replaced. Such a short text may
+        occur by chance, and a replacement would corrupt the response.
         """
         return (
             content.replace(self.key.encode(), b"[key]")

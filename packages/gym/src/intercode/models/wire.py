@@ -290,7 +290,7 @@ def finish(reason: object, calls: bool) -> Finish:
         calls: Whether the reply has tool calls.
     """
     finish_reason = _FINISH.get(str(reason).lower(), "stop")
-    # Ollama and older vLLM report "stop" even for tool calls.
+    # Ollama and older versions of vLLM report "stop" even for a reply with tool calls.
     if calls and finish_reason == "stop":
         return "tool_calls"
     return "stop" if finish_reason == "tool_calls" and not calls else finish_reason

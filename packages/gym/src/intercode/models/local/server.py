@@ -40,7 +40,7 @@ MOST_CONTEXT = 32_768
 maximum is large, because the first prompts of external agents have 10,000 tokens."""
 CONTEXT = 8192
 """Tokens of a dialogue to which the length of dialogues is reduced first. If the memory is still
-too small, the number of dialogues is reduced next, and only then their length again."""
+too small, the number of dialogues is reduced next, and after that the length again."""
 LEAST_CONTEXT = 2048
 """Minimum tokens of a dialogue, because a shorter context holds no dialogue of several turns."""
 BUFFERS = 512 * MIB
@@ -85,7 +85,8 @@ def available_memory() -> int:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        # The file is missing in the other cgroup version, and contains "max" if there is no limit.
+        # The file is missing if the machine uses the other cgroup version. The file contains "max"
+        # if the cgroup has no limit.
         with suppress(OSError, ValueError):
             root = Path("/sys/fs/cgroup")
             limit_bytes, used_bytes = (
