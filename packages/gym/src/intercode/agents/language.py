@@ -74,7 +74,7 @@ class SearchOptions:
     test: str | None = None
     """An action that tests a state in a separate fork; None: the model judges."""
     start: int = 0
-    """The turn after which best-of-n forks the episode."""
+    """The number of turns after which best-of-n forks the episode."""
 
     def __post_init__(self) -> None:
         if min(self.width, self.budget, self.depth or 1) < 1 or self.start < 0:

@@ -241,8 +241,8 @@ class SandboxStage:
     DEFAULT = "host"
     """The image of a task if neither the options nor the task name an image."""
     layers: Sequence[str] = ()
-    """Names of archives with an external agent's files, which are added to every image. The digest
-    of an image in a run's record does not include these archives."""
+    """Names of archives with files that the agent needs, such as skills, which are added to every
+    image. The digest of an image in a run's record does not include these archives."""
     programs: Sequence[str] = ()
     """The programs that the environment runs in every image."""
 

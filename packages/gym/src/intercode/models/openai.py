@@ -97,8 +97,9 @@ class ChatClient(_OpenAI):
     """The client of the protocol ``chat/completions``.
 
     Args:
+        model, base_url, key, timeout: As in the base class.
         limit: The name of the request parameter with the reply's token limit, which differs between
-            servers. The other arguments are those of the base class.
+            servers.
     """
 
     path = CHAT.path.removeprefix("/v1/")
