@@ -1,7 +1,7 @@
 """The conversation of one episode with a model: prompts, replies, and the actions in replies.
 
-A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. Its
-`Dialogue` keeps the messages within the model's context length.
+A `Conversation` renders the blocks of a `Prompt` with the facts of a `PromptContext`. The
+conversation's `Dialogue` keeps the messages within the model's context length.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NO_CODE = "no {language} code in your reply: give it in one block fenced by ```{language} and ```"
 CUT_OFF = "your reply was cut off before its code was complete: be shorter"
 MAX_RECAP_ACTIONS = 10
-"""The number of actions in a recap, unless the dialogue has its own limit."""
+"""The maximum number of actions that a recap lists, unless the dialogue has a limit of messages."""
 LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 
@@ -42,9 +42,9 @@ class Clip:
     """An excerpt function for observations in prompts.
 
     Attributes:
-        limit: The maximum of characters, without the notice of the omission.
-        tail: Whether the excerpt has head and tail with the number of omitted characters between
-            them; else the head only.
+        limit: The maximum number of characters, without the notice of the omission.
+        tail: Whether the excerpt consists of head and tail, with the number of omitted characters
+            between both. If False, the excerpt is the head only.
     """
 
     limit: int = 10_000
@@ -88,7 +88,7 @@ def find_action(text: str, language: str, *, cut_off: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A strategy's interface to the model: send prompts, request replies, note facts."""
+    """A strategy's interface to the model: send prompts, request replies, record facts."""
 
     dialogue: Dialogue
     prompt: Prompt
@@ -97,7 +97,7 @@ class Conversation:
     clip: Clip = Clip()
     sees_reward: bool = False
     recaps: bool = False
-    """Whether recaps are on: see `intercode.agents.language.StrategyOptions.recap`."""
+    """Whether recaps are used: see `intercode.agents.language.StrategyOptions.recap`."""
 
     def branch(self, seed: int | None) -> Conversation:
         """Return a copy that continues the conversation independently.
@@ -115,8 +115,8 @@ class Conversation:
         """Add the system prompt, the worked examples and the task to the dialogue.
 
         Args:
-            write: Formats a step of a worked example as a reply of the model. The scene's examples
-                precede the task, as dialogues; None: no examples.
+            write: Formats a step of a worked example as a reply of the model. The prompt context's
+                worked examples precede the task, each as a dialogue. None: no examples.
             **values: Further values for the templates.
         """
         system_texts = [self._text("system", **values), self.scene.skills]
@@ -158,7 +158,7 @@ class Conversation:
     ) -> str | None:
         """Replace the dialogue by the task and a recap of previous actions, and request an action.
 
-        The recap omits the model's own replies: a small model tends to repeat them.
+        The recap omits the model's own replies, because a small model tends to repeat its replies.
 
         Args:
             turns: All turns so far.
@@ -185,7 +185,7 @@ class Conversation:
         previous_messages = self.dialogue.begin_again(text)
         try:
             action = self.ask(read)
-        except ContextLengthError:  # the caller falls back to the previous reply's action
+        except ContextLengthError:  # the caller then uses the action of the previous reply
             self.dialogue.messages = previous_messages
             return None
         last_call["discarded"] = True
@@ -196,7 +196,7 @@ class Conversation:
         return {"code": code, "observation": self.clip(turn.observation.rstrip("\n"))}
 
     def ask(self, read: Callable[[str], str] | None = None) -> str:
-        """Request a reply, and return its action; a `NoAction` if the reply has none.
+        """Request a reply, and return the reply's action; a `NoAction` if the reply has no action.
 
         Args:
             read: Returns the part of the reply that holds the action; None: the whole reply.
@@ -229,7 +229,7 @@ class PromptContext:
     query: str
     max_turns: int
     schema: str = ""
-    """For SQL: tables and their columns, if prompts show them (2023's "handicap")."""
+    """The tables and columns of an SQL task, if prompts show them (the "handicap" of 2023)."""
     skills: str = ""
     """The text about skills, at the end of the system prompt."""
     overview: str = ""
@@ -243,7 +243,7 @@ class PromptContext:
     def from_env(
         cls, env: object, task: Task, *, setting: str = "", schema: bool = False, skills: str = ""
     ) -> PromptContext:
-        """Collect the scene of an episode.
+        """Collect the facts of an episode for prompts.
 
         Args:
             env: The environment; None: no environment, with the traits of Bash.
@@ -293,7 +293,7 @@ def read_overview(env: object) -> str:
     """Return an overview of the files or tables of an episode's sandbox or database.
 
     Raises:
-        UsageError: The environment has no action for an overview, or is external.
+        UsageError: The environment has no action for an overview, or runs on another system.
     """
     overview = getattr(env, "overview", None)
     if not callable(overview):
@@ -320,10 +320,11 @@ def describe_tables(task: Task) -> str:
 
 @dataclass
 class Dialogue:
-    """The messages of a conversation. Every request contains the messages before the first reply.
+    """The messages of a conversation, and the choice of the messages that each request contains.
 
-    Of the later messages, a request contains the last `limit`. If these exceed the model's context
-    length, the dialogue halves `limit` for all following requests, repeatedly if necessary.
+    Every request contains the messages before the model's first reply. Of the later messages, a
+    request contains the last `limit`. If a request exceeds the model's context length, the dialogue
+    halves `limit` for all following requests, repeatedly if necessary.
     """
 
     model: Model
@@ -343,7 +344,7 @@ class Dialogue:
         Returns:
             The previous messages.
         """
-        assert self._head is not None  # callers have received a reply
+        assert self._head is not None  # the dialogue has a reply, so `ask` has set the head
         previous_messages = self.messages
         self.messages = previous_messages[: self._head - 1]
         self.add_message("user", content)
@@ -354,7 +355,7 @@ class Dialogue:
         self.messages.append(Message("assistant", sendable(reply.text), reply.tool_calls))
 
     def keep(self) -> None:
-        """Include all messages so far in every request."""
+        """Include all messages so far in every later request."""
         self._head = len(self.messages)
 
     def ask(self) -> Reply:
@@ -384,7 +385,7 @@ class Dialogue:
         head, tail = self.messages[: self._head], self.messages[self._head :]
         if self.limit is not None:
             tail = tail[-self.limit :]
-            # APIs refuse a tool result whose call is omitted.
+            # The models' APIs refuse a tool result whose tool call the request omits.
             while tail and tail[0].role == "tool":
                 del tail[0]
         return [*head, *tail]
@@ -411,7 +412,7 @@ VALUES = frozenset(
         *("repeats", "failed", "looked", "seen", "shown", "failures"),
     )
 )
-"""The names of values in templates; each block supports a part of them."""
+"""The names of all values that templates may use. Each block supports some of these values."""
 
 
 class Prompt:
@@ -419,7 +420,7 @@ class Prompt:
 
     Args:
         name: The strategy's template in ``prompts/``, without its suffix.
-        custom_path: A user's template; its blocks replace the strategy's.
+        custom_path: A user's template, whose blocks replace the strategy's blocks of the same name.
 
     Raises:
         UsageError: The file cannot be read, is not a template, or has an unknown block.
@@ -437,7 +438,7 @@ class Prompt:
         return _template_digest(self._custom_path)
 
     def render(self, block: str, **values: Any) -> str:
-        """Render one block with these values.
+        """Render one block of the prompt.
 
         Raises:
             UsageError: The template uses an unknown value, or fails.
@@ -478,7 +479,7 @@ def _load(path: Path, builtin_template: Template) -> Template:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     from jinja2 import FileSystemLoader, StrictUndefined
-    from jinja2.sandbox import SandboxedEnvironment  # a prompt's file may be untrusted
+    from jinja2.sandbox import SandboxedEnvironment  # a template in a prompt file may be untrusted
 
     return SandboxedEnvironment(
         loader=FileSystemLoader(FOLDER),

@@ -1,4 +1,4 @@
-"""Worked examples for prompts, about tasks of no benchmark.
+"""Worked examples for prompts. Their tasks belong to no benchmark.
 
 The examples show exploration, an action, an error, its correction, and a submission.
 """
@@ -16,7 +16,7 @@ class ExampleStep:
     thought: str
     action: str
     observation: str | None = None
-    """None: the action ends the episode."""
+    """The output of the action; None: the action ends the episode."""
     failed: bool = False
 
 
@@ -162,5 +162,5 @@ _EXAMPLES_BY_LANGUAGE: Mapping[str, tuple[Example, ...]] = {
 
 
 def find_examples(env: str, language: str) -> tuple[Example, ...]:
-    """Return the worked examples for an environment; empty for a user's language."""
+    """Return the worked examples for an environment; empty for a user-defined language."""
     return _EXAMPLES_BY_ENVIRONMENT.get(env) or _EXAMPLES_BY_LANGUAGE.get(language, ())

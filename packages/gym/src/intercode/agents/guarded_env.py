@@ -1,8 +1,8 @@
-"""Environment handles for agents, which can act and fork but reveal neither gold nor reward.
+"""Environment handles for agents, which permit acting and forking but reveal no gold and no reward.
 
-No attribute of a `GuardedEnv` or `GuardedSnapshot` leads to gold or reward: the environments and
-snapshots themselves are in tables of this module. Scoring waits until the agent has returned, so
-not even the duration of a step reveals a score. Submissions are counted over all forks.
+No attribute of a `GuardedEnv` or `GuardedSnapshot` leads to gold or reward, because the
+environments and snapshots are in tables of this module. Scoring waits until the agent has returned,
+so not even the duration of a step reveals a score. Submissions are counted over all forks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Result = tuple[str, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info: the result of Gymnasium's `step`."""
 _AGENT_ERRORS = (ActionError, EnvironmentStateError, ForkError, UsageError)
-"""Errors that an agent causes itself, and may catch."""
+"""The errors that an agent causes by mistakes, and may catch."""
 _REWARD_FACTS = ("success", "parts", "outcome")
 """Facts of an `info` that reveal the reward."""
 
@@ -34,7 +34,7 @@ class AttemptContext:
     """The state that an environment handle and its forks share during an attempt."""
 
     working: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Makes the context that is entered while an environment works, such as a permit."""
+    """Returns a context manager, such as a permit, that is entered while an environment works."""
     on_action: Callable[[str], None] = lambda action: None
     """Called with each action before its execution."""
     held: list[GuardedEnv] = field(default_factory=list)
@@ -43,12 +43,15 @@ class AttemptContext:
     """The first failure that the agent did not cause, even if the agent caught the exception."""
 
     def perform(self, operation: Callable[[], T]) -> T:
-        """Run a function of the environment within `working`, like `run_guarded`."""
+        """Run a function of the environment, within a context of `working`.
+
+        Failures are recorded in the same way as by `run_guarded`.
+        """
         with self.working():
             return self.run_guarded(operation)
 
     def run_guarded(self, operation: Callable[[], T]) -> T:
-        """Run a function, and record a failure that the agent did not cause."""
+        """Run a function, and record a failure that the agent did not cause in `failure`."""
         try:
             return operation()
         except _AGENT_ERRORS:
@@ -68,7 +71,7 @@ class GuardedSnapshot:
         self.task_id, self.turns = snapshot.task_id, snapshot.turns
 
     def close(self) -> None:
-        """Free the snapshot, once no fork needs it. Idempotent."""
+        """Free the snapshot as soon as no fork needs it. Idempotent."""
         _snapshots[self].close()
 
     def __enter__(self) -> Self:
@@ -81,12 +84,13 @@ class GuardedSnapshot:
 class GuardedEnv:
     """An agent's handle of an environment, or of a fork of the environment.
 
-    The handle hides the reward of an episode's end, unless every turn is rewarded: an agent that
-    forks could otherwise try several ends and choose the best.
+    The handle hides the reward at the end of an episode, unless every turn is rewarded. With the
+    reward, an agent that forks could try several ends and choose the best.
 
     Args:
         env: The environment, whose episode is running.
-        attempt_context: The shared state of the attempt, to which the handle adds itself.
+        attempt_context: The shared state of the attempt. The constructor adds the handle to
+            `AttemptContext.held`.
         observation: The agent's first observation.
     """
 
@@ -146,14 +150,14 @@ class GuardedEnv:
 
     @property
     def directory(self) -> str:
-        """The working directory of actions in the sandbox, relative to the image's directory."""
+        """The initial working directory of actions, relative to the image's working directory."""
         return str(_env(self).directory)
 
     def run_guarded(self, operation: Callable[[Any], T]) -> T:
-        """Call a function with the sandbox; a failure of the sandbox counts as the run's error.
+        """Call a function with the sandbox. A failure of the sandbox makes the episode an error.
 
-        Unlike `step`, the call takes none of the run's permits for busy sandboxes: a program that
-        acts by itself waits for its model most of the time.
+        The call, unlike `step`, takes none of the run's permits for busy sandboxes. The function
+        may run an external agent, which mostly waits for its model.
         """
         sandbox = self.sandbox
         return _attempt_context(self).run_guarded(lambda: operation(sandbox))
@@ -172,12 +176,14 @@ class GuardedEnv:
     def step(self, action: str) -> Result:
         """Execute an action, like `InterCodeEnv.step`, but with the reward 0.0 at the end.
 
-        The reward is real if every turn is rewarded (``reward_every_turn``).
+        If every turn is rewarded (``reward_every_turn``), the result has the real reward.
 
         Raises:
-            ActionError, EnvironmentStateError: The action is not a text; the episode has ended.
+            ActionError: The action is not a text.
+            EnvironmentStateError: The episode has ended.
             ForkError: The handle is a fork, whose sandbox cannot be started.
-            SandboxError: The sandbox was lost. The attempt fails even if the agent catches this.
+            SandboxError: The sandbox was lost. The attempt fails even if the agent catches this
+                error.
         """
         if not isinstance(action, str):
             raise ActionError(f"the agent's action is not a text but {type(action).__name__}")
@@ -192,11 +198,13 @@ class GuardedEnv:
         return self._observation, float(reward), terminated, truncated, info
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
-        """Execute the action of a tool call; otherwise like `step`."""
+        """Execute the action that a tool call stands for; see `step`."""
         return self.step(read_action(ToolCall("", name, arguments), self.traits))
 
     def fork(self, n: int = 1, mode: str = "auto", lossy: bool = False) -> list[GuardedEnv]:
-        """Fork the running episode, like `InterCodeEnv.fork`. The attempt's end closes all forks.
+        """Fork the running episode, like `InterCodeEnv.fork`.
+
+        At the end of the attempt, the run closes all forks.
 
         Raises:
             ForkError: The episode cannot be forked in this way, or not at all.
@@ -228,7 +236,11 @@ class GuardedEnv:
         return self._observation
 
     def close(self) -> None:
-        """Close a running fork. The run's own environment and ended episodes stay, for scoring."""
+        """Close a fork whose episode is running.
+
+        The method does not close the run's own environment, or a fork whose episode has ended,
+        because the run may score these later.
+        """
         if not self._is_first and self.running:
             _env(self).close()
 
@@ -253,7 +265,7 @@ def _attempt_context(held_env: GuardedEnv) -> AttemptContext:
 def defer_scores(env: Any) -> Iterator[None]:
     """Defer the scoring of an environment's episode and its forks to `settle`."""
     if not hasattr(env, "settle"):
-        yield  # an external environment, which scores by itself
+        yield  # the environment runs on another system, which scores the episode
         return
     env.scores_later = True
     try:
@@ -263,10 +275,11 @@ def defer_scores(env: Any) -> Iterator[None]:
 
 
 def settle(held_env: GuardedEnv) -> dict[str, Any]:
-    """Score the episode that an agent has chosen; return facts about its forks, for the record.
+    """Score the episode that an agent has chosen, and return facts for the episode's record.
 
     Returns:
-        ``submissions`` over all forks, if greater than those of the episode's own branch.
+        ``submissions``, the number of submissions over all forks, if that number is greater than
+        the number in the chosen episode's own branch.
 
     Raises:
         RewardError, SandboxError: The episode cannot be scored.
@@ -283,7 +296,7 @@ def settle(held_env: GuardedEnv) -> dict[str, Any]:
 
 
 def free_forks(attempt_context: AttemptContext) -> None:
-    """Close all forks of a finished attempt, and detach its handles from their environments."""
+    """Close all forks of a finished attempt, and detach all handles from the environments."""
     for fork in attempt_context.held:
         if not fork._is_first:
             _env(fork).close()

@@ -1,8 +1,8 @@
-"""Transcripts of episodes as chat messages, in the prompts of InterCode's agents.
+"""Transcripts of episodes as chat messages, in the format that InterCode's agents use for prompts.
 
-Training, logs and `InterCodeEnv.messages` use these transcripts. The record of a language model's
-agent already holds its dialogue: this module serves all other agents, and running episodes, whose
-next message is the model's.
+Training, logs and `InterCodeEnv.messages` use these transcripts. The record of an agent with a
+language model already contains the agent's dialogue. This module makes the dialogue for all other
+agents, and for running episodes, which a model can continue.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def plain(env: Any, task: Task) -> list[dict[str, Any]]:
 
 
 def as_plain_messages(episode: Episode) -> Iterator[Message]:
-    """Yield query and observations as the user's messages, actions as the assistant's."""
+    """Yield the query and observations as messages of the user, actions as the assistant's."""
     message_text = episode.query
     for turn in episode.turns:
         yield Message("user", message_text)

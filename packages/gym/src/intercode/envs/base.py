@@ -86,9 +86,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up. Any other action is
     executed. After `max_turns` executed actions the episode is truncated, and the state at that
-    point is scored. An action that ends its own sandbox ends the episode; the reward then scores
-    the state that is still readable. Before the end the reward is 0.0, unless `reward_every_turn`
-    is set.
+    point is scored. An action that ends the sandbox, for example by killing all processes, ends
+    the episode, too. The reward then scores the state that is still readable. Before the end the
+    reward is 0.0, unless `reward_every_turn` is set.
 
     `info` holds ``task_id`` and ``turn`` (the number of executed actions). After an action `info`
     also holds ``ok`` and, for an action with an exit code, ``exit_code``. With a reward `info`
@@ -122,11 +122,12 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     prompt: ClassVar[str] = "$ "
     """The prompt before an action in output for people."""
     takes_answer: ClassVar[bool] = False
-    """Whether ``submit ANSWER`` submits; if False, only the bare ``submit`` does."""
+    """Whether ``submit ANSWER`` submits an answer. If False, only the bare ``submit`` ends the
+    episode, and ``submit ANSWER`` is executed as code."""
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
-    """The class of the constructor's options."""
+    """The class of the constructor's argument `options`."""
     scores_later = False
-    """Whether `settle` scores the end of an episode; the last step then returns no score."""
+    """Whether the last step of an episode returns no score, and leaves the scoring to `settle`."""
     _constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -151,7 +152,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = language_traits(language)
         elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
-            # A custom interpreter without a language may run anything: no shell command applies.
+            # A custom interpreter that names no language may accept other actions than shell
+            # commands. The shell's commands and programs are therefore removed from the traits.
             self.traits = replace(SHELL, where="", overview="", programs=())
         if getattr(options, "keys", False):
             opens, self.traits = add_keys_tool(opens, self.traits)
@@ -163,7 +165,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             reward = choose_reward(self.name, reward, _no_reward)
         if stage is None:
             if (image := getattr(options, "image", None)) and Path(image).exists():
-                options = kind.merge(options, {"image": Path(image)})  # "./" is not needed
+                # An existing path needs no leading "./" to be recognised as a path.
+                options = kind.merge(options, {"image": Path(image)})
             stage = cast("Stage[WorkspaceT]", SandboxStage.from_options(options, self.traits))
         hide(tasks.source, tasks.databases)
         super().__init__(tasks, self.options)
@@ -183,12 +186,13 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         self._workspace: WorkspaceT | None = None
         self._interpreter: Interpreter | None = None
         self._origin: EpisodeSnapshot | None = None  # the snapshot that a fork begins from
-        # Workspaces already scored.
+        # The workspaces that were already scored, each of which may be scored only once.
         self._scored_workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_stopped = False
         self._change_tracker: FileChangeTracker | None = None
-        self._is_wire = options.observations == "utf-8"  # texts are escaped in both directions
-        self._settings: dict[tuple[str, str], str] = {}  # by image and directory
+        # With "utf-8", actions arrive, and observations leave, in the escaped form of `plain`.
+        self._is_wire = options.observations == "utf-8"
+        self._settings: dict[tuple[str, str], str] = {}  # (image, directory) → line of `setting`
 
     @classmethod
     def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -207,7 +211,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return tasks, ""
 
     def recreate(self, tasks: Dataset) -> Self:
-        """Construct another environment with this one's arguments and other tasks.
+        """Construct an environment with the same constructor arguments, but other tasks.
 
         Args:
             tasks: The new environment's tasks: the constructor's first argument.
@@ -258,7 +262,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
 
     @property
     def directory(self) -> str:
-        """The initial working directory of the actions, relative to the workspace's directory.
+        """The initial working directory of the actions, relative to the image's working directory.
 
         Raises:
             EnvironmentStateError: No episode has started yet.
@@ -287,7 +291,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
     def solution(self, task: Task) -> list[str]:
         """Return actions that solve a task by its first reference solution (gold).
 
-        The last action is a submit. The actions of ``metadata.looks``, if any, precede gold.
+        The last action is a submit. If the task's ``metadata.looks`` lists exploratory actions,
+        these actions precede gold.
         """
         looks = task.metadata.get(LOOKS, ())
         return [*(looks if isinstance(looks, list | tuple) else ()), *task.gold[:1], "submit"]
@@ -303,7 +308,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         """Begin an episode in a fresh workspace.
 
         Args:
-            seed: Restarts the order of the tasks.
+            seed: The seed of a new order of the tasks; None: the current order continues.
             options: ``{"task_id": …}`` or ``{"index": …}``, for callers behind Gymnasium's
                 wrappers, which pass no other arguments.
             task_id: Selects a task, without advancing the order.
@@ -319,9 +324,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             UsageError: An option is unknown, or a task is selected twice.
             TaskError: The task's files or setup failed.
             ImageError: The image cannot be found or built.
-            SandboxError: The sandbox cannot be started. With ``errors="value"``
-                ``info["error"]`` holds this error and the two before, and the next step ends the
-                episode.
+            SandboxError: The sandbox cannot be started. With ``errors="value"``, `reset` returns
+                a `TaskError`, `ImageError` or `SandboxError` in ``info["error"]`` instead of
+                raising it, and the next step ends the episode.
             SandboxUnavailableError: This machine permits no sandbox. The error is raised even
                 with ``errors="value"``.
         """
@@ -379,7 +384,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
                     reply = execute(interpreter, action, state.task.timeout)
             turn = record_turn(action, reply)
             if tracker is not None and ENDED not in turn.info:
-                with suppress(CausedInsideError):  # the next action reports the error
+                with suppress(CausedInsideError):  # the next action will report the error
                     turn = replace(turn, changes=tracker.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
@@ -414,23 +419,27 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         if self._change_tracker is None or self._change_tracker.workspace is not workspace:
             try:
                 self._change_tracker = FileChangeTracker(workspace)
-            except CausedInsideError:  # the action itself reports the error
+            except CausedInsideError:  # the following action will report the error
                 return None
         return self._change_tracker
 
     def _reply(self, answer: str | None) -> Execution | None:
-        """Return the reply to an answer after which the episode continues; None: it ends.
+        """Return the reply to a submitted answer; None: the answer ends the episode.
 
-        Environments that permit several answers override this method. The reply is a turn.
+        Environments that permit several answers override this method. A reply counts as a turn,
+        after which the episode continues.
         """
         return None
 
     def _finish(self, status: Status) -> Score | None:
-        """End the episode and the agent's processes, and score it unless `scores_later` is set."""
+        """End the running episode and the agent's processes.
+
+        The method scores the episode, unless `scores_later` is set.
+        """
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
-        # Only a sandbox with a network policy has one.
+        # Only a sandbox with a network policy has a gate.
         gate = getattr(self._workspace, "gate", None)
         if gate is not None and (refusals := gate.refusal_counts):
             self.episode.metadata["network_refused"] = dict(refusals)
@@ -480,7 +489,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         except CausedInsideError as error:
             ending_detail = {ENDED: str(error)}
         if self.stage.changed(task, workspace):
-            # With the image ``host``, a package was installed: gold may have run other programs.
+            # The image ``host`` is this machine's file system. After the installation of a package
+            # there, gold may have run other programs than the agent.
             raise SandboxError(
                 f"the content of {self.image(task)!r} changed during the episode: the episode and "
                 "gold ran in different images"
@@ -513,11 +523,12 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         Args:
             task: The task.
             workspace: The workspace, opened by ``env.stage.open(task)``. The caller closes it.
-            output: The agent's answer, if the reward judges one: the text that a Bash task asks
-                for, an SQL query (executed in the workspace), a Python program, a flag. Without
-                an output, a task that asks for an answer is not solved.
-            episode: The record of the attempt, which replaces `output`. Its turns and its answer
-                count like those of an episode of this environment.
+            output: The agent's answer, if the reward judges an answer. Bash: the text that
+                the task asks for. SQL: a query, which is executed in the workspace. Python: a
+                program. CTF: a flag. Without an output, a task that asks for an answer is not
+            solved.
+            episode: The record of the attempt, which replaces `output`. The turns and the answer in
+                the record count like those of an episode of this environment.
 
         Returns:
             The score, with a value in [0, 1].
@@ -618,7 +629,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
                 try:
                     turn = self._look(task, self.traits.where)
                 except (TaskError, ImageError, SandboxError):
-                    return default_setting  # a missing name does not justify a failed episode
+                    # A missing line in the prompt does not justify a failure of the episode.
+                    return default_setting
                 line = turn.observation.strip()[:SETTING_LENGTH]
                 self._settings[key] = (
                     line if turn.ok and line.isprintable() and line else default_setting
@@ -626,9 +638,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
             return self._settings.get(key, default_setting)
 
     def _look(self, task: Task, action: str) -> Turn:
-        """Execute an action in a second workspace, and leave the episode's unchanged.
+        """Execute an action in a second workspace of a task, not in the episode's workspace.
 
-        In the episode's workspace, an extra process would shift all later process ids.
+        In the episode's workspace, an extra process would shift the ids of all later processes.
         """
         with (
             closing(self.stage.open(task)) as workspace,
@@ -660,8 +672,9 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
                 fork repeats the actions and compares their results. ``"auto"`` saves the state
                 if possible, and replays otherwise.
             lossy: Omit the parts of the state that cannot be saved, such as running programs,
-                instead of raising an error. The snapshot's `lost`, each fork's ``info["lost"]``
-                and its episode's ``metadata["lost"]`` list the omitted parts.
+                instead of raising an error. Three places list the omitted parts: the snapshot's
+                `lost`, each fork's ``info["lost"]``, and the ``metadata["lost"]`` of the fork's
+                episode.
 
         Raises:
             ForkError: The episode cannot be saved in this way, or has ended.
@@ -762,7 +775,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return is_fork and self.episode_state.is_running
 
     def _start_fork(self) -> None:
-        """Start the workspace and interpreter of a fork, unless they run already."""
+        """Start the workspace and the interpreter of a fork, unless both already run."""
         if not self._is_unstarted_fork:
             return
         assert self._origin is not None  # an unstarted fork has its snapshot
@@ -786,7 +799,7 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         return workspace, interpreter
 
     def stop(self) -> None:
-        """Close the workspace for good, even while another thread's call runs. Idempotent.
+        """Close the workspace permanently, even while another thread's call runs. Idempotent.
 
         The running call fails with `SandboxClosedError` or `EnvironmentStateError`. `close` frees
         the remaining resources.
@@ -795,12 +808,19 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         self.abort()
 
     def abort(self) -> None:
-        """Interrupt only the running call of another thread; `stop` also refuses later episodes."""
+        """Interrupt the running call of another thread by closing the workspace.
+
+        Unlike `stop`, the method leaves the environment usable for further episodes.
+        """
         if (workspace := self._workspace) is not None:
             workspace.close()
 
     def _refuse_stopped(self) -> None:
-        """Refuse a workspace that was opened during `stop`, which could not close it yet."""
+        """Close a workspace that was still being opened when `stop` ran on another thread.
+
+        Raises:
+            EnvironmentStateError: `stop` was called.
+        """
         if self._is_stopped and self._workspace is not None:
             self._workspace.close()
             raise EnvironmentStateError("this environment was stopped")
@@ -814,7 +834,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         parent process owns the resources.
         """
         if self._calls.cut():
-            self.abort()  # the call itself frees the rest: it uses its descriptors until its end
+            # The interrupted call uses its descriptors until its end, and frees them itself.
+            self.abort()
         elif not self._calls.forked:
             self._release()
 
@@ -841,7 +862,8 @@ class InterCodeEnv(EpisodeEnv, Generic[WorkspaceT]):
         """
         interpreter, self._interpreter = self._interpreter, None
         workspace, self._workspace = self._workspace, None
-        origin, self._origin = self._origin, None  # its saved state is freed after the workspace
+        # The local variable keeps the snapshot's saved state until the workspace is closed.
+        origin, self._origin = self._origin, None
         try:
             if interpreter is not None:
                 interpreter.close()

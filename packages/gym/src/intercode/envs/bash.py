@@ -28,9 +28,10 @@ from intercode_sandbox import SandboxBackend
 class BashEnv(InterCodeEnv[SandboxBackend]):
     """An environment with one persistent Bash per episode; observations are terminal output.
 
-    The reward is the task's verification command. Without a verification command the reward
-    compares the effect of the episode with gold's. The option `reward` replaces both; a `Judge` of
-    `intercode.rewards.judge` only decides on outputs that differ from gold's.
+    The reward runs the task's verification command. Without a verification command the reward
+    compares the effect of the episode with the effect of gold. The option `reward` replaces both.
+    If the option is a `Judge` of `intercode.rewards.judge`, the comparison with gold remains, and
+    the judge only decides on outputs that differ from gold's output.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
@@ -84,7 +85,10 @@ def _reward(
     judge: Judge | None,
     ignore: Sequence[str],
 ) -> Reward[SandboxBackend]:
-    """Return the reward that runs a task's verification or, without one, compares with gold.
+    """Return the reward of the Bash environment.
+
+    For a task with a verification command, the reward runs the command. For any other task, the
+    reward compares the effect of the episode with the effect of gold.
 
     Raises:
         TaskError: A task has neither gold nor verification.

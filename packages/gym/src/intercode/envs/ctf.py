@@ -42,17 +42,18 @@ FOLDER = "/ctf"
 """The default folder of a task. A home directory is unsuitable: services may need access."""
 
 SERVICE_USER = "65534:65534"
-"""The user of services: not the agent's user, and numeric, because images may lack names."""
+"""The user and group ids of services. The agent has another user, which cannot read a service's
+secrets. The ids are numeric, because an image may lack user names."""
 
 HEALTH_TIMEOUT = 30.0
 """Seconds within which a service must become healthy."""
 
 
-# ``setsid --fork`` starts the service in the background. Descriptor 3 passes the input on to the
-# service.
+# ``setsid --fork`` starts the service in the background, without the shell's terminal and output.
+# Descriptor 3 passes the shell's standard input on to the service.
 _BACKGROUND = 'exec 3<&0; exec setsid --fork "$@" <&3 3<&- >/dev/null 2>&1'
 _FIELDS = {"service", "subtasks", "assets", "released_setup"}
-"""The metadata fields that only puzzles have."""
+"""The fields of a task's `metadata` by which CTF tasks are recognised."""
 _FLAG = re.compile(r"\w+\{[^{}\s]+\}")
 
 
@@ -178,7 +179,8 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
     def _reply(self, answer: str | None) -> Execution | None:
         task, submissions = self.episode_state.task, self.episode_state.submissions
         if self.attempts is not None and submissions.wrong >= self.attempts:
-            self.episode.metadata[NO_ATTEMPT_KEY] = True  # the forks used up all attempts
+            # Forks of the episode share the attempts, and used up all of them.
+            self.episode.metadata[NO_ATTEMPT_KEY] = True
             return None
         if answer is None or is_flag(task, answer):
             return None
@@ -195,7 +197,7 @@ class CtfEnv(InterCodeEnv[SandboxBackend]):
                     return None
                 text += f" {format_count(remaining_attempts, 'more attempt')}."
             reply = Execution(f"{text}\n".encode(), ok=False, info=info)
-        self.episode.answer = None  # the turn holds the answer
+        self.episode.answer = None  # the answer does not end the episode: its turn holds the answer
         return reply
 
 
@@ -331,7 +333,8 @@ class CtfStage(SandboxStage):
         return Service(command, stdin, SERVICE_USER, _text(task, "health"))
 
     def _lay(self, sandbox: SandboxBackend, task: Task) -> None:
-        # Assets contain the folder and relative files create it: both save a process.
+        # Assets contain the task's folder, and writing a relative file creates the folder. Only
+        # without both does a ``mkdir`` have to run.
         if _text(task, "assets") is None and not any(
             map(_is_inside_folder, self.file_contents(task))
         ):
@@ -350,7 +353,7 @@ class CtfStage(SandboxStage):
         stdin, directory = service.stdin, self.directory(task)
         try:
             result = sandbox.exec(argv, stdin=stdin, cwd=directory, user=service.user)
-        except LookupError:  # the sandbox has only one user
+        except LookupError:  # the sandbox has only one user, because InterCode does not run as root
             result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         except PermissionError as error:
             raise TaskError(
@@ -367,7 +370,8 @@ def _await(sandbox: SandboxBackend, task: Task, health: str, directory: str) -> 
     deadline = time.monotonic() + HEALTH_TIMEOUT
     pause = 0.005
     while True:
-        # Every check, even the last, has its full time limit: its output explains a failure.
+        # The last check, too, has the full time limit, because the check's output explains the
+        # failure.
         result = sandbox.exec(argv, stdin=stdin, cwd=directory)
         if result.ok:
             return

@@ -30,7 +30,10 @@ _TYPES: Mapping[int, FileType] = {
 
 @dataclass(frozen=True, slots=True)
 class GoldOutcome:
-    """The effect of a task's first gold in a workspace of the task; contains the solution."""
+    """The effect of a task's first gold on a workspace of the task.
+
+    The outcome reveals the solution.
+    """
 
     changes: tuple[Change, ...]
     """The paths that gold changed, sorted, each compared with the workspace that an agent receives.
@@ -121,7 +124,14 @@ def _changes(sandbox: SandboxBackend | None) -> dict[str, Change]:
 def _compare_change(
     sandbox: SandboxBackend, path: str, initial_change: Change | None, final_change: Change | None
 ) -> Change:
-    """Return a path's change by gold, from its changes relative to the image before and after."""
+    """Return the change that gold made to a path.
+
+    Args:
+        sandbox: The sandbox in which gold ran.
+        path: The path.
+        initial_change: The path's difference from the image before gold ran; None: no difference.
+        final_change: The path's difference from the image after gold ran; None: no difference.
+    """
     change = initial_change or final_change
     assert change is not None  # the caller compares only different states
     was_there, is_there = presence(initial_change, final_change)
@@ -139,7 +149,9 @@ def _compare_change(
 
 
 def _describe_image_path(sandbox: SandboxBackend, path: str) -> Change:
-    """Describe a path that gold restored to the image's state, which `changes` omits.
+    """Describe a path that the setup changed, and gold restored to the image's state.
+
+    The sandbox's `changes` omits such a path, because the path equals the image's.
 
     Raises:
         RewardError: The path cannot be read.
@@ -159,7 +171,7 @@ def _content(sandbox: SandboxBackend, change: Change) -> bytes | None:
     if change.type == "file":
         try:
             return sandbox.read_file(change.path)
-        except PermissionError:  # gold set the mode, and `change` already records it
+        except PermissionError:  # gold made the file unreadable; `change` already records the mode
             sandbox.exec(["chmod", "u+r", "--", encode(change.path)])
             return sandbox.read_file(change.path)
     if change.type == "symlink":

@@ -9,7 +9,7 @@ that subclass define the arguments of the constructor, `intercode.make`, the com
 
 `list_class_options` lists a class's fields with the facts that text formats need, and
 `list_constructor_options` lists the options of an environment's constructor. In text formats, a
-field whose type is a Python object (or its name) takes a text.
+field whose type is a Python object or the object's name takes the name, as a text.
 
 Runs with different values of an option are different runs, unless the field's role excludes the
 option from a run's identity: see `Role`.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from intercode.rewards.gold import GoldCache
     from intercode_sandbox.base import Provider
 
-    # A reward: a function, a `Reward`, a judge, or a name.
+    # The value of the option `reward`: a function, a `Reward`, a judge, or a reward's name.
     RewardValue = str | Callable[..., Any] | Any
     ProviderValue = str | Provider
     EngineValue = str | DatabaseEngine
@@ -470,7 +470,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     """The title of the option's group in help; empty: the group of its class."""
     fact: str = ""
-    """The equivalent fact of a record, which may differ if the option is set."""
+    """The key of the fact in a run's record that this option determines. A command that repeats the
+    run accepts another value of the fact if this option is set. Empty: no such fact."""
 
     @property
     def flag(self) -> str:
@@ -631,7 +632,7 @@ _DATA_ALIASES = {"tasks", "dataset"}
 
 
 def _rename_options(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the older name ``provider`` by ``sandbox``, with a warning.
+    """Rename the option ``provider`` to ``sandbox``, its current name, and warn the caller.
 
     Raises:
         UsageError: Both names are given with different values.
@@ -641,7 +642,7 @@ def _rename_options(changes: Mapping[str, Any]) -> dict[str, Any]:
         warnings.warn(
             "provider= is now named sandbox=",
             DeprecationWarning,
-            stacklevel=4,  # the caller of the environment's constructor
+            stacklevel=4,  # the warning points at the caller of the environment's constructor
         )
         provider = changes.pop("provider")
         if changes.setdefault("sandbox", provider) is not provider:

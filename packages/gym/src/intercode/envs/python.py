@@ -26,7 +26,7 @@ from intercode.task import Dataset, Task
 from intercode_sandbox.base import SandboxBackend
 
 _FIELDS = {"cases", "stdio", "entry_point"}
-"""The metadata fields that only Python tasks have."""
+"""The fields of a task's `metadata` by which Python tasks are recognised."""
 _EQUALS_ALL = """class answer:
     def __init__(self, *given, **named): pass
     def __eq__(self, other): return True
@@ -42,9 +42,10 @@ def _recognises(tasks: Sequence[Task]) -> bool:
 
 
 def _expected_answer(task: Task) -> tuple[str, ...]:
-    """Return actions that answer with the expected value of a task's first test.
+    """Return actions that define a function with a constant result, and submit the function.
 
-    If any constant solves the task, this value does.
+    The constant is the expected value of the task's first test. If any constant solves the task,
+    this value does.
     """
     return next(map(python_answer, _literals(task)), ())
 
@@ -117,7 +118,7 @@ class PythonEnv(InterCodeEnv[SandboxBackend]):
         super().__init__(tasks, stage, self._open_prompt, env_reward, options=options)
 
     def close(self) -> None:
-        """End the episode, and free its sandbox and the sandbox of the tests. Idempotent."""
+        """End the episode; free the episode's sandbox and the sandbox of the tests. Idempotent."""
         super().close()
         self._tests.close()
 

@@ -77,7 +77,8 @@ class RemoteEnvironment(EpisodeEnv, ABC):
     traits: Traits = SHELL
     """The environment's traits; a subclass defines its own, with ``is_remote=True``."""
     unsupported_options: ClassVar[tuple[str, ...]] = ("sandbox",)
-    """The options without effect, which the constructor refuses; limits are refused, too."""
+    """The options that would have no effect, and that the constructor therefore refuses. The
+    constructor also refuses limits."""
 
     def __init__(
         self, data: str | Path | Dataset, *, options: EnvOptions | None = None, **changes: Any
@@ -86,7 +87,8 @@ class RemoteEnvironment(EpisodeEnv, ABC):
         self._refuse_options()
         super().__init__(load(data), options)
         self._begun = False
-        """Whether a remote episode runs. A refused reset has ended the previous episode."""
+        """Whether a remote episode runs. A reset that fails leaves none, because the reset has
+        already ended the previous episode."""
 
     def _refuse_options(self) -> None:
         """Refuse options that would silently have no effect.
@@ -210,7 +212,7 @@ class RemoteEnvironment(EpisodeEnv, ABC):
     fork = snapshot
 
     def image(self, task: Task) -> str:
-        """Return the name of the environment, which a run's record has as the task's image."""
+        """Return the environment's name, which a run's record lists instead of the task's image."""
         return self.name
 
     def check(self, task: Task) -> None:

@@ -1,9 +1,9 @@
 """Snapshots: saved running episodes from which forks begin.
 
-A snapshot has one of two modes. *State*: the interpreter has saved itself and its workspace, and a
-fork starts from the saved state. *Replay*: a fork repeats the recorded actions in a fresh
-workspace, and fails at the first action with a different result. In both modes a fork starts at its
-first use.
+A snapshot has one of two modes. *State*: the interpreter has saved the state of interpreter and
+workspace, and a fork starts from the saved state. *Replay*: a fork repeats the recorded actions in
+a fresh workspace, and fails at the first action with a different result. In both modes a fork
+starts at its first use.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ ForkMode = Literal["auto", "state", "replay"]
 """The mode of a fork; ``auto``: the saved state if possible, and a replay otherwise."""
 HOWS = ("auto", "state", "replay")
 _EXCERPT_LENGTH = 60
-"""Maximum characters of each observation in a message about their first difference."""
+"""Maximum characters quoted from each of two observations, in a message about the first difference
+between them."""
 
 
 class _SharedState:
-    """A saved state that is freed with the last snapshot or fork that holds this object."""
+    """A holder of a saved state.
+
+    The saved state is freed when the last snapshot or fork that refers to the holder is freed.
+    """
 
     def __init__(self, saved_state: SavedState) -> None:
         self.saved_state = saved_state
@@ -45,7 +49,7 @@ class EpisodeSnapshot:
 
     `InterCodeEnv.restore` begins any number of forks from a snapshot, in any environment of the
     same kind with the same task. A snapshot outlives its source environment. The saved state is
-    freed by `close`, or with this object, as soon as no fork needs it.
+    freed after `close`, or after the deletion of this object, as soon as no fork needs the state.
     """
 
     mode: Literal["state", "replay"]
@@ -85,7 +89,10 @@ class EpisodeSnapshot:
         )
 
     def close(self) -> None:
-        """Free the saved state once no fork needs it. Idempotent, and safe from any thread."""
+        """Release the saved state, which is freed as soon as no fork needs it.
+
+        The method is idempotent, and safe from any thread.
+        """
         self._shared_states.clear()
 
     def __enter__(self) -> Self:
@@ -101,7 +108,7 @@ class EpisodeSnapshot:
 
         Args:
             episode: The fork's episode.
-            fork_numbers: The numbers of the fork's own forks.
+            fork_numbers: The numbers for forks of that fork.
         """
         return replace(
             self,
@@ -111,7 +118,7 @@ class EpisodeSnapshot:
         )
 
     def reserve_fork(self) -> Self:
-        """Return a snapshot for a single fork, whose number is reserved now.
+        """Return a snapshot for a single fork, and reserve the fork's number.
 
         The number then does not depend on the order in which concurrent forks begin.
         """
@@ -160,7 +167,8 @@ class EpisodeSnapshot:
         """Start the workspace and the interpreter of a fork.
 
         Args:
-            repeat: Starts both by repeating the actions, for a snapshot without a saved state.
+            repeat: A function that opens a workspace and an interpreter, and repeats the episode's
+                actions; called if the snapshot has no saved state.
         """
         shared_state = self._shared_states[0]
         return repeat() if shared_state is None else shared_state.saved_state.open()
@@ -194,7 +202,8 @@ def take_snapshot(
                 raise
             refusal = f"; and its state cannot be saved: {error}"
     for turn_number, turn in enumerate(episode.turns, 1):
-        # A repeated action may get further, or less far, before the time limit.
+        # A repetition of an action that timed out may have other effects, because the action gets
+        # further, or less far, before the time limit.
         if saved_state is None and turn.info.get("timed_out"):
             raise ForkError(
                 f"turn {turn_number} ran into the time limit: it cannot be repeated "
@@ -229,10 +238,11 @@ def _copy_episode(episode: Episode) -> Episode:
 
 
 def make_fork_generator(episode: Episode, seed: int) -> np.random.Generator:
-    """Return the random generator of an environment that begins with a fork.
+    """Return the random generator of a new environment whose first episode is a fork.
 
     Args:
-        episode: The fork; its id, which includes the branch, distinguishes siblings.
+        episode: The fork. Siblings have different ids, and therefore different generators, because
+            an id includes the branch.
         seed: The seed of the source environment.
     """
     assert episode.fork is not None
@@ -251,7 +261,8 @@ def repeat(turns: Iterable[Turn], take_action: Callable[[str], Turn]) -> None:
         ForkError: A turn differs; the message contains its number and the difference.
     """
     for turn_number, turn in enumerate(turns, 1):
-        if turn.info.get("executed") is False:  # no code ran, and the record has the reply
+        # The interpreter ran no code in this turn. The fork copies the reply from the record.
+        if turn.info.get("executed") is False:
             continue
         if mismatch := difference(turn, take_action(turn.action)):
             raise ForkError(
@@ -261,7 +272,7 @@ def repeat(turns: Iterable[Turn], take_action: Callable[[str], Turn]) -> None:
 
 
 def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
-    """Describe how two turns differ; empty if they are equal."""
+    """Describe how a replayed turn differs from the recorded turn; empty if both are equal."""
     if replayed_turn.info.get("timed_out"):
         return "it ran into the time limit"
     if recorded_turn.observation != replayed_turn.observation:
@@ -269,7 +280,8 @@ def difference(recorded_turn: Turn, replayed_turn: Turn) -> str:
             recorded_turn.observation, replayed_turn.observation
         )
         return f"recorded {recorded_excerpt}, now {current_excerpt}"
-    # Turns of an agent that acts without `step` may lack an exit code.
+    # A recorded turn may lack an exit code, if an external agent acted without `step`. Only a known
+    # exit code is compared.
     is_known = recorded_turn.exit_code is not None or replayed_turn.exit_code is None
     if is_known and (recorded_turn.ok, recorded_turn.exit_code) != (
         replayed_turn.ok,

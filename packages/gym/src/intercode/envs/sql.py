@@ -40,9 +40,9 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        options: All options in one object. All environments of the process share an engine that is
-            given by name or URL. `sandbox` is the name of the provider that runs an embedded
-            engine: ``native`` or, for SQLite, ``docker``.
+        options: All options in one object. If the option `engine` is a name or URL, all
+            environments of the process share the engine. The option `sandbox` is the name of the
+            provider that runs an embedded engine: ``native`` or, for SQLite, ``docker``.
         **changes: Single options by name, which override `options`: see `SqlOptions`.
 
     Raises:
@@ -100,7 +100,10 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
 
     @classmethod
     def filter_tasks(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
-        """Exclude tasks whose gold has another meaning on the engine; see the base method."""
+        """Exclude the tasks whose ``metadata.engines`` does not list the selected engine.
+
+        On another engine, gold may have another meaning. See `InterCodeEnv.filter_tasks`.
+        """
         engine = options.get("engine") or "sqlite"
         name = engine_name(engine) if isinstance(engine, str) else engine.name
         supported_tasks = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
@@ -165,7 +168,7 @@ class DatabaseStage(NoRecipe):
         """Return the digest of the database's content, after a trial session with the engine.
 
         Raises:
-            TaskError: The engine cannot read the database: each of its tasks would fail.
+            TaskError: The engine cannot read the database, so each task on the database would fail.
         """
         source = self.source(task)
         self.engine.open(source, self._limits).close()
@@ -197,7 +200,7 @@ class DatabaseStage(NoRecipe):
         Args:
             task: The task.
             role: The role of the session's user: ``agent`` or ``grader``.
-            source: The source of the database; None: the task's.
+            source: The source of the database; None: the source of the task's database.
 
         Raises:
             TaskError: The database is missing or unreadable, or the setup failed.
@@ -233,7 +236,8 @@ def _provider_name(sandbox: object) -> str:
     """Return the name of the provider that runs the engine.
 
     Raises:
-        UsageError: `sandbox` is a provider object, but engines are shared by their provider's name.
+        UsageError: `sandbox` is a provider object. Only a name is valid, because the environments
+            that share an engine are matched by their provider's name.
     """
     if not isinstance(sandbox, str):
         raise UsageError(
@@ -245,11 +249,12 @@ def _provider_name(sandbox: object) -> str:
 def _reward(
     tasks: Dataset, reward: str | Function | Reward[DatabaseSession], **components: Any
 ) -> Reward[DatabaseSession]:
-    """Return the configured reward; InterCode's own rewards compare with gold.
+    """Return the configured reward: one of InterCode's, which need gold, or a custom function.
 
     Raises:
-        UsageError: The reward has its own column rule, and an option sets another.
-        TaskError: InterCode's reward needs gold, and a task has none.
+        UsageError: The reward defines how columns are compared, and an option asks for another
+            comparison.
+        TaskError: The reward is InterCode's, and a task has no gold.
     """
 
     def default() -> Reward[DatabaseSession]:

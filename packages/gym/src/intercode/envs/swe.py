@@ -29,7 +29,7 @@ from intercode_sandbox.images.repository import NO_HISTORY, is_url, prepare, ref
 from intercode_sandbox.network import Network
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
-"""The metadata fields that only SWE tasks have."""
+"""The fields of a task's `metadata` by which SWE tasks are recognised."""
 
 
 def apply_patch(patch: str) -> str:
@@ -169,8 +169,11 @@ class SweStage(SandboxStage):
         return [*programs, plan.python] if has_own else programs
 
     def digest(self, task: Task) -> str:
-        """Return the digest of the image's content, which is equal on every machine."""
-        self.provider.digest(self.image(task))  # builds the image
+        """Return the digest of the content of the task's image and repository.
+
+        The digest is equal on every machine.
+        """
+        self.provider.digest(self.image(task))  # this call builds the image if necessary
         base_digest = self.provider.digest(super().image(task))
         self.try_programs(task)
         text = f"{base_digest} {self._prepare_repository(task)[0]}"
@@ -221,8 +224,9 @@ class SweStage(SandboxStage):
         """Return the path or URL in the task's ``metadata.repository``.
 
         Raises:
-            TaskError: The path is outside the data's folder, or data names a URL that
-                `repositories` does not cover. A fetch would use this machine's keys.
+            TaskError: The path is outside the data's folder, or the task names a URL that does not
+                begin with the option `repositories`. Such a URL is refused, because a fetch would
+                use this machine's keys.
         """
         if not is_url(source):
             return str(resolve_task_path(task, "metadata.repository", source))

@@ -89,9 +89,10 @@ def _key(name: str) -> str:
 
 
 class KeysInterpreter:
-    """An `Interpreter` that adds a terminal to another, for actions that begin with ``keys``.
+    """An `Interpreter` that wraps another interpreter, and adds a terminal with a second shell.
 
-    The first such action opens the terminal. A fork does not inherit the terminal.
+    Actions that begin with ``keys`` go to the terminal, all others to the wrapped interpreter. The
+    first action with ``keys`` opens the terminal. A fork does not inherit the terminal.
     """
 
     def __init__(self, interpreter: Interpreter, sandbox: SandboxBackend) -> None:
@@ -175,7 +176,7 @@ def add_keys_tool(
         The new opener and the new traits.
 
     Raises:
-        UsageError: The environment's language is not a shell's, or a package is missing.
+        UsageError: The environment's language is not ``bash``, or a Python package is missing.
     """
     if traits.language != "bash":
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")

@@ -1,10 +1,12 @@
 """Clock shifts for `validate`: gold runs at other times, and in another time zone.
 
-For environments with shell actions, an action before gold's preloads a library in front of the C
-library, and sets ``TZ``. A trial with an unshifted clock is the baseline. The library is built at
-first use; without a C compiler the clock stays unshifted.
+In environments with shell actions, an additional first action sets ``TZ`` and ``LD_PRELOAD``. The
+dynamic linker then loads a library in front of the C library, whose clock functions the library
+replaces. A trial with an unshifted clock is the baseline. The library is built at first use.
+Without a C compiler no shifted trials take place.
 
-Golds in SQL and Python are searched for words that read the clock.
+Golds in SQL and Python do not run with another clock. Their text is only searched for words that
+read the clock.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 _SOURCE = Path(__file__).with_name("clock_shift.c")
 _FLAGS = ("-O2", "-s", "-fPIC", "-shared", "-nostdlib", "-Wl,-z,noseparate-code")
 _MOVE = 0x6D6F766564627920
-"""The placeholder for the shift in the compiled library."""
+"""The number in the compiled library that `library` replaces by the shift in seconds."""
 _LIBRARY = "/var/tmp/.clock.so"
-"""A path in the sandbox that no reward compares."""
+"""The library's path in the sandbox, in a folder that no reward compares."""
 _ACTION = """
 if base64 -d > {library} 2> /dev/null <<'END'
 {content}END
@@ -44,7 +46,7 @@ class ClockShift:
     """A shift of the clock."""
 
     name: str
-    """For people, after "gold, ": ``a day later``."""
+    """The shift in words, such as ``a day later``; messages append the words to "gold, "."""
     seconds: int = 0
     zone: str = "UTC0"
     """A value of ``TZ`` that needs no time zone database."""
@@ -75,7 +77,7 @@ _TIME_PATTERNS = {
 
 
 def clock_guesses(language: str, tasks: Sequence[Task]) -> Sequence[Guess]:
-    """Return a guess for each clock shift: its actions come before gold's.
+    """Return a guess for each clock shift. The guess's actions precede gold's actions.
 
     Args:
         language: The language of actions.
@@ -124,7 +126,7 @@ def _build() -> bytes:
 
 
 def find_time_words(task: Task, language: str) -> str:
-    """Return the words with which a task's gold or tests read the clock; empty: no words."""
+    """Return the words by which a task's gold, tests or setup read the clock; empty: no words."""
     pattern = _TIME_PATTERNS.get(language)
     programs = (*task.gold, *task.tests, task.setup or "")
     matches = (pattern.search(text) for text in programs) if pattern else ()

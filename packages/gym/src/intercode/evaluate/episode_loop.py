@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 SANDBOXES_PER_CORE = 2
-"""Two keep every core busy while other sandboxes wait for the kernel."""
+"""Busy sandboxes per core: with two, the core has work while one of them waits for the kernel."""
 Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 """Observation, reward, whether the episode ended, whether it was truncated, info."""
 
 
 class PlayableEnv(Protocol):
-    """The part of an environment that the loop needs: `InterCodeEnv`, or any class like it."""
+    """The part of an environment's interface that the loop needs; `InterCodeEnv` implements it."""
 
     @property
     def episode(self) -> Episode:
@@ -79,10 +79,10 @@ class PlayableEnv(Protocol):
 
 
 class WrappedEnv:
-    """The base class of environments that forward each step to another environment and inspect it.
+    """The base class of environments that wrap another environment, and inspect its steps.
 
     Args:
-        env: The environment that acts.
+        env: The wrapped environment, which executes the actions.
     """
 
     def __init__(self, env: PlayableEnv) -> None:
@@ -90,7 +90,7 @@ class WrappedEnv:
 
     @property
     def episode(self) -> Episode:
-        """The environment's episode."""
+        """The episode of the wrapped environment."""
         return self._env.episode
 
     def reset(
@@ -105,7 +105,7 @@ class WrappedEnv:
 
 
 class EpisodeStop(Exception):  # noqa: N818 - it is not an error
-    """The immediate stop of a run; this episode has no end."""
+    """The exception that ends an episode without a result, because the run stops immediately."""
 
 
 class Semaphore:
@@ -147,7 +147,8 @@ class Semaphore:
     def __exit__(self, *exception: object) -> None:
         with self._lock:
             if self._waiters:
-                # Pass the permit on without a release in between: a later thread cannot take it.
+                # The permit goes directly to the first waiting thread. A release in between would
+                # let a later thread take the permit.
                 self._waiters.popleft().release()
             else:
                 self._holders -= 1
@@ -162,7 +163,8 @@ class Semaphore:
         with self._lock:
             self._closed = True
             while self._waiters:
-                self._holders += 1  # like a passed permit: the woken thread returns it
+                # A woken thread counts as a holder, because that thread will give a permit back.
+                self._holders += 1
                 self._waiters.popleft().release()
 
 
@@ -180,15 +182,15 @@ class SharedResources:
     """The resources that all episodes of a run share."""
 
     calls: Semaphore = field(default_factory=Semaphore)
-    """Permit for each call to the model. An agent without separate calls holds it while it
-    decides."""
+    """The permits for calls to the model. An agent whose calls cannot be limited one by one holds a
+    permit during its whole decision."""
     sandboxes: Semaphore = field(default_factory=Semaphore)
-    """Permit for an environment's reset, action or score."""
+    """The permits for an environment's reset, action or scoring."""
     on_action: Callable[[Task, str], None] = _ignore
     """Called with each action before the environment takes it."""
 
     def stop(self) -> None:
-        """Stop all waiting."""
+        """Make all threads that wait for a permit raise `EpisodeStop`."""
         self.calls.close()
         self.sandboxes.close()
 
@@ -215,7 +217,8 @@ def run_episode(
         resources: The limits on concurrency, and the observer of actions.
 
     Returns:
-        The ended episode. For an agent that forks, it is the chosen branch.
+        The ended episode. If the agent forked the episode, the result is the branch that the agent
+        chose.
 
     Raises:
         AgentError: The agent raised, or returned a value that is not an action.
@@ -234,7 +237,8 @@ def run_episode(
     episode.agent, episode.epoch, episode.seed = name, epoch, seed
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
-    with resources.sandboxes:  # the agent may inspect the workspace from a second sandbox
+    # The creation of an agent takes a permit, because it may open a second sandbox of the task.
+    with resources.sandboxes:
         agent_instance = _make_agent(agent, env, task)
     attempt_context = AttemptContext(on_action=partial(resources.on_action, task))
     permit = DecisionPermit(call_permits, agent_instance)
@@ -252,7 +256,8 @@ def run_episode(
             chosen_env = _play_by_turns(agent_instance, guarded_env, permit)
         episode = chosen_env.full_episode
         if chosen_env is not guarded_env:
-            episode.seconds = time.monotonic() - start_time  # the time of all branches
+            # The episode's time is the time of all branches.
+            episode.seconds = time.monotonic() - start_time
         if episode.fork is not None:
             # The run counts the chosen branch as its only attempt at the task in this epoch.
             episode.metadata["fork"], episode.fork = asdict(episode.fork), None
@@ -268,14 +273,17 @@ def run_episode(
 
 @contextmanager
 def _hold_permit(sandboxes: Semaphore, agent: object) -> Iterator[None]:
-    """Hold a permit while an environment works."""
+    """Hold a permit for a sandbox while the ``with`` block runs.
+
+    The time of waiting for the permit does not count towards the agent's time limit.
+    """
     with sandboxes as wait_seconds:
         _exclude_wait(wait_seconds, agent)
         yield
 
 
 class DecisionPermit:
-    """The permit of a deciding agent, released while environments work for the agent.
+    """The permit that an agent holds while deciding, and releases while its environments work.
 
     Args:
         permits: The source of permits.
@@ -287,7 +295,8 @@ class DecisionPermit:
         self._agent = agent
         self._lock = threading.Lock()
         self._working_count = 0
-        """The number of environments that work for the agent, which may have several threads."""
+        """The number of environments that work for the agent at the moment. An agent with several
+        threads may use several environments."""
         self._is_held = False
 
     def __enter__(self) -> None:
@@ -362,7 +371,9 @@ def _make_agent(agent: AgentFactory, env: PlayableEnv, task: Task) -> Agent | Ep
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
-        raise  # common to all tasks, or an error of the inspected workspace
+        # These errors are no mistakes in the agent's code. A `UsageError` is common to all tasks.
+        # The others are failures of the workspace that the agent inspects.
+        raise
     except BaseException as error:
         if is_handlers(error):
             raise
@@ -373,7 +384,8 @@ def _act(agent: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
         action = agent.act(observation, turns)
     except (ModelError, EpisodeStop):
-        raise  # an error outside the agent
+        # The model or the run caused the exception, not the agent's code.
+        raise
     except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
         if is_handlers(error):
             raise
@@ -390,10 +402,12 @@ def _exclude_wait(wait_seconds: float, agent: object) -> None:
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:
-    """Return the seed of one episode, which depends on the arguments only, not on the order.
+    """Return the seed of one episode.
+
+    The seed depends only on the arguments, not on the order in which a run's episodes start.
 
     Returns:
-        An integer of 32 bits without a sign.
+        An unsigned integer of 32 bits.
     """
     text = f"{seed}:{epoch}:{task_id}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
@@ -434,7 +448,8 @@ def failed_episode(error: BaseException, partial_episode: Episode) -> Episode:
     message = str(error) if isinstance(error, InterCodeError) else describe_error(error)
     partial_episode.error = redactor.text(message) or type(error).__name__
     partial_episode.metadata["error_type"] = type(error).__name__
-    # The failure is likely in the user's code: a traceback shows its position.
+    # Any exception but an `InterCodeError` probably comes from the user's code. The record then has
+    # a traceback, which shows the position in that code.
     user_error = error.__cause__ if isinstance(error, AgentError | ModelError) else error
     if user_error is not None and not isinstance(user_error, InterCodeError):
         text = "".join(traceback.format_exception(user_error))

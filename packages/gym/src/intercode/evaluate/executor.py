@@ -1,7 +1,7 @@
 """Executors of a run's episodes: threads of this process, or other machines.
 
-`PreparedRun` holds a prepared run. An `Executor` starts its jobs and returns `Runs`, which yields
-the recorded episodes. `Threads` is the default executor.
+A job is one attempt at one task. An `Executor` starts the jobs of a `PreparedRun`, and returns a
+`Runs` object, which yields the recorded episodes. `Threads` is the default executor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _discard(*episodes: Any) -> None:
-    """Discard the episodes."""
+    """Discard episodes, for a run that is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class PreparedRun:
     budget: Budget | None = None
     """The cost and tokens that models may use; None: the agent has its own budget."""
     record: Callable[..., None] = _discard
-    """Writes episodes, and returns once they are durable."""
+    """Writes episodes to the run's folder, and returns when the episodes are safely on disk."""
 
     def orders(self, resources: SharedResources | None = None) -> Orders:
         """Return the instructions for workers in this process.
 
         Args:
-            resources: The limits on their concurrency; default: the limits of the spec.
+            resources: The limits on the workers' concurrency; None: the limits in the spec.
         """
         agent, run_options, seed = self.agent, self.plan.spec.run_options, self.plan.spec.seed
         resources = resources or SharedResources(
@@ -79,7 +79,7 @@ class PreparedRun:
 
 
 class Executor(Protocol):
-    """The component that runs a run's episodes."""
+    """The component that runs the episodes of a run."""
 
     def check(self, spec: RunSpec) -> None:
         """Refuse a spec that this executor cannot run, before anything starts.
@@ -89,10 +89,10 @@ class Executor(Protocol):
         """
 
     def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> Runs:
-        """Return the running jobs, in the given order as far as possible.
+        """Start the jobs, in the given order as far as possible, and return the running jobs.
 
-        The process of the caller records each episode by `PreparedRun.record` before the returned
-        object yields the episode.
+        The returned object yields the episodes. Before an episode is yielded, the caller's process
+        has recorded the episode by `PreparedRun.record`.
         """
 
 
@@ -103,7 +103,7 @@ class Threads:
         """Accept any spec."""
 
     def start(self, jobs: Sequence[Job], prepared_run: PreparedRun) -> WorkerPool:
-        """See `Executor`."""
+        """Start the agent's model server, if any, and the threads; see `Executor.start`."""
         if jobs:
             prepared_run.agent.start()
         return WorkerPool(jobs, prepared_run.orders(), prepared_run.plan.spec.run_options.workers)

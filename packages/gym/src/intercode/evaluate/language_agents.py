@@ -1,4 +1,4 @@
-"""The provider of agents that are language models."""
+"""The agent provider for agents that are language models."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def _language_agents(
         if (option_value := getattr(agent_spec, name)) is not None
     }
     options["search"] = SearchOptions(**search) if search else None
-    # Reading a skill takes a turn, which ``single-turn`` lacks, and readable files.
+    # To read a skill, an agent needs a turn before its answer, which ``single-turn`` lacks, and a
+    # workspace with files.
     can_read_files = strategy.name != "single-turn" and takes_layers(spec)
     options["skills"] = skills.offer(offered_skills, readable=can_read_files)
     temperature = 0.0 if model_spec.temperature is None else model_spec.temperature

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """An observer of a run that does nothing: override the methods that you need.
+    """An observer of a run, whose methods do nothing or write a log line; subclasses override them.
 
     The thread that called `evaluate` calls all methods except `action`.
     """
@@ -47,7 +47,7 @@ class Progress:
         log.info(change)
 
     def report_wait(self, text: str) -> None:
-        """Handle a long delay of a model's server."""
+        """Handle a long wait for an answer of a model's server."""
         log.warning(text)
 
     def report_interrupt(self, running_count: int) -> None:
@@ -64,4 +64,4 @@ class Progress:
         """Handle the start of long work (building, starting), before the run."""
 
     def end_preparation(self) -> None:
-        """Handle the end of the work that `announce` announced."""
+        """Handle the end of the work whose start `announce` reported."""

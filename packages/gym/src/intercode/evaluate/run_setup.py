@@ -66,14 +66,15 @@ class Plan:
     dataset: Dataset
     tasks: list[Task]
     exclude: Mapping[str, str] = field(default_factory=dict)
-    """Task id → why the run leaves it out."""
+    """Task id → the reason why the run excludes the task."""
     locked: Mapping[str, Any] | None = None
-    """The ``run.json`` of the run that this run is locked to."""
+    """The ``run.json`` of the run that this run must reproduce (``--locked``)."""
     follows_machine: bool = False
-    """Whether the image ``host`` may differ from the locked run's, after changes of the machine."""
+    """Whether the image ``host`` may differ from its state in the locked run, because the machine
+    has changed since."""
 
     def context(self) -> dict[str, Any]:
-        """Return the record's facts on the options and on the locked run."""
+        """Return the facts about the options and the locked run, for the session's record."""
         facts: dict[str, Any] = {"options": self.spec.recorded()}
         if self.locked is not None:
             run = str(Path(str(self.spec.run_options.locked)).absolute())
@@ -82,7 +83,7 @@ class Plan:
 
 
 def plan(spec: RunSpec, progress: Progress) -> Plan:
-    """Load the tasks that a spec selects. Starts nothing.
+    """Load the tasks that a spec selects, without starting anything.
 
     Raises:
         UsageError: The spec's options are inconsistent.
@@ -145,7 +146,11 @@ def _unknown(name: str) -> UsageError:
 
 
 def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
-    """Load the dataset, including ungradable tasks; the returned spec has its secret.
+    """Load the dataset of a spec, including tasks that cannot be graded.
+
+    Returns:
+        The spec and the dataset. If the dataset is generated from a secret, the returned spec
+        contains the secret.
 
     Raises:
         TaskError: The data is malformed, or lacks the split.
@@ -162,7 +167,8 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
             raise UsageError(f"--reviewed: there is no review of the golds of {dataset_name!r}")
         return spec, datasets.load(dataset_name, spec.env.split, reviewed=True)
     if datasets.accepts_option(dataset_name, "secret") and spec.env.secret is None:
-        # A locked run without a secret predates secrets.
+        # A locked run without a recorded secret was made before secrets existed. Its tasks were
+        # generated from an empty secret.
         secret = (
             ""
             if spec.run_options.locked
@@ -173,7 +179,11 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
 
 
 def find_secret(*runs: str | Path | None) -> str | None:
-    """Return the secret of the first run that has started; None: none of the runs has."""
+    """Return the recorded secret of the first of several runs that has started.
+
+    Returns:
+        The secret from which the run's tasks are generated; None: none of the runs has started.
+    """
     for run in runs:
         if run is not None and (Path(run) / MANIFEST).is_file():
             return str(recorded_options(read_manifest(Path(run))).get("secret", ""))
@@ -181,9 +191,9 @@ def find_secret(*runs: str | Path | None) -> str | None:
 
 
 def narrow_dataset(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
-    """Remove the tasks that these options cannot support, and warn with their number.
+    """Remove the tasks that cannot run with the spec's options, and warn of the removal.
 
-    A further warning names the unknown fields of tasks.
+    Further warnings name the unknown fields of tasks, and tasks with impossible test names.
     """
     source = None if spec.env.benchmark else dataset.source
     if source is not None and (folder := find_benchmark(source)) is not None:
@@ -218,9 +228,9 @@ class EnvironmentSetting:
     facts: dict[str, Any]
     """The facts that identify the environment, for the run's record."""
     provider: Provider | None = None
-    """The provider of its sandboxes; None if tasks run in databases."""
+    """The provider of the environment's sandboxes; None if tasks run in databases."""
     reward: ModelReward | None = None
-    """The reward, if it asks a model."""
+    """The reward, if the reward asks a model; otherwise None."""
 
     def close(self) -> None:
         """Release the reward's resources."""
@@ -228,7 +238,10 @@ class EnvironmentSetting:
             self.reward.close()
 
     def context(self) -> dict[str, Any]:
-        """Return the record's facts on the sandboxes and their tools; starts some sandboxes."""
+        """Return the facts about sandboxes and the tools in images, for the session's record.
+
+        The method starts a sandbox of each image, in which the tools print their versions.
+        """
         if self.provider is None:
             return {}
         tools = tool_versions(self.provider, self.facts["images"])
@@ -249,7 +262,8 @@ def resolve_setting(
         plan: The plan.
         progress: Receives the names of images and servers under construction.
         required_options: Options of the environment that the agent requests.
-        budget: The budget of a reward, which other users share; None: unlimited.
+        budget: The budget for a reward that asks a model, which an agent may share; None:
+            unlimited.
 
     Raises:
         UsageError: An image does not exist, or the environment does not take these options.
@@ -267,7 +281,8 @@ def resolve_setting(
     sandbox = env_options.get("sandbox", "native")
     agent_options = {**(required_options or {})}
     agent_limits, agent_layers = agent_options.pop("limits", {}), agent_options.pop("layers", ())
-    # Workers make environments after the agent, which may change the working directory.
+    # Paths are resolved now, because workers make environments later, and the agent's code may
+    # change the working directory before that.
     options: dict[str, Any] = {"data": plan.dataset, **resolve_paths(env_options), **agent_options}
     name, protocol = absolute(env.name), absolute(env.protocol)
     facts = _environment_facts(spec, agent_limits)
@@ -289,7 +304,7 @@ def resolve_setting(
     if "limits" in option_parameters:
         options["limits"] = _resolve_limits(spec, agent_limits)
     if "cache_gold" in option_parameters:
-        options.setdefault("cache_gold", GoldCache())  # one for all workers
+        options.setdefault("cache_gold", GoldCache())  # all workers share the cache
     if reward is not None:
         options["reward"] = reward
         facts[reward.KIND] = reward.facts()
@@ -302,7 +317,7 @@ def resolve_setting(
 
 
 def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment's facts that follow from its spec and its agent's needs."""
+    """Return the facts about the environment that follow from the spec and the agent's limits."""
     env_options, reward = spec.env.options, spec.reward
     limits = _resolve_limits(spec, agent_limits).to_dict()
     engine = str(env_options.get("engine", ""))
@@ -313,7 +328,7 @@ def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[s
         "sandbox": str(env_options.get("sandbox", "")),
     }
     code = {name: text for name, source in sources.items() if (text := digest(source))}
-    del limits["debugger"], limits["private"]  # the environment decides these two
+    del limits["debugger"], limits["private"]  # the environment sets these two limits
     return {
         "env": spec.env.name,
         "protocol": spec.env.protocol,
@@ -328,7 +343,7 @@ def _environment_facts(spec: RunSpec, agent_limits: Mapping[str, Any]) -> dict[s
 
 
 def _resolve_limits(spec: RunSpec, agent_limits: Mapping[str, Any]) -> Limits:
-    """Return the limits of a spec: its explicit limits, then those that its agent needs."""
+    """Return the limits of sandboxes: those that the agent needs, unless the spec sets others."""
     env_options = {
         name: value for name, value in spec.env.options.items() if name in _LIMIT_OPTIONS
     }
@@ -373,7 +388,8 @@ def _digests(
     Raises:
         UsageError: A task's image does not exist.
     """
-    with closing(env_factory()) as env:  # it refuses bad options once, before the workers start
+    # The constructor refuses invalid options, here once, before the workers start.
+    with closing(env_factory()) as env:
         task_by_image = {env.image(task): task for task in reversed(tasks)}
         try:
             for task in tasks:  # check all tasks before the first build
@@ -390,7 +406,13 @@ def _digests(
 def find_provider(
     env: str, sandbox: str = "native", report_line: Callable[[str], None] = lambda text: None
 ) -> Provider:
-    """Return an environment's provider of sandboxes; it reports builds through `report_line`."""
+    """Return an environment's provider of sandboxes.
+
+    Args:
+        env: The environment's name.
+        sandbox: The provider's name.
+        report_line: Receives each line in which the provider reports the progress of a build.
+    """
     provider = find_traits(env).provider(sandbox)
     if hasattr(provider, "progress"):
         provider.progress = report_line
@@ -398,7 +420,7 @@ def find_provider(
 
 
 def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
-    """Refuse, or warn of, tasks and settings that the agent does not support, before any start.
+    """Refuse tasks and settings that the agent does not support, or warn of them, before any start.
 
     Raises:
         UsageError: The object makes no agents, or the agent cannot try a task.
@@ -410,7 +432,10 @@ def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
 
 
 def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
-    """Refuse objects that make no agents, and tasks that the agent cannot try, as it sees them."""
+    """Refuse an object that makes no agents, or tasks that the agent cannot try.
+
+    The agent checks the tasks in the form that the agent will receive, without gold by default.
+    """
     check_factory(agent)
     if isinstance(agent, SupportsTaskCheck):
         agent.check([task if sees_gold(agent) else task.shown() for task in tasks])

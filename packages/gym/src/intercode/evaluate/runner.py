@@ -1,8 +1,8 @@
-"""Runs of an agent over a dataset, on threads, with a record of every episode.
+"""Runs of an agent over a dataset, with a record of every episode.
 
 `evaluate` takes a dataset with an environment factory, or a `RunSpec`. `run` takes a spec or a plan
-and prepares the agent and the environment. Both functions start an executor with the unfinished
-episodes, and record their results.
+and prepares the agent and the environment. Both functions give the unfinished episodes to an
+executor, by default on threads, and record the results.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ class RunResult:
     seconds: float
     """Wall time of this session."""
     interrupted: bool = False
-    """Whether an interrupt came. A caller with several runs then stops, even if this run is
-    complete."""
+    """Whether an interrupt (Ctrl-C or SIGTERM) came. A caller with several runs then starts no
+    other run, even if this run is complete."""
     stopped: str | None = None
-    """The error that every other episode would also end in, and that therefore stopped the run."""
+    """The error that stopped the run, because every other episode would end in the same error."""
     folder: Path | None = None
     kept: list[Episode] = field(default_factory=list)
-    """The episodes themselves, if no folder holds them."""
+    """The episodes, if the run has no folder."""
 
     def episodes(self) -> Iterator[Episode]:
-        """Return all episodes; a run with a folder reads them from disk, so memory stays flat."""
+        """Return all episodes. If the run has a folder, episodes are read from disk one by one."""
         return iter(self.kept) if self.folder is None else read_episodes(self.folder / EPISODES)
 
     @property
@@ -117,24 +117,25 @@ class EvaluationOptions(TypedDict, total=False):
 
     Attributes:
         workers: Threads, each with its own environment.
-        max_connections: Concurrent calls to the model. For agents other than InterCode's language
-            models: agents that act at the same time. None: as many as workers.
+        max_connections: The maximum number of concurrent calls to the model. For agents other than
+            InterCode's language models: of agents that decide at the same time. None: the number of
+            workers.
         max_sandboxes: Environments that are reset, take an action or score at the same time; None:
             twice the number of cores. Time limits exclude the waiting time.
         out: The run's folder; None keeps the episodes in memory.
         limit: Run only the first so many tasks.
         tasks: Run only the tasks with these ids.
-        exclude: Task id → why the run leaves it out. The run's record also lists the tasks whose
-            metadata marks them as ungradable.
+        exclude: Task id → the reason why the run excludes the task. The run's record also lists the
+            tasks whose metadata marks them as ungradable.
         epochs: Attempts at each task.
         seed: Each episode's seed derives from this number, the epoch and the task.
         max_retries: Restarts of an episode after sandbox failures.
         settings: The facts that identify the environment, for the record (``env``, ``image``,
             limits…). A run resumes only under the same facts.
         agent_options: Options for an agent that a name selects.
-        context: More facts for the record of this session (``sandbox``, ``tools``…).
-        locked: The ``run.json`` of a run that this run must reproduce. If it belongs to `out`
-            itself, the accepted differences may vary from session to session.
+        context: Further facts for the record of this session (``sandbox``, ``tools``…).
+        locked: The ``run.json`` of a run that this run must reproduce. If the file belongs to the
+            folder `out`, the accepted differences may vary from session to session.
         accept: Facts that may differ from `locked`; see `intercode.evaluate.run_differences`.
     """
 
@@ -167,9 +168,9 @@ def evaluate(
     """Run an agent over a dataset.
 
     The first interrupt (Ctrl-C) lets the running episodes end, and returns their results. A second
-    interrupt stops at once. An error that would be the same for all episodes, such as an exhausted
-    budget or a wrong key, also stops the run after the running episodes. To resume an unfinished
-    run, call this function again with the same `out`: only episodes without a result run.
+    interrupt stops at once. An error that all episodes would share, such as an exhausted budget or
+    a wrong key, also stops the run after the running episodes. To resume an unfinished run, call
+    this function again with the same `out`: only episodes without a result run.
 
     Args:
         dataset: The tasks; or a `RunSpec`, which contains all other settings.
@@ -264,15 +265,15 @@ def run(
     Args:
         spec_or_plan: A spec, or the result of `intercode.evaluate.run_setup.plan`.
         progress: Observes the run.
-        budget: A budget that several runs share; default: the run's own.
+        budget: A budget that several runs share; None: a budget for this run alone.
         executor: As for `evaluate`.
 
     Raises:
         InterCodeError: As for `evaluate`.
     """
     run_plan = plan(spec_or_plan, progress) if isinstance(spec_or_plan, RunSpec) else spec_or_plan
-    # Resolve paths before an agent's file runs, because it may change the working directory.
-    # The record has references to code in their original form.
+    # Paths are resolved before an agent's file runs, because the file may change the working
+    # directory. References to code stay unresolved, because the record has them in that form.
     paths = {**run_plan.spec.flat()}
     for name in CODE & paths.keys():
         remember(str(paths.pop(name)))
@@ -303,7 +304,7 @@ def fetch_models(spec: RunSpec, progress: Progress) -> None:
     """
     names = [name for name in (spec.model.name, spec.env.judge_model) if name]
     if any(name.startswith(f"{LOCAL}/") for name in names):
-        from intercode.models.local.store import ensure  # lazy: it loads the download code
+        from intercode.models.local.store import ensure  # the module loads the download code
 
         for name in names:
             ensure(name, progress.announce)
@@ -343,7 +344,9 @@ def _run(
 
 
 def _check_lock(plan: Plan, current_manifest: Mapping[str, Any], progress: Progress) -> list[str]:
-    """Compare a run with the run that it is locked to; warn of permitted changes of the machine.
+    """Compare a run with the run to which it is locked, and warn of permitted changes.
+
+    Changes of this machine may be permitted, see `Plan.follows_machine`.
 
     Returns:
         The permitted changes of the machine, as text.
@@ -443,7 +446,9 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
 def _resume_run(
     folder: Path, current_manifest: dict[str, Any], locked_manifest: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[Key, Outcome]]:
-    """Return the run's ``run.json`` and its finished outcomes, or the new manifest and none.
+    """Return the ``run.json`` and the finished outcomes of a run's folder.
+
+    For a new folder, the result is `current_manifest` and no outcomes.
 
     Raises:
         RecordError: The folder holds another run, or episodes without a manifest.
@@ -453,7 +458,8 @@ def _resume_run(
             raise RecordError(f"{folder} has episodes but no {MANIFEST}: it cannot be resumed")
         return current_manifest, {}
     recorded_manifest = read_manifest(folder)
-    if recorded_manifest != locked_manifest:  # `_check_lock` has compared it
+    # `_check_lock` has already compared the current facts with a locked run.
+    if recorded_manifest != locked_manifest:
         refuse_other_run(recorded_manifest, current_manifest, folder)
     outcomes = read_latest(folder, Outcome.from_episode)
     return recorded_manifest, {

@@ -1,4 +1,4 @@
-"""The spending of a run from its record, and the budget and retries of its model calls."""
+"""The spending of a run, read from the record, and the budget and retries of its model calls."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def read_spending(
 
 
 def make_budget(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
-    """Return the common budget of all episodes' model calls, including earlier spending.
+    """Return the budget that the model calls of all episodes share.
+
+    The spending of the runs' earlier sessions is already subtracted.
 
     Args:
         spec: The spec with the limits.
@@ -96,7 +98,7 @@ def retry_policy(spec: RunSpec) -> Retry:
 
 
 def _calls(talks: Iterable[RecordedDialogue]) -> Iterator[tuple[RecordedDialogue, Call]]:
-    """Yield each talk and call with a reply from a model, not from a cache."""
+    """Yield each dialogue and call with a model's reply; replies from a cache do not count."""
     for talk in talks:
         for call in talk.get("calls", ()):
             if "reply" in call and not call.get("cached"):
@@ -104,7 +106,7 @@ def _calls(talks: Iterable[RecordedDialogue]) -> Iterator[tuple[RecordedDialogue
 
 
 def _usage(talk: RecordedDialogue, call: Call, reply_tokens: int | None) -> Usage:
-    """Return the tokens of a call, or its reserved tokens."""
+    """Return the recorded tokens of a call; if not recorded, the tokens reserved for the call."""
     counts = call.get("input_tokens", 0), call.get("output_tokens", 0), call.get("cached_tokens", 0)
     usage = Usage(*counts)
     if usage.total:

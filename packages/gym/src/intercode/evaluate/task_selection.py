@@ -1,8 +1,9 @@
 """Selected and excluded tasks, with a reason for each exclusion.
 
-`select_tasks` applies ids, limit and exclusion to a dataset. A person or a validation writes an
-exclusion list. The JSON form also states its dataset, its date and the version of InterCode. The
-plain-text form has one task a line, with its id and the reason; ``#`` starts a comment.
+`select_tasks` selects tasks of a dataset by ids, limit and exclusion list. A person, or the command
+``intercode validate``, writes an exclusion list to a file. In JSON, the list also states its
+dataset, its date and the version of InterCode. In plain text, each line has a task's id and the
+reason; ``#`` starts a comment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Exclusion:
     dataset: str = ""
     """The name of the list's dataset; empty if the list does not state it."""
     digest: str = ""
-    """The dataset's digest."""
+    """The digest of the list's dataset."""
     intercode: str = ""
     """The version of InterCode that wrote the list."""
     date: str = ""
@@ -41,12 +42,12 @@ class Exclusion:
 
     @classmethod
     def from_tasks(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
-        """Make a list with the current time."""
+        """Make an exclusion list for a dataset, dated with the current time."""
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return cls(dict(tasks), dataset.name, dataset.digest, __version__, date)
 
     def check(self, dataset: Dataset) -> str:
-        """Check that the list belongs to these tasks.
+        """Check that the list belongs to a dataset.
 
         Returns:
             A warning if the list belongs to another version of the tasks; otherwise an empty text.
@@ -95,7 +96,10 @@ def read_exclusion(path: Path) -> Exclusion:
 
 
 def ungradable_tasks(dataset: Dataset) -> dict[str, str]:
-    """Return the tasks that cannot be graded, with reasons: a mark, or a test's odd name."""
+    """Return the tasks that cannot be graded: task id → reason.
+
+    The reason is a mark in the task's metadata, or a test whose name is impossible.
+    """
     reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
     stated_reasons = {task_id: str(reason) for task_id, reason in reasons if reason is not None}
     return {**tasks_with_odd_tests(dataset), **stated_reasons}

@@ -1,6 +1,7 @@
-"""The client of Anthropic's models, which uses Anthropic's SDK.
+"""The client of Anthropic's models, which uses Anthropic's Python SDK.
 
-`encode` and `decode` convert requests and responses of the protocol ``messages``.
+The client uses Anthropic's API protocol ``messages``. `encode` and `decode` convert the protocol's
+requests and responses.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     import anthropic as sdk_types
 
 MOST_TOKENS = 4096
-"""Default token limit of a reply without one in the settings: the protocol requires a limit."""
+"""Token limit of a reply if the settings contain none, because the protocol requires a limit."""
 
 
 class AnthropicClient:
-    """The client of ``messages``.
+    """The client of the protocol ``messages``.
 
     Args:
         model: Anthropic's name of the model.
@@ -51,7 +52,8 @@ class AnthropicClient:
         body = encode(request)
         sdk_arguments = {name: body.pop(name) for name in ("max_tokens", "messages")}
         with self._errors:
-            # Without a timeout on each call, the SDK refuses requests for long replies by itself.
+            # The timeout is passed with each call, because without it the SDK refuses requests for
+            # long replies.
             response = create(
                 model=self.model, extra_body=body, timeout=self._timeout, **sdk_arguments
             )
@@ -68,7 +70,8 @@ def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicC
     name, provider = f"anthropic/{model}", PROVIDERS["anthropic"]
     wire.require_sdk("anthropic", provider.key, name)
     url, key = provider.locate(name, base_url)
-    # Anthropic's SDK adds ``/v1`` itself. OpenAI's does not, so users often include it.
+    # Anthropic's SDK adds ``/v1`` to the URL. OpenAI's SDK does not, so many users' URLs include
+    # ``/v1``.
     return AnthropicClient(model, url.removesuffix("/v1"), key, timeout)
 
 
@@ -76,8 +79,8 @@ def encode(request: Request) -> dict[str, Any]:
     """Return the request parameters of ``messages``.
 
     System messages are joined into the separate field ``system``. Adjacent messages of one speaker
-    are merged, because the protocol requires alternating speakers. Tool results belong to the user.
-    The protocol has no seed, so `Settings.seed` is ignored.
+    are merged, because the protocol requires alternating speakers. Tool results become messages of
+    the role ``user``. The protocol has no seed, so `Settings.seed` is ignored.
     """
     settings = request.settings
     system = "\n\n".join(m.content for m in request.messages if m.role == "system")
@@ -110,7 +113,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
         call = message.call_id or ""
         return [{"type": "tool_result", "tool_use_id": call, "content": text}]
-    # The server refuses blank texts, and an assistant's message that ends in blanks.
+    # The server refuses blank texts, and refuses an assistant's message that ends in whitespace.
     text = text.rstrip() if message.role == "assistant" else text
     blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
     blocks += [
@@ -121,7 +124,10 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 
 
 def decode(response_body: dict[str, Any]) -> Answer:
-    """Decode the JSON of a response.
+    """Decode a model's answer from a response of the protocol ``messages``.
+
+    Args:
+        response_body: The JSON object of the response.
 
     Raises:
         AttemptError: The response has no usable content.
@@ -157,7 +163,7 @@ def _usage(response_body: dict[str, Any]) -> Usage | None:
     )
     if input_tokens is None or output_tokens is None:
         return None
-    # Anthropic's `input_tokens` excludes the tokens of its cache.
+    # Anthropic's count ``input_tokens`` excludes tokens that are read from, or written to, a cache.
     cached_tokens = wire.tokens(usage, "cache_read_input_tokens") or 0
     cache_write_tokens = wire.tokens(usage, "cache_creation_input_tokens") or 0
     return Usage(input_tokens + cached_tokens + cache_write_tokens, output_tokens, cached_tokens)

@@ -20,13 +20,14 @@ from intercode_sandbox.files import atomic_file, sha256
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""The version of the file format; part of the hash."""
+"""The version of the file format. The hash includes the version, so old files are not read."""
 
 
 def is_unseeded_sampling(settings: Settings) -> bool:
-    """Return whether equal calls may have different answers: sampling without a seed.
+    """Return whether the settings ask for random replies without a seed.
 
-    Such replies are not cached, because ten samples would otherwise be ten copies of the first.
+    Equal calls may then have different answers. Such answers are not cached: with a cache, ten
+    samples would be ten copies of the first sample.
     """
     return settings.temperature != 0 and settings.seed is None
 
@@ -63,7 +64,7 @@ class Cache:
             entry = json.loads(self._path(key).read_bytes())
             return _reply(entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # missing, truncated, or in another format
+            return None  # the file is missing, truncated, or in another format
 
     def put(self, key: str, reply: Reply) -> None:
         """Store a reply. A failure is only a warning, because the reply is already paid for."""

@@ -1,7 +1,7 @@
 """API keys and base URLs from environment variables or ``.env`` in the working directory.
 
-No other source is read. The keys are passed to clients; `intercode.redaction` removes them from all
-output and records.
+No other source is read. The keys are passed to clients. `intercode.redaction` removes the keys from
+all output and records.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def find(name: str) -> str | None:
     An empty value is equivalent to ``None``.
 
     Raises:
-        UsageError: The value has characters that no key or URL has, such as a line break. In
-            messages of clients, such a value would be hard to find and redact.
+        UsageError: The value has characters that no key or URL has, such as a line break. Clients
+            would escape these characters in messages, so redaction might miss the value.
     """
     value = os.environ.get(name, "").strip() or dotenv().get(name) or None
     if value and not (value.isascii() and value.isprintable()):

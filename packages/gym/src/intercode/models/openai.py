@@ -1,8 +1,8 @@
-"""Clients of servers with OpenAI's protocol, which use OpenAI's SDK: OpenAI or self-hosted ones.
+"""Clients of servers with OpenAI's protocols: OpenAI's own server, and self-hosted servers.
 
-The clients come first. The ``encode_…`` functions return request parameters, and the ``decode_…``
-functions decode responses. Many servers implement the protocol with small differences; see
-``docs/reference/models.md``.
+The clients use OpenAI's Python SDK. The ``encode_…`` functions return request parameters, and the
+``decode_…`` functions decode responses. Many servers implement the protocols with small
+differences; see ``docs/reference/models.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 NO_KEY = "none"
 """The placeholder key for servers without keys, because the SDK requires a key."""
 MOST_TOKENS = 1024
-"""Default token limit of a completion without one in the settings: the servers' default is 16."""
+"""Token limit of a completion if the settings contain none, because the servers' default is only
+16 tokens."""
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FENCED_CALL = re.compile(
@@ -47,7 +48,8 @@ _PARAMETER = re.compile(
     re.DOTALL,
 )
 _MOST_OBJECTS = 1000
-"""Maximum number of opening braces in a text that are tested for the start of a call."""
+"""Maximum number of opening braces in a text at which the parser looks for a tool call, because
+each attempt costs time."""
 
 
 class _OpenAI:
@@ -70,7 +72,7 @@ class _OpenAI:
             api_key=key,
             base_url=base_url,
             timeout=openai.Timeout(timeout, connect=min(wire.CONNECT, timeout)),
-            max_retries=0,  # InterCode retries itself, with rate limit and budget
+            max_retries=0,  # `CallLimiter` retries, with rate limit and budget
         )
         self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}/{self.path}"
 
@@ -82,8 +84,9 @@ class _OpenAI:
         self._sdk.close()
 
     def _post(self, create: Callable[..., Any], body: dict[str, Any], main: str) -> dict[str, Any]:
-        # Parameters go into `extra_body`, because `create` accepts only those of OpenAI's current
-        # models. The response is read raw, because other servers deviate from the SDK's types.
+        # Most parameters go into `extra_body`, because `create` accepts only the parameters of
+        # OpenAI's current models. The raw response is parsed here, because the responses of other
+        # servers deviate from the SDK's types.
         sdk_arguments = {"model": self.model, main: body.pop(main)}
         with self._errors:
             response = create(**sdk_arguments, extra_body=body)
@@ -91,7 +94,13 @@ class _OpenAI:
 
 
 class ChatClient(_OpenAI):
-    """The client of ``chat/completions``; `limit` is the parameter name of the token limit."""
+    """The client of the protocol ``chat/completions``.
+
+    Args:
+        model, base_url, key, timeout: As in the base class.
+        limit: The name of the request parameter with the reply's token limit, which differs between
+            servers.
+    """
 
     path = CHAT.path.removeprefix("/v1/")
 
@@ -114,7 +123,7 @@ class ChatClient(_OpenAI):
 
 
 class CompletionsClient(_OpenAI):
-    """The client of ``completions``, for models without a chat template."""
+    """The client of the protocol ``completions``, for models without a chat template."""
 
     path = "completions"
 
@@ -131,7 +140,7 @@ def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
 
 
 def openai_completions(model: str, *, base_url: str | None, timeout: float) -> CompletionsClient:
-    """Return the client of a completion model of OpenAI or, with a URL, of any server."""
+    """Return the client of a completion model: OpenAI's, or with `base_url` any server's."""
     provider = "openai-compatible" if base_url else "openai"
     url, key = _locate(f"openai-completions/{model}", base_url, provider)
     return CompletionsClient(model, url, key, timeout)
@@ -158,7 +167,13 @@ def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatClient
 
 
 def _locate(name: str, base_url: str | None, provider: str = "") -> tuple[str, str]:
-    """Return a server's URL and key; `provider` overrides the provider in the name."""
+    """Return the URL and the key of a model's server.
+
+    Args:
+        name: The model's name, ``PROVIDER/NAME``.
+        base_url: The server's URL; None: the provider's URL.
+        provider: The provider; empty: the provider in `name`.
+    """
     facts = PROVIDERS[provider or name.partition("/")[0]]
     if facts.needs_key:
         wire.require_sdk("openai", facts.key, name)
@@ -179,15 +194,16 @@ def encode_chat(request: Request, limit: str = CHAT.limit[-1]) -> dict[str, Any]
         body |= {"return_token_ids": True, "logprobs": True}
     if request.tools:
         body["tools"] = [tool_as_openai(tool) for tool in request.tools]
-        body["tool_choice"] = "auto"  # without it, llama-cpp-python ignores the tools
+        body["tool_choice"] = "auto"  # without this field, llama-cpp-python ignores the tools
     return body
 
 
 def encode_completion(request: Request) -> dict[str, Any]:
     """Return the request parameters of ``completions``, for models without a chat template.
 
-    A dialogue of one message is sent unchanged. A longer dialogue is sent as a transcript with
-    speakers' names, which the model continues as ``Assistant``.
+    The text of a dialogue with one message is sent unchanged. A longer dialogue is sent as a
+    transcript with the speakers' names, which ends with ``Assistant``, so the model writes the next
+    reply.
 
     Raises:
         ModelError: The request has tools, which the protocol does not support.
@@ -219,16 +235,16 @@ def _settings(settings: Settings, limit: str) -> dict[str, Any]:
 def _trace(
     response_body: dict[str, Any], choice: dict[str, Any], logprobs: object
 ) -> TokenTrace | None:
-    """Return the token ids, under vLLM's field names, which other servers share."""
+    """Return the token ids of a response, from the fields that vLLM and other servers use."""
     prompt = response_body.get("prompt_token_ids", choice.get("prompt_token_ids"))
     return TokenTrace.parse(prompt, choice.get("token_ids"), logprobs)
 
 
 def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
-    """Decode the JSON of a response of ``chat/completions``.
+    """Decode a model's answer from a response of ``chat/completions``.
 
     Args:
-        response_body: The JSON object.
+        response_body: The JSON object of the response.
         tools: The request's tools, whose calls may also appear in the text (see `extract_calls`).
 
     Raises:
@@ -254,7 +270,10 @@ def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> An
 
 
 def decode_completion(response_body: dict[str, Any]) -> Answer:
-    """Decode the JSON of a response of ``completions``.
+    """Decode a model's answer from a response of ``completions``.
+
+    Args:
+        response_body: The JSON object of the response.
 
     Raises:
         AttemptError: The response has no usable answer.
@@ -301,11 +320,11 @@ def _usage(response_body: dict[str, Any]) -> Usage | None:
 
 
 def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
-    """Split a text into the text without tool calls, and the calls.
+    """Extract tool calls from a reply's text.
 
-    Models write tool calls as text. Servers without the right template or parser (llama.cpp without
-    ``--jinja``, vLLM without ``--enable-auto-tool-choice``) leave the calls in the text. The first
-    of these rules that matches applies:
+    Models generate tool calls as text, which the server should convert. A server without the right
+    template or parser (llama.cpp without ``--jinja``, vLLM without ``--enable-auto-tool-choice``)
+    leaves the calls in the text. The first of these rules that matches applies:
 
     1. Extract all ``<tool_call>{…}</tool_call>`` (Hermes, Qwen).
     2. Extract a text that consists of one call (Llama).
@@ -313,12 +332,15 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
        ``<function=NAME>…</function>`` (Llama, Qwen3-Coder); without any, the only call elsewhere
        in the text.
 
-    Only calls of offered tools count, so other JSON stays text. Several calls without tags stay
-    text, too, because a later call may revise an earlier one.
+    Only calls of offered tools count, so other JSON stays text. Several calls without
+    ``<tool_call>`` tags stay text, too, because a later call may revise an earlier call.
 
     Args:
         text: The text of the reply.
         names: The names of the offered tools.
+
+    Returns:
+        The text without the tool calls, and the calls.
     """
     calls: list[ToolCall] = []
 
@@ -338,9 +360,11 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
 
 
 def _only_call(text: str, names: Collection[str]) -> tuple[ToolCall, str, str] | None:
-    """Return the only untagged call in a text, with the text before and after it.
+    """Find the tool call in a text that has exactly one call without ``<tool_call>`` tags.
 
-    None if the text has no call or several calls.
+    Returns:
+        The call, the text before the call, and the text after the call. None: the text has no call
+        or several calls.
     """
     spans = [(match.span(), _call(match[1], names, 0)) for match in _FENCED_CALL.finditer(text)]
     spans += [
@@ -360,7 +384,10 @@ def _only_call(text: str, names: Collection[str]) -> tuple[ToolCall, str, str] |
 
 
 def _parse_tagged_call(match: re.Match[str], names: Collection[str]) -> ToolCall | None:
-    """Parse ``<function=NAME>``, whose arguments are JSON or one tag each."""
+    """Parse a tool call in the form ``<function=NAME>…</function>``.
+
+    The arguments are a JSON object, or each argument has a tag. Returns None for an unknown tool.
+    """
     if match["name"] not in names:
         return None
     parameters = {
@@ -371,7 +398,7 @@ def _parse_tagged_call(match: re.Match[str], names: Collection[str]) -> ToolCall
 
 
 def _objects(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the outermost JSON objects of a text: start, end, source."""
+    """Yield the outermost JSON objects of a text, each as start index, end index and source."""
     decoder, start = json.JSONDecoder(strict=False), 0
     for _ in range(_MOST_OBJECTS):
         if (start := text.find("{", start)) < 0:

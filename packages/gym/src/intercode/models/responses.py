@@ -10,7 +10,10 @@ from intercode.models.base import Answer, ToolCall
 
 
 def decode(response_body: dict[str, Any]) -> Answer:
-    """Decode the JSON of a response.
+    """Decode a model's answer from a response of the protocol ``responses``.
+
+    Args:
+        response_body: The JSON object of the response.
 
     Raises:
         AttemptError: The response has no usable output.
@@ -40,7 +43,10 @@ def decode(response_body: dict[str, Any]) -> Answer:
 
 
 def call(item: Mapping[str, Any]) -> ToolCall:
-    """Decode an item that calls a function, a custom tool with text input, or a shell."""
+    """Decode a tool call from an item of a response.
+
+    The item calls a function, a custom tool with text input, or a shell.
+    """
     values = item.get("arguments", item.get("input", item.get("action")))
     name = str(item.get("name") or item.get("type"))
     call_id = str(item.get("call_id") or item.get("id") or "")

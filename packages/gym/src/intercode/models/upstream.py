@@ -1,7 +1,7 @@
-"""Upstream model servers: address and key.
+"""Upstream model servers: the address and the key of the server to which a gateway sends requests.
 
-The key stays in this process. Responses to clients never contain the key, even if a server repeats
-it.
+The key stays in this process. Responses to the gateway's clients never contain the key, even if a
+server repeats the key in a response.
 """
 
 from __future__ import annotations
@@ -83,13 +83,15 @@ class Upstream:
         if self.provider == "anthropic":
             return {"x-api-key": self.key}
         headers = {"Authorization": f"Bearer {self.key}"}
-        # Self-hosted servers with Anthropic's protocol read Anthropic's header.
+        # Self-hosted servers that support Anthropic's protocol read the key from Anthropic's
+        # header.
         return headers if self.provider == "openai" else {**headers, "x-api-key": self.key}
 
     def remove_key(self, content: bytes) -> bytes:
         """Replace the key in a server's response by ``[key]``.
 
-        Keys below `MIN_SECRET_LENGTH` characters remain: their replacement would corrupt texts.
+        A key shorter than `MIN_SECRET_LENGTH` characters is not replaced. Such a short text may
+        occur by chance, and a replacement would corrupt the response.
         """
         return (
             content.replace(self.key.encode(), b"[key]")
@@ -108,8 +110,8 @@ def serve_upstream(model: str, base_url: str | None = None, calls: int = 1) -> I
         calls: The number of concurrent calls to expect, for a local server.
 
     Raises:
-        UsageError: As for `Upstream.resolve`; or a local model is missing, or the memory is too
-            small.
+        UsageError: The errors of `Upstream.resolve`. For a local model: the model is missing, or
+            the memory is too small.
         ModelAccessError: The server of a local model cannot be started.
     """
     provider, _, name = model.partition("/")

@@ -97,8 +97,8 @@ def fetch(
     Args:
         entry: The model.
         origin: A local copy of the file, or another URL; empty: the publisher's URL.
-        report_line: Called with lines of text about the steps; None: no output.
-        progress: Called during the download.
+        report_line: Called with a line of text for each step; None: no output.
+        progress: Called repeatedly during the download; None: no report.
 
     Returns:
         The path of the file.
@@ -138,11 +138,11 @@ def fetch(
 
 
 def ensure(name: str | None, report_line: Callable[[str], None]) -> None:
-    """Fetch a run's model if it is a catalog model without a file on this machine.
+    """Fetch the model of a run if the model is in the catalog and its file is not on this machine.
 
     Args:
         name: ``PROVIDER/NAME``; every name except ``local/NAME`` is ignored.
-        report_line: Called with lines of text about the download, one per tenth of it.
+        report_line: Called with a line of text for each tenth of the download.
 
     Raises:
         UsageError: The catalog has no such model.
