@@ -313,7 +313,7 @@ def _print_summary(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None
             print(f"{safe(str(run.folder))}: {errors_text}")
     for env, reason in skip_reasons.items():
         print(f"{env} was skipped: {safe(reason)}\n")
-    print("Success by number of turns, all environments together:\n")
+    print("Success within a number of turns, all environments together:\n")
     print(results.for_terminal(_curves(runs)))
     print(AGENT_NOTE)
 

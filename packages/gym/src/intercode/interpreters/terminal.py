@@ -110,7 +110,7 @@ class Terminal:
     """A terminal with an interactive bash, in the image's working directory.
 
     Args:
-        sandbox: The sandbox, which supports terminals (`HasTerminals`).
+        sandbox: The sandbox, which supports terminals (`SupportsTerminals`).
         seconds: Seconds to wait for the first prompt.
 
     Raises:

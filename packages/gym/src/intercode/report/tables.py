@@ -280,7 +280,7 @@ def _turns(run: Run) -> Table:
         ("95 % interval", "interval", lambda point: (point[1].low, point[1].high)),
     ]
     run_link = {"run": run.name, "sort": "turns"}
-    title, points = "Success by number of turns", enumerate(by_turn(run.outcomes), 1)
+    title, points = "Success within a number of turns", enumerate(by_turn(run.outcomes), 1)
     return _table(title, points, columns, "", lambda item: run_link)
 
 

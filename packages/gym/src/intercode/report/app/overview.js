@@ -105,7 +105,7 @@ function figure({ where, series }) {
         svg("line", { class: "curve", x1: x, x2: x + 28, y1: y - 4, y2: y - 4 }),
         svg("text", { x: x + 36, y }, series[number].name)));
   });
-  const drawn = svg("svg", { class: "curves", viewBox: `0 0 ${WIDTH} ${HEIGHT + 20 * lines}`, role: "img", "aria-label": `${where}: success by number of turns` }, parts);
+  const drawn = svg("svg", { class: "curves", viewBox: `0 0 ${WIDTH} ${HEIGHT + 20 * lines}`, role: "img", "aria-label": `${where}: success within a number of turns` }, parts);
   return el("figure", {}, el("figcaption", {}, where), drawn);
 }
 
