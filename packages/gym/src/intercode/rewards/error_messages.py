@@ -1,7 +1,7 @@
 """Messages of tools: the lines in which programs report errors or explain their usage.
 
 A message is never an answer, whatever numbers, paths or words it contains. Complaints about single
-unreadable files may stand beside a right answer, and are removed from the output. Any other message
+unreadable files may accompany a right answer, and are removed from the output. Any other message
 shows that the command failed. All functions are pure.
 """
 
@@ -59,7 +59,7 @@ _READ_COMPLAINT = re.compile(
     r"|.*/proc/.*: No such file or directory|.*: binary file matches)"
     r"|tar: Removing leading `/' from .*"
 )
-"""Complaints that may stand beside a right answer. A missing file counts only under ``/proc``."""
+"""Complaints that may accompany a right answer. A missing file is accepted only under ``/proc``."""
 
 
 def drop_complaints(lines: Sequence[str]) -> list[str]:
