@@ -458,9 +458,7 @@ def _row(answer: Form, line: str) -> _Row | None:
 
 
 def _words(line: str) -> tuple[list[Quantity], list[str]]:
-    """Return the numbers and the words of a line; a unit after a number, as in "3 files", is no
-    word.
-    """
+    """Return the numbers and words of a line; a unit after a number is no word: "3 files"."""
     line_quantities, words = quantities([_SEPARATOR.sub(" ", line)]), []
     is_after = False
     for token in tokens(_SEPARATOR.sub(" ", line)):
@@ -476,9 +474,7 @@ def _cell(quantity: Quantity) -> Hashable:
 
 
 def _drop_folder_total(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """Return the rows without a folder that holds all others: ``du`` prints that folder as the
-    total.
-    """
+    """Return the rows without the folder that holds all others: the total that ``du`` prints."""
     folder = min((row.path for row in rows), key=lambda path: (path != ".", len(path)), default="")
     inner_rows = [row for row in rows if row.path != folder]
     return (

@@ -169,8 +169,7 @@ class Judge:
         return replace(score, value=value, detail={**score.detail, "judge": judge_detail})
 
     def _compare(self, model: Model, question: str, gold: str, output: str) -> dict[str, Any]:
-        """Return the comparison of the agent's output with one gold's output, for the score's
-        detail.
+        """Compare the agent's output with a gold's; return the comparison for the score's detail.
 
         The key ``same`` has the result; ``votes`` and ``control``, or ``not_asked``, explain it.
         """

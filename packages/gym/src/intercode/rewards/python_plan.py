@@ -32,9 +32,7 @@ class PythonPlan:
     names: tuple[str, ...]
     """The names of the submission that the tests use."""
     imports: tuple[str, ...]
-    """Import statements for names that the tests use but do not import; gold's own, if gold has
-    one.
-    """
+    """Import statements, from gold if possible, for names that the tests use but do not import."""
     modules: tuple[str, ...]
     """The modules among the task's files that the tests import."""
     functions: tuple[str, ...]

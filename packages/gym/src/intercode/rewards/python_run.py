@@ -29,9 +29,7 @@ from intercode_sandbox.base import SandboxBackend
 T = TypeVar("T")
 
 MAX_LATE_TESTS = 3
-"""The number of tests that reach the time limit, after which a submission's other tests are not
-run.
-"""
+"""The number of late tests of a submission after which its other tests are not run."""
 _RELAYED_KINDS = (ASK, ANSWER)
 _MAX_GRADINGS = 100
 """The number of gradings after which a new process for the tests is started."""
@@ -86,8 +84,7 @@ def _blame_tests(module: str) -> Iterator[None]:
 
 
 class Bench:
-    """A sandbox for tests in which no submission has run, possibly with a retained process for
-    tests.
+    """A sandbox for tests in which no submission has run, with an optional retained process.
 
     Args:
         sandbox: The sandbox, unchanged since its start from the image.
@@ -325,7 +322,7 @@ class TestRun:
 # count, and their input is empty. The expected output never enters the sandbox.
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
-"""The relative and the absolute tolerance of two numbers, if one of them has a decimal point."""
+"""The relative and the absolute tolerance of numbers, one of which has a point or an exponent."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CHUNK = 1 << 18
 _QUOTED_CHARACTERS = 200
@@ -340,10 +337,10 @@ def run_cases(
     cases: Sequence[Mapping[str, str]],
     timeout: float,
 ) -> list[TestResult]:
-    """Run the cases sequentially; after `MAX_LATE_TESTS` late ones, the remaining cases fail.
+    """Run the cases sequentially; after `MAX_LATE_TESTS` late cases, the remaining cases fail.
 
     Args:
-        sandbox: The sandbox of the cases; remaining processes are killed at the end.
+        sandbox: The sandbox in which the cases run. At the end all its processes are killed.
         python: The image's Python; None: the Python of InterCode.
         submission: The program; None fails every case.
         cases: The cases (`stdio_cases`).
@@ -412,7 +409,10 @@ def _run_case(
 def _process_events(
     sandbox: SandboxBackend, process: PythonProcess, deadline: float
 ) -> Iterator[tuple[bytes, str]]:
-    """Yield output and messages until the process ends or the deadline passes."""
+    """Yield pairs of output and message from the process of a case, until it ends or is late.
+
+    In each pair, the output is empty, or the message is empty.
+    """
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
@@ -450,7 +450,7 @@ def _read_output(fd: int) -> tuple[bytes, str] | None:
 
 
 def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
-    """Return the worker's message about the program's end; None: the messages have ended."""
+    """Return the process's message about why the program ended; None: the channel has closed."""
     try:
         frames = process.receive()
     except ValueError:

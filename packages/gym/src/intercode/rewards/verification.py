@@ -343,9 +343,9 @@ def _name(path: str) -> str:
 # -- settings of tools -----------------------------------------------------------------------------
 
 # Tools read their configuration files unasked: ``~/.gitconfig``, ``~/.sqliterc``, ``/etc/magic``.
-# No list of such files is complete, so this selection is by folder: ``/etc``, the hidden files of
-# home folders, the settings of a repository, and the folders in ``/opt`` of the image. A second run
-# without the agent's settings decides, so work that needs no settings loses nothing.
+# No list of such files is complete, so this selection is by folder. The folders are ``/etc``, home
+# folders (their hidden files), git folders (their settings), and the image's folders in ``/opt``.
+# A second run without the agent's settings decides, so work that needs no settings loses nothing.
 
 _FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|misc|vim)"
 _HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
