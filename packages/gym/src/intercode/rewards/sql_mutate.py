@@ -7,8 +7,8 @@ unique columns, NOT NULL and the satisfied foreign keys still hold, and values k
 
 A lookup is a comparison that finds a row by a value (`sql_conditions`). If a looked-up value occurs
 once in the data, the value occurs at most once in every copy. A subquery that returned one row
-therefore never returns several. Two further values occur at most once: a missing value of a column
-of distinct values, and a row that several comparisons together find.
+therefore never returns several. The same bound protects a looked-up value that is missing from a
+column of distinct values, and a row that several comparisons together find.
 
 A gentle mutation also preserves other facts on which an agent that reads the data may rely. Columns
 of unique names, and columns in which a condition of the query finds exactly one row, keep their
