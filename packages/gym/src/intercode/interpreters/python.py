@@ -199,8 +199,7 @@ class PythonInterpreter:
         while not run.is_over and time.monotonic() < grace:
             if self._process.pid is not None:
                 # Kill the programs that the action waits for or has left running. The kill is
-                # repeated,
-                # because the action may be about to start a program.
+                # repeated, because the action may be about to start a program.
                 self.sandbox.kill([self._process.pid])
             if self._process.started:
                 self._process.process.signal(signal.SIGINT)

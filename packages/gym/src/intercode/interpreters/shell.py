@@ -281,8 +281,7 @@ avoids ``shopt -p``, which prints many lines.
 # Traps that would fire for InterCode's own lines are reported, and removed until the next action.
 # The DEBUG trap is set last, because it would fire for the lines that set the other traps. If an
 # action has a ``$(`` without an end, the parser of bash 5.2 still waits for a ``)``. The parser
-# would
-# then read and write outside its buffer. The ``eval ')'`` prevents this.
+# would then read and write outside its buffer. The ``eval ')'`` prevents this.
 _COLLECT = (
     rf"\builtin trap -p RETURN ERR DEBUG>&{STATUS};\builtin trap - DEBUG ERR RETURN;"
     r"\builtin set +exv;\builtin eval ')';}>/dev/null 2>&1;"

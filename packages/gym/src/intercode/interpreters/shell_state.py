@@ -140,8 +140,7 @@ def script(
             ),
             RESET_OPTIONS,
             # POSIX mode switches options of ``shopt``. Bash must read the rest of the script in the
-            # mode
-            # of the original shell.
+            # mode of the original shell.
             b"set -o posix; shopt -u ${BASHOPTS//:/ }" if b"posix" in frame.set_options else b"",
             b"shopt -s " + b" ".join(options),
             *_unset_commands(initial_variables, frame.variables),
@@ -172,9 +171,8 @@ def _unset_commands(initial_variables: bytes, variables: bytes) -> Iterator[byte
             and current_matches[name][3] == match[3]
         )
         # A variable that both shells have is unset only if it is exported and differs. Other
-        # variables
-        # may have attributes that only bash can set, so they are unset only if the original lacks
-        # them.
+        # variables may have attributes that only bash can set, so they are unset only if the
+        # original lacks them.
         if name not in current_matches or (b"x" in flags and not is_same) or name == b"OLDPWD":
             yield b"unset -v " + name
     for name, match in current_matches.items():

@@ -190,8 +190,7 @@ class Judge:
             raise
         except ModelError as refusal:
             # Ask the same question without the agent's text. A model that answers now has refused
-            # because
-            # of that text. Otherwise this call raises, too, and its error propagates.
+            # because of that text. Otherwise this call raises, too, and its error propagates.
             _ask(model, question, gold, decoy(gold))
             return {"same": False, "not_asked": f"the output was refused: {refusal}"}
         is_confirmed = is_same and control == ["different", "different"]

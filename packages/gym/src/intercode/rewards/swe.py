@@ -292,8 +292,7 @@ def transfer_work(
         change for change in changes if change.type != "dir" or change.kind == "deleted"
     ]
     # Paths whose type has changed are removed first. Only empty folders are removed, because a
-    # folder
-    # may hold paths that do not count and must stay.
+    # folder may hold paths that do not count and must stay.
     _run_command(
         fresh_sandbox,
         ["rm", "-f", "--"],

@@ -179,8 +179,8 @@ def _run_commands(sandbox: SandboxBackend, plan: SwePlan, seconds: float) -> Swe
 
 # These tests cannot pass. They run together with the task's tests: tested code that makes them pass
 # manipulates tests. They fail in all common ways, because tested code may replace any of these
-# ways.
-# They run before and after the task's tests: the replacement may occur on import or on a call.
+# ways. They run before and after the task's tests: the replacement may occur on import or on a
+# call.
 
 _FAILING_STATEMENTS = {
     "statement": "assert 1 == 2",

@@ -344,8 +344,8 @@ def _name(path: str) -> str:
 
 # Tools read their configuration files unasked: ``~/.gitconfig``, ``~/.sqliterc``, ``/etc/magic``.
 # No list of such files is complete, so this selection is by folder. The folders are ``/etc``, home
-# folders (their hidden files), git folders (their settings), and the image's folders in ``/opt``.
-# A second run without the agent's settings decides, so work that needs no settings loses nothing.
+# folders (their hidden files), git folders (their settings), and the image's folders in ``/opt``. A
+# second run without the agent's settings decides, so work that needs no settings loses nothing.
 
 _FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|misc|vim)"
 _HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
