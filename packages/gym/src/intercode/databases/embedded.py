@@ -283,7 +283,8 @@ class EmbeddedDatabaseSession:
                 self._check_not_stopped()
                 self._is_stale = True
                 with self._lock:
-                    self._restart()  # raises if the request is not the cause
+                    # The call raises if this request has not caused the loss.
+                    self._restart()
                 raise OutputLimitError(f"the state cannot be read: {error}") from error
         try:
             return {name: _table(*table_fields) for name, *table_fields in tables}

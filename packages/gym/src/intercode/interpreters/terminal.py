@@ -146,7 +146,8 @@ class Terminal:
 
     def send(self, keys: bytes) -> int:
         """Type keys; return the number of bytes that the terminal has accepted."""
-        with suppress(OSError):  # its buffer is full, or no program has it open
+        # The terminal's buffer may be full, or no program may have the terminal open.
+        with suppress(OSError):
             return os.write(self._master, keys)
         return 0
 

@@ -106,7 +106,7 @@ class BashReward:
                 return best
             if not any(score.detail[kind] for kind in _DIFFERENCE_KEYS):
                 gold_outputs.append(gold_result.output)
-        assert best is not None  # there is at least one gold
+        assert best is not None  # a task has at least one gold
         if self._judge is None or output is None or not gold_outputs:
             return best
         return self._judge.settle(task, episode, best, output, gold_outputs)

@@ -36,8 +36,8 @@ _REASONS = (
 )
 _MESSAGES = re.compile(
     rf"(?!{_REPORT})(?:"
-    rf"{_TOOL}: +(?![\d.,]+[KMGTP]?i?B?$).*"  # a tool's name may be a folder's, followed by a count
-    rf"|.*: (?:line )?\d+: .*: {_REASONS}\.?"  # preceded by a script's name
+    rf"{_TOOL}: +(?![\d.,]+[KMGTP]?i?B?$).*"  # except a count for a folder with a tool's name
+    rf"|.*: (?:line )?\d+: .*: {_REASONS}\.?"  # the name of a script comes first
     rf"|\S.*: (?:line \d+: )?{_REASONS}\.?"
     r"|\S+: line \d+: .*"
     r"|.*: (?:syntax error|unexpected (?:EOF|end of)|division by).*"

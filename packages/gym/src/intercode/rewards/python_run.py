@@ -375,7 +375,7 @@ def _run_case(
     max_bytes = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
     try:
         python_process = start(sandbox, PROGRAM, python)
-    except ImageError as error:  # the agent removed Python: the image has it
+    except ImageError as error:  # the image has Python: the agent has removed it
         return TestResult(False, str(error))
     with closing(python_process) as process:
         deadline = time.monotonic() + timeout

@@ -104,7 +104,7 @@ class SqlReward:
                 best = score
             if best.value == 1.0:
                 break
-        assert best is not None  # there is at least one gold
+        assert best is not None  # a task has at least one gold
         return best
 
     def _score_change(self, task: Task, gold: str, session: DatabaseSession) -> Score:

@@ -211,7 +211,8 @@ class DuckDBDatabase(worker.WorkerDatabase):
             raise OSError("a transaction is open")
         session_objects = self.connection.execute(_SESSION_OBJECTS, [self.path.stem]).fetchall()
         if self.writable:
-            self.connection.execute("CHECKPOINT")  # writes the log's changes to the database's file
+            # The checkpoint writes the log's changes to the database's file.
+            self.connection.execute("CHECKPOINT")
         seed = ["the seed of random()"] if self.seeded else []
         return self.writable, [], [f"{kind} {name}" for kind, name in session_objects] + seed
 
@@ -222,9 +223,11 @@ class DuckDBDatabase(worker.WorkerDatabase):
 
         The name of a table or view includes its schema, unless the schema is ``main``.
         """
-        with suppress(duckdb.Error):  # fails if no transaction is open
+        # The commit fails if no transaction is open.
+        with suppress(duckdb.Error):
             self.connection.commit()
-        with suppress(duckdb.Error):  # necessary only if the commit has failed
+        # The rollback is necessary only if the commit has failed for another reason.
+        with suppress(duckdb.Error):
             self.connection.rollback()
         try:
             # A new connection does not have the session's settings, such as the schema of ``USE``.

@@ -369,7 +369,8 @@ def _text(content: bytes) -> str:
 def _failure(error: Exception, statement: str, start: int) -> Message:
     message = str(error) or "out of memory"
     code = getattr(error, "sqlite_errorname", "")
-    if code == "SQLITE_SCHEMA":  # which statement gets this code depends on their order
+    # SQLite gives this code to whichever statement reads the schema first.
+    if code == "SQLITE_SCHEMA":
         code = "SQLITE_ERROR"
     return [message, code, position(message, statement, start)]
 
@@ -440,7 +441,8 @@ def split(sql: str) -> Iterator[tuple[int, str]]:
             statement = sql[start : token.end()]
             if empty:
                 start = token.end()
-            elif sqlite3.complete_statement(statement):  # not inside a trigger's body
+            elif sqlite3.complete_statement(statement):
+                # The semicolon is not inside the body of a trigger.
                 yield start, statement
                 start, empty = token.end(), True
         elif empty and not token["space"]:

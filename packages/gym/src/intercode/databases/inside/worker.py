@@ -328,7 +328,8 @@ class Collector:
                 if count >= _MAX_COUNTED_ROWS:
                     return None
         except Exception:
-            if self.is_late():  # the count may be incomplete
+            # After the time limit, rows that are not kept may have no count.
+            if self.is_late():
                 return None
             raise
         return count
