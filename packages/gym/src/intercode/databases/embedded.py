@@ -335,7 +335,7 @@ class EmbeddedDatabaseSession:
 
     @contextmanager
     def _borrow_worker(self) -> Iterator[EmbeddedWorker]:
-        """Yield the worker for one request; restart it first, if necessary."""
+        """Yield the worker for one request; restart the worker first, if necessary."""
         with self._lock:
             if self._closed:
                 raise SandboxClosedError("the session is closed")

@@ -57,7 +57,7 @@ from intercode_sandbox.base import OutputBuffer, SandboxBackend, SupportsFork
 _GRACE_SECONDS = 2.0
 """Seconds for an interrupted shell to report its state; most shells need a millisecond."""
 _AGAIN_SECONDS = 0.1
-"""Seconds between two kills while an action is stopped, because it may start further processes."""
+"""Seconds between two kills of an action's processes, because the action may start others."""
 _ANSWER_SECONDS = 10.0
 """Seconds for a shell to report its whole state; most shells need a millisecond."""
 _TIMEOUT_CODE = 124
@@ -73,7 +73,7 @@ class SuspendedShell:
     """The saved state of a stopped shell, from which another shell continues."""
 
     state: StateReport
-    """The shell's report, with the script that restores its whole state."""
+    """The shell's report, with the script that restores the whole state of the shell."""
     initial_variables: bytes
     """The variables that a fresh shell reports, in the form of `StateReport.variables`."""
     pending_output: OutputBuffer
@@ -355,7 +355,7 @@ class BashInterpreter:
             self._shell.state = self._state
 
     def _restart(self, as_before: bool = False) -> str:
-        """Start a shell with the last reported state; return a note for the agent about it."""
+        """Start a shell with the last reported state; return a note for the agent on the result."""
         state = self._state
         self.close()
         self._suspended_shell = None

@@ -194,7 +194,7 @@ class PythonInterpreter:
         self._take_output(run)
 
     def _stop(self, run: _ActionRun) -> None:
-        """Interrupt the action repeatedly; if it does not end in time, the worker is lost."""
+        """Interrupt the action repeatedly; if the action does not end, the worker is lost."""
         grace = time.monotonic() + _GRACE_SECONDS
         while not run.is_over and time.monotonic() < grace:
             if self._process.pid is not None:

@@ -51,7 +51,7 @@ _SECONDS = 10.0
 _END_SECONDS = 5.0
 _CHECK_SECONDS = 60.0
 _SIGNALS = 128
-"""The number that is added to a signal's number in the exit code of a process that it ended."""
+"""Exit code of a process that a signal has ended, minus the number of the signal."""
 _KILL_EXIT_CODE = _SIGNALS + signal.SIGKILL
 _CHUNK = 1 << 18
 _BOOTSTRAP = """

@@ -32,7 +32,7 @@ _ENGINE_COMMANDS: dict[str, re.Pattern[str]] = {
     "duckdb": re.compile(r"SHOW\s+TABLES|DESC(?:RIBE)?\b(?!.*\bTABLE\b)", re.IGNORECASE),
     "mysql": re.compile(r"SHOW\b|DESC(?:RIBE)?\b", re.IGNORECASE),
 }
-"""Dialect → pattern of the commands that its engine itself knows."""
+"""Dialect → pattern of the schema commands that the engine of this dialect executes itself."""
 
 _LISTS = {
     "sqlite": (

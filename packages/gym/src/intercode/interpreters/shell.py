@@ -48,11 +48,11 @@ _MOST_CHUNKS = 8
 
 
 class ShellStartError(SandboxError):
-    """The error of a bash that does not start in the sandbox."""
+    """An error: bash does not start in the sandbox."""
 
 
 class ShellLateError(ShellStartError):
-    """The error of a bash that starts too slowly, for instance while it restores a state."""
+    """An error: bash starts too slowly, for instance because the restored state is slow."""
 
 
 @dataclass(slots=True)
@@ -374,7 +374,7 @@ class StateReport:
     """
 
     kind: str = "A"
-    """``A``: the action ended; ``X``: the shell is exiting; ``T``: it exits by `TIMEOUT_SIGNAL`."""
+    """``A``: the action ended; ``X``: the shell is exiting; ``T``: the same, by `TIMEOUT_SIGNAL`."""
     status: int = 0
     flags: bytes = b""
     """``$-``."""

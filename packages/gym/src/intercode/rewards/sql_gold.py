@@ -37,7 +37,7 @@ _QUOTED_TYPES = frozenset({TokenType.STRING, TokenType.IDENTIFIER, TokenType.NAT
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Properties of a gold that its text shows."""
+    """Properties that the text of a gold shows."""
 
     changes: bool
     """Whether gold is graded by the tables that it leaves, not by an answer.
@@ -55,7 +55,7 @@ class Facts:
     come from any row of a group.
     """
     reads_table: bool
-    """Whether gold reads a table; also true if its text does not exclude that."""
+    """Whether gold reads a table; true also if the text of gold does not exclude that."""
 
 
 @lru_cache(maxsize=4096)
@@ -137,7 +137,7 @@ def _tokenise_statements(sql: str, dialect: str) -> list[list[Token]]:
 
 
 def _keywords(statement: Sequence[Token]) -> list[str]:
-    """List the unquoted words of a statement in capitals, without opening parentheses before it."""
+    """List the unquoted words of a statement in capitals, from the first that is no "("."""
     words = [token.text.upper() for token in statement if token.token_type not in _QUOTED_TYPES]
     start = next((index for index, word in enumerate(words) if word != "("), len(words))
     return words[start:]
@@ -234,7 +234,7 @@ class KeyedQuery:
     skip: int
     """The number of first rows that the other query skips (its OFFSET)."""
     take: int | None
-    """The most rows that the other query returns after them (its LIMIT); None: no limit."""
+    """The most rows that the other query returns (its LIMIT); None: no limit."""
 
 
 def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:

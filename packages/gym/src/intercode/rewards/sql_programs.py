@@ -94,7 +94,7 @@ def _trigger_text(trigger: Trigger) -> str:
 
 
 def _mutated_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> list[Source]:
-    """Return mutated copies on which gold runs, first those that change its views' rows."""
+    """Return mutated copies on which gold runs; copies that change its views' rows come first."""
     dialect = grader.dialect(task)
     query_conditions = QueryConditions()
     for tree in parse_statements(gold, dialect):

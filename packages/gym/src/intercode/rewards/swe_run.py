@@ -217,7 +217,7 @@ _PYTEST_STATEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class FailingTests:
-    """A module of tests that cannot pass, and their names."""
+    """A module of tests that cannot pass, and the names of these tests."""
 
     source: str
     first_names: tuple[str, ...]

@@ -197,7 +197,7 @@ def is_expected_failure(cls: Any, name: str) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type and message of an exception; its methods may fail."""
+    """Return the type and message of an exception, even if the exception's own methods fail."""
     return "".join(traceback.format_exception_only(type(error), error)).strip() or "error"
 
 

@@ -201,7 +201,7 @@ class PostgreSQLConnection(Connection):
             self._has_only_reads = False
 
     def _copy(self, status: int) -> None:
-        """Handle a COPY statement: refuse input from the client, discard output to it."""
+        """Handle a COPY statement: refuse input from the client, discard output to the client."""
         if status == pq.ExecStatus.COPY_OUT:
             while self._pg.get_copy_data(0)[0] > 0:
                 pass

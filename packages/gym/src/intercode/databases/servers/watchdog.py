@@ -78,7 +78,7 @@ class StatementLimit:
 
 
 class Watchdog:
-    """The thread that interrupts statements at their deadlines, until it is closed."""
+    """The thread that interrupts statements at their deadlines, until the watchdog is closed."""
 
     def __init__(self) -> None:
         self._watched_limits: set[StatementLimit] = set()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
 
 STARTED = 255
-"""The kind of a worker's first message: it has started, and no code of the agent has run."""
+"""The kind of a worker's first message, which is sent before any code of the agent runs."""
 _HEADER = struct.Struct("=IBI")
 _CHUNK = 1 << 18
 _MAX_LENGTH = (1 << 32) - 1
