@@ -55,7 +55,7 @@ class _ActionRun:
     lost: bool = False
     """Whether the worker's process has ended or does not respond."""
     closed_fds: set[int] = field(default_factory=set)
-    """Descriptors that have reached their end."""
+    """Descriptors from which no further data will come."""
     stop_reason: str = ""
     """The reason why the interpreter stopped the action; empty: it was not stopped."""
 

@@ -71,7 +71,7 @@ class ActionRun:
 
 
 class Shell:
-    """A bash process in a reported state.
+    """A bash process, which is fresh or restored to a reported state.
 
     Args:
         sandbox: The sandbox that bash runs in.
@@ -374,7 +374,7 @@ class StateReport:
     """
 
     kind: str = "A"
-    """``A``: the action ended; ``X``: the shell is exiting; ``T``: the same, by `TIMEOUT_SIGNAL`."""
+    """``A``: the action ended; ``X``: the shell exits; ``T``: it exits by `TIMEOUT_SIGNAL`."""
     status: int = 0
     flags: bytes = b""
     """``$-``."""

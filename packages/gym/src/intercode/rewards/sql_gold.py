@@ -55,7 +55,7 @@ class Facts:
     come from any row of a group.
     """
     reads_table: bool
-    """Whether gold reads a table; true also if the text of gold does not exclude that."""
+    """Whether gold reads a table, or may read a table: its text does not exclude that."""
 
 
 @lru_cache(maxsize=4096)

@@ -49,7 +49,7 @@ def program_differences(
         task: The task.
         gold: A gold of the task that asks for a change.
         source: The task's database.
-        agent: The state that the agent left, in which tables equal gold's but for definitions.
+        agent: The state that the agent left. Its tables equal gold's, but for definitions.
 
     Raises:
         RewardError: Gold could not be run.
@@ -383,7 +383,7 @@ def _check_conditions(table: TableState, dialect: str) -> list[str]:
 def _are_checks_alike(
     grader: SqlGrader, task: Task, source: Source, table: TableState, texts: Sequence[Sequence[str]]
 ) -> bool:
-    """Return whether two lists of checks refuse the same of the values near their constants."""
+    """Return whether two lists of checks refuse the same values, tried near their constants."""
     check_text = " ".join(text for check_texts in texts for text in check_texts)
     words = {word.lower() for word in re.findall(r"\w+", check_text)}
     used_columns = [(name, family(kind)) for name, kind in table.columns if name.lower() in words]

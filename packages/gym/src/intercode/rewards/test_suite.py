@@ -33,7 +33,7 @@ _THIS_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 
 
 def sibling_databases(task: Task, source: Source) -> Sequence[Source]:
-    """Return all SQLite files in the folder of the task's database, as the suite's authors do.
+    """Return a suite in its authors' layout: the SQLite files beside the task's database.
 
     Raises:
         UsageError: The folder holds no SQLite file.

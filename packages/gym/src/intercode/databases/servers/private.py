@@ -117,7 +117,7 @@ class ServerRecipe:
     initialise: Callable[[Path], Sequence[str]]
     """Returns the command that creates the data folder in the server's folder."""
     command: Callable[[Path], Sequence[str]]
-    """Returns the command that runs the server with its folder."""
+    """Returns the command that starts the server on the data in the server's folder."""
     prepare: Callable[[Path, str], None]
     """Writes files that `command` needs, such as a file that sets the administrator's password."""
     connect_args: Callable[[Path, str], dict[str, Any]]

@@ -271,7 +271,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._use_lock.release()
 
     def _acquire(self) -> None:
-        """Acquire the session's lock; interrupt the thread that holds the lock, until it is free."""
+        """Acquire the session's lock; interrupt the thread that holds the lock meanwhile."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         while not self._use_lock.acquire(blocking=False):
             # The interrupt is repeated: the first may have come before the statement started.

@@ -99,7 +99,7 @@ class Channel:
         self._waiting_frames: list[Frame] = []
 
     def send(self, kind: int, number: int = 0, payload: bytes = b"") -> None:
-        """Send a message."""
+        """Send a message to the host."""
         write_all(self._write, frame(kind, number, payload))
 
     def receive(self) -> Frame:
