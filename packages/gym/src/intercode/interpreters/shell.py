@@ -28,8 +28,9 @@ from intercode_sandbox.base import OutputBuffer, SandboxBackend
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
 """Descriptors in the shell, in this order.
 
-`OUTPUT` is a duplicate of its output; `CONTROL` is the pipe of control lines. `EPILOGUE` and
-`ACTION` are files, and `STATUS` is the channel of reports.
+`OUTPUT` is a duplicate of its output; `CONTROL` is the pipe of control lines. `EPILOGUE` is the
+file of the script that reports, `ACTION` the file of the action, and `STATUS` the channel of
+reports.
 """
 TIMEOUT_SIGNAL = int(signal.SIGRTMAX) - 1
 _ARGV = (

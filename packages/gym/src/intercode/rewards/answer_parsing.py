@@ -102,7 +102,7 @@ def collect(answer: Form, values: Sequence[Hashable]) -> object:
 
 
 def read_number(answer: Form, gold: Sequence[str]) -> Reading:
-    """Return the predicate of outputs with gold's number.
+    """Return a reading that accepts outputs with gold's number.
 
     If gold's output has no number or several, the lines are compared, in any order.
     """
@@ -125,7 +125,7 @@ def read_number(answer: Form, gold: Sequence[str]) -> Reading:
 
 
 def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
-    """Return the predicate of outputs with gold's yes or no; if gold has neither, of equal text."""
+    """Return a reading that accepts outputs with gold's yes or no; if gold has neither, its text."""
     choice = parse_choice(gold, answer.question)
     sentence = collapse_blanks(" ".join(gold)).casefold()
     if choice is None:
@@ -152,7 +152,7 @@ class _AnswerPath:
 
 
 def read_paths(answer: Form, gold: Sequence[str]) -> Reading:
-    """Return the predicate of outputs with gold's paths.
+    """Return a reading that accepts outputs with gold's paths.
 
     A blank separates two paths, unless paths of gold contain blanks. If all paths have checksums,
     the checksums must agree, too.
@@ -312,7 +312,7 @@ def _base_folders(answer: Form, paths: Sequence[str]) -> Iterator[str]:
 
 
 def read_lines(answer: Form, gold: Sequence[str]) -> Reading:
-    """Return the predicate of outputs with gold's lines.
+    """Return a reading that accepts outputs with gold's lines.
 
     If each line of gold is one word, words are compared regardless of line breaks.
     """
@@ -386,9 +386,9 @@ class _Row:
 
 
 def read_table(answer: Form, gold: Sequence[str]) -> Reading:
-    """Return the predicate of outputs with gold's rows.
+    """Return a reading that accepts outputs with gold's rows.
 
-    Each output has either only the requested cells, or all cells of gold's rows.
+    An output must have either only the requested cells, or all cells of gold's rows.
     """
     rows, total = _rows(answer, gold), _total(answer, gold)
 

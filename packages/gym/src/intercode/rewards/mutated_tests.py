@@ -71,7 +71,9 @@ _ERRORS = {
     if isinstance(value, type) and issubclass(value, Exception)
 }
 _OTHER_ERRORS = ("ImportError", "IndexError", "ZeroDivisionError")
-"""Classes that replace the class of an expected exception. NEWP Few classes inherit both from one of these and from another exception.
+"""Classes that replace the class of an expected exception.
+
+Few classes inherit both from one of these and from another exception.
 """
 _FEWEST_LETTERS = 4
 """The fewest letters of a text that a twin changes. A shorter text may be contained by chance."""
