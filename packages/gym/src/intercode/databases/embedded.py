@@ -90,7 +90,7 @@ class EngineTraits:
     path: Sequence[str]
     """Import path of the driver for a worker; empty for the driver in Python's standard library."""
     file: Callable[[Source, EngineOptions], Path]
-    """A function that returns a source as a file in the engine's format."""
+    """A function that returns the path of a source's content in the engine's format."""
 
 
 def sqlite(options: EngineOptions) -> EmbeddedEngine:

@@ -378,7 +378,7 @@ class StateReport:
     """``A``: the action ended; ``X``: the shell exits; ``T``: it exits by `TIMEOUT_SIGNAL`."""
     status: int = 0
     flags: bytes = b""
-    """``$-``."""
+    """``$-``: the letters of the options that are on."""
     directory: bytes = b""
     pids: tuple[int, ...] = ()
     """Process ids in the sandbox, except process 1: the shell, background jobs, daemons."""

@@ -125,7 +125,7 @@ def read_number(answer: Form, gold: Sequence[str]) -> Reading:
 
 
 def read_choice(answer: Form, gold: Sequence[str]) -> Reading:
-    """Return a reading that accepts outputs with gold's yes or no; if gold has neither, its text."""
+    """Return a reading that accepts outputs with gold's yes or no, or else with gold's text."""
     choice = parse_choice(gold, answer.question)
     sentence = collapse_blanks(" ".join(gold)).casefold()
     if choice is None:

@@ -43,7 +43,7 @@ def keep(fd: int) -> int:
 
 
 def frame(kind: int, number: int = 0, payload: bytes = b"") -> bytes:
-    """Return an encoded message."""
+    """Return a message as bytes: the header, then the payload."""
     return _HEADER.pack(len(payload), kind, number) + payload
 
 
