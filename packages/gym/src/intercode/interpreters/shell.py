@@ -1,7 +1,7 @@
 r"""Running bash process that executes actions and reports its state after each.
 
-The module has four parts: the process (`Shell`), the lines of bash that run an action and report on
-it, the report (`StateReport`), and the script that restores a reported state. The caller enforces
+The module has four parts. `Shell` is the process. Lines of bash run an action and report on it.
+`StateReport` is the report. A script restores a reported state in a new shell. The caller enforces
 time limits.
 
 Every word of InterCode's lines is quoted or prefixed with ``\builtin``, so bash calls no alias and

@@ -220,7 +220,7 @@ def _lines(variables: bytes) -> set[bytes]:
     return set(OUR_TRAPS.sub(b"", variables).split(b"\n"))
 
 
-# -- obstacles -------------------------------------------------------------------------------------
+# -- parts that cannot be saved --------------------------------------------------------------------
 
 _OWN_DESCRIPTORS = frozenset((OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS, 254, 255))
 

@@ -1,31 +1,33 @@
 """The verification reward: a command of the task decides whether the task is solved.
 
-The command must judge the files that the agent *left*, and must not be steered by them. The reward
-therefore proceeds in this order:
+The command must judge the files that the agent *left*, and these files must not steer the command.
+The reward therefore proceeds in this order:
 
-1. All processes of the agent are killed: they could change files during the check, trace the
-   command, or wait for it. A running episode (with a reward in every turn) keeps its processes: the
-   command then runs in another sandbox, started from a snapshot of the files.
-2. If the agent changed a file that decides how *any* command runs (programs, libraries, the
-   loader's configuration: `SYSTEM_PATHS`), no command's result is trustworthy. The score is 0, with
-   the paths in its detail. Changes by the task's own setup do not count.
-3. The command runs in a new process, not in the agent's shell: functions, aliases, variables,
-   ``BASH_ENV`` and the working directory do not reach it. Few environment variables reach it, and
-   none of the image's that could steer the command. No start-up file is read. ``PATH`` is fixed,
-   with the image's own directories first. ``/usr/local/bin``, the only directory in which the agent
-   may add programs, thus hides no program of the image. Python's modules are protected alike (see
-   the end of this module). The limits are a fresh sandbox's, since no program can change those of
-   process 1. An agent that has filled the disk gets 0.
+1. All processes of the agent are killed, because they could change files during the check, trace
+   the command, or wait for it. In a running episode (with a reward in every turn) the processes
+   continue, and the command runs in another sandbox, started from a snapshot of the files.
+2. Some files decide how *any* command runs: programs, libraries, the loader's configuration
+   (`SYSTEM_PATHS`). If the agent changed such a file, no command's result is trustworthy. The score
+   is 0, with the paths in its detail. Changes by the task's own setup do not count.
+3. The command runs in a new process, not in the agent's shell. Functions, aliases, variables,
+   ``BASH_ENV`` and the working directory of that shell do not reach the command. The command gets
+   few environment variables, and none of the image's variables that could steer it. No start-up
+   file is read. ``PATH`` is fixed, with the image's own directories first. ``/usr/local/bin`` is
+   the only directory in which the agent may add programs, and comes last, so it hides no program of
+   the image. Python's modules are protected in the same way (see the end of this module). The
+   limits are those of a fresh sandbox, because no program can change the limits of process 1. An
+   agent that has filled the disk gets 0.
 4. No program that the command starts can inspect another program (`SupportsPrivacy`). The expected
    values, in the command's own text or in the arguments of ``grep``, stay hidden.
 5. The agent's files in temporary folders are removed, except those that the task names.
-6. If the agent changed files that may configure a tool, or left links that redirect file names (see
-   `leftovers`), the command must succeed a second time. The second run uses a copy in which these
-   files are as before: see `restore_paths`. Honest work also passes in the copy.
+6. The agent may have changed files that may configure a tool, or left links that redirect file
+   names (see `leftovers`). The command must then succeed a second time. The second run uses a copy
+   in which these files are as before: see `restore_paths`. Honest work also passes in the copy.
 
-A task whose answer is such a file names the file in `may_change`. The author of the command is
-responsible for the files that it opens. The command should not run a program of the agent, unless
-that program is under judgement. Its exit code comes from the kernel, not from its output.
+If the answer of a task is a file of these kinds, the task names the file in `may_change`. The
+author of the command is responsible for the files that the command opens. The command should not
+run a program of the agent, unless that program is under judgement. The exit code of the command
+comes from the kernel, not from the command's output.
 """
 
 from __future__ import annotations
@@ -350,8 +352,9 @@ def _name(path: str) -> str:
 _FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|misc|vim)"
 _HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
 _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
-"""Hidden names from which no tool reads settings in a verification: records of input, and parts of
-a repository.
+"""Hidden names from which no tool reads settings in a verification.
+
+These names belong to records of input, and to parts of a repository.
 """
 _MARKS = ("HEAD", "refs", "objects")
 _REPOSITORY_SETTINGS = r"/(config(\.worktree)?|hooks|info|shallow)(/|$)"

@@ -119,8 +119,8 @@ class WorkerDatabase(ABC):
             target: A descriptor of the other file, which is empty.
 
         Returns:
-            Whether a copy exists; statements that give another session on that file the settings of
-            this session; and descriptions of state that no statement can restore.
+            Whether a copy exists; statements that restore the session's settings in a session on
+            the copy; descriptions of state that no statement can restore.
 
         Raises:
             OSError: The session cannot be saved; the message has the reason.

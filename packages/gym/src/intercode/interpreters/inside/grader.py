@@ -3,11 +3,12 @@
 A name of the submission stands for an object of another process, the subject (`submission`). The
 values that the subject sends are plain data, or references: a reference becomes a `RemoteObject`.
 
-A test may use a `RemoteObject` in any way that reveals facts about the object: call it, measure it,
-take its items, read it as a number. But a test must not send the subject the very value that the
-object should equal, because the object could claim to equal any value. A `RemoteObject` equals a
-value only if the object *is* that data, whatever its ``__eq__`` returns. For arithmetic, ``in`` and
-method calls, the task must know the object's class, and gold's class must have the operator.
+A test may use a `RemoteObject` in any way that reveals facts about the object. For example, the
+test may call the object, measure it, take its items, or read it as a number. But a test must not
+send the subject the very value that the object should equal, because the object could claim to
+equal any value. A `RemoteObject` equals a value only if the object *is* that data, whatever its
+``__eq__`` returns. For arithmetic, ``in`` and method calls, the task must know the object's class,
+and gold's class must have the operator.
 """
 
 from __future__ import annotations
