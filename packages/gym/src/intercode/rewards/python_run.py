@@ -431,9 +431,9 @@ def _process_events(
                 yield event
     if process.process.poll() is None:
         return
-    # Kill first, because a surviving child could print for ever; then read the pending output. If
-    # the death of the sandbox ended the process, the kill reports that error, which does not count
-    # as a wrong answer.
+    # The kill comes first, because a surviving child could print for ever. Then the pending output
+    # is read. If the process ended because its sandbox died, the kill raises that error, so this
+    # end does not count as a wrong answer.
     sandbox.kill()
     for read in readers.values():
         while (event := read()) is not None and event != _NO_EVENT:

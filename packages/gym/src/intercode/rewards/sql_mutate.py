@@ -126,7 +126,7 @@ class _DatabaseMutator:
     def change(self, table: TableSchema) -> None:
         """Delete, change and insert rows of a table.
 
-        The tables that its foreign keys refer to have already changed.
+        The tables to which the table's foreign keys refer have already changed.
         """
         rows = self._rows(table)
         if not rows:

@@ -43,7 +43,7 @@ IGNORED_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class SwePlan:
-    """The parameters by which a task is graded."""
+    """The validated parameters for grading a task."""
 
     directory: str
     """The absolute path of the repository."""

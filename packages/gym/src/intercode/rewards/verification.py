@@ -5,7 +5,7 @@ The reward therefore proceeds in this order:
 
 1. All processes of the agent are killed, because they could change files during the check, trace
    the command, or wait for it. In a running episode (with a reward in every turn) the processes
-   continue, and the command runs in another sandbox, started from a snapshot of the files.
+   continue. The command then runs in another sandbox, started from a snapshot of the files.
 2. Some files decide how *any* command runs: programs, libraries, the loader's configuration
    (`SYSTEM_PATHS`). If the agent changed such a file, no command's result is trustworthy. The score
    is 0, with the paths in its detail. Changes by the task's own setup do not count.
