@@ -1,9 +1,10 @@
 r"""Schema commands: the commands of database clients that show the schema, on every engine.
 
-The commands are ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``,
-``DESCRIBE TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's.
-Queries of the engine's own catalog answer them, in the agent's session: they show no more than a
-query could show. A command that the engine itself knows goes to the engine.
+The commands are ``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``, ``DESCRIBE
+TABLE`` and ``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's. The module
+answers them by queries of the engine's own catalog in the agent's session. The commands therefore
+show no more than the agent's queries could show. A command that the engine itself knows is not
+answered by this module: the engine executes it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ENGINE_COMMANDS: dict[str, re.Pattern[str]] = {
     "duckdb": re.compile(r"SHOW\s+TABLES|DESC(?:RIBE)?\b(?!.*\bTABLE\b)", re.IGNORECASE),
     "mysql": re.compile(r"SHOW\b|DESC(?:RIBE)?\b", re.IGNORECASE),
 }
-"""Dialect → pattern of the commands that its engine itself knows."""
+"""Dialect → pattern of the schema commands that the engine of this dialect executes itself."""
 
 _LISTS = {
     "sqlite": (
@@ -119,11 +120,11 @@ class SchemaCommand:
 
 
 def parse_command(action: str, dialect: str) -> SchemaCommand | None:
-    """Parse an action as a schema command; None for other actions and commands of the engine.
+    """Parse an action as a schema command; None if the engine must execute the action.
 
     Args:
         action: The action.
-        dialect: sqlglot's name of the engine's dialect.
+        dialect: The name that the package sqlglot has for the engine's dialect.
     """
     text = action.strip().rstrip(";").rstrip()
     if dialect not in _LISTS or (match := _COMMAND.fullmatch(text)) is None:
@@ -142,11 +143,11 @@ def answer(command: SchemaCommand, dialect: str, run: Run) -> ActionOutcome | st
 
     Args:
         command: The command.
-        dialect: sqlglot's name of the engine's dialect.
+        dialect: The name that the package sqlglot has for the engine's dialect.
         run: Runs a query in the agent's session.
 
     Returns:
-        CREATE statements as text; or a result, or the failure of the engine or of the command.
+        CREATE statements as text; or an outcome: a result, or the failure of the engine or command.
     """
     if command.kind == "tables":
         return run(_LISTS[dialect])
@@ -192,7 +193,7 @@ def _join_statements(statements: list[str]) -> str:
 
 
 def _unless_missing(outcome: ActionOutcome, table: str, dialect: str, run: Run) -> ActionOutcome:
-    """Return the outcome, or the failure if a missing table is the reason for no columns."""
+    """Return the outcome, or a failure if the outcome has no rows because the table is missing."""
     if outcome.failure is None and outcome.results and not outcome.results[-1].rows:
         return _missing_table(table, dialect, run)
     return outcome

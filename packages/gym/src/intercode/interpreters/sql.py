@@ -1,18 +1,18 @@
 """SQL interpreter: an action is one or several statements, which run in one session.
 
-The session (`intercode.databases`) knows the engine; this module renders its results as text. The
-session also holds the state: transactions, temporary tables and variables last from action to
+The session (`intercode.databases`) executes the statements; this module renders the results as
+text. The session holds the state: transactions, temporary tables and variables last from action to
 action.
 
 A result is shown as a compact, aligned table in which every value shows its type. Numbers are
-aligned to the right, and ``NULL`` is written out. An ambiguous text is in quotes: a text that looks
-like a number, ``NULL`` or a truth value, is empty, begins or ends with a space, or begins with a
-quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` no value. A text with
-control characters is written ``e'…'``, with escapes. Two values that an agent must distinguish
-never look alike, unless they are cut.
+aligned to the right, and ``NULL`` is written out. An ambiguous text is in quotes. A text is
+ambiguous if it is empty, or looks like a number, ``NULL`` or a truth value. A text that begins or
+ends with a space, or begins with a quote, is ambiguous, too. So ``3`` is a number, ``'3'`` a text,
+``''`` an empty text and ``NULL`` no value. A text with control characters is written ``e'…'``, with
+escapes. Two different values never look alike, unless they are cut.
 
-A result is shown as records instead if a text has several lines. A long text has the same effect if
-it is a ``CREATE`` statement or the only value. A text of several lines keeps its lines.
+A result is shown as records instead if one of its texts has several lines. A long text has the same
+effect if it is a ``CREATE`` statement or the only value. A text of several lines keeps its lines.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ class SqlInterpreter:
     """An `Interpreter` that runs SQL and shows results as tables.
 
     Args:
-        session: The session in which the actions run; its opener closes it.
-        max_rows: Rows of each result that are shown. The number of all rows is always reported.
-        dialect: sqlglot's name of the engine's dialect, for `schema_commands`; None: every action
-            goes to the engine unchanged.
+        session: The session in which the actions run. The code that opened the session closes it.
+        max_rows: The number of rows of each result that are shown. The number of all rows is always
+            reported.
+        dialect: The name that sqlglot has for the engine's dialect, for `schema_commands`; None:
+            every action goes to the engine unchanged.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class SqlInterpreter:
         self._dialect = dialect
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action; `info` has ``columns`` and ``rows`` of its last result, for the reward.
+        """Run one action. `info` has ``columns`` and ``rows`` of its last result, for the reward.
 
         Raises:
             ActionError: The action contains a NUL.
@@ -85,7 +86,7 @@ class SqlInterpreter:
         )
 
     def save(self, lossy: bool = False) -> SavedState:
-        """Save the session's database and settings; only embedded engines support it.
+        """Save the session's database and settings. Only SQLite and DuckDB support it.
 
         Raises:
             ForkError: The state cannot be saved, or the database is on a server.
@@ -112,7 +113,7 @@ class SqlInterpreter:
     def _look(
         self, command: SchemaCommand, dialect: str, timeout: float | None, start_time: float
     ) -> Execution:
-        """Run a schema command. Its listing is never an answer, so it reports no columns."""
+        """Run a schema command. Its output is never an answer, so `info` reports 0 columns."""
         outcomes: list[ActionOutcome] = []
 
         def run(sql: str) -> ActionOutcome:
@@ -209,7 +210,7 @@ MAX_CELL = 200
 MAX_TEXT = 4000
 """Maximum characters of a value in a record."""
 MAX_RULE = 100
-"""Maximum columns of the rule below the names: a terminal's width, not that of the widest value."""
+"""Maximum columns of the line below the names: a terminal's width, even if a value is wider."""
 _MAX_BYTES = 32
 _MISTAKABLE = re.compile(
     r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|[xe]?'.*|\s.*|.*\s|",
@@ -217,7 +218,7 @@ _MISTAKABLE = re.compile(
 )
 _CREATE = re.compile(r"\s*CREATE\s", re.IGNORECASE)
 _LINES = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f]*")
-"""Text whose only control characters are line ends and tabs."""
+"""A text whose only control characters are line ends and tabs."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROLS = {number: repr(chr(number))[1:-1] for number in [*range(32), 127]}
 _CONTROLS[ord("\\")] = "\\\\"
@@ -225,7 +226,7 @@ _NUMBERS = {int, float, Decimal}
 
 
 def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return a table: a line of names, a rule, and a line for each row."""
+    """Return a table as text: a line of names, a ruled line, and a line for each row."""
     padded_columns = []
     for column_index, name in enumerate(columns):
         values = [row[column_index] for row in rows]
@@ -237,9 +238,10 @@ def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def has_long_text(rows: Sequence[Row]) -> bool:
-    """Return whether a result has a text of several lines, or a text that a table would cut.
+    """Return whether to show a result as records: a text has several lines, or is long.
 
-    A long text counts only if it is the result's only value or a ``CREATE`` statement.
+    A text that a table would cut is long. Such a text counts only if it is the result's only value
+    or a ``CREATE`` statement.
     """
     is_single_value = len(rows) == 1 and len(rows[0]) == 1
     return any(
@@ -258,9 +260,9 @@ def _has_lines(value: str) -> bool:
 
 
 def render_records(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return the rows one below the other; a text of several lines keeps its lines.
+    """Return rows as records, one below the other; a text of several lines keeps its lines.
 
-    A single column has its name and a rule above, and a rule between its values. With several
+    The name of a single column is at the top, with a line of dashes before each value. With several
     columns, each value follows its column's name.
     """
     names = [_cut(name.translate(_CONTROLS)) for name in columns]

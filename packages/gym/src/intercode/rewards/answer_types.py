@@ -2,9 +2,9 @@
 
 A question has one answer in many forms: ``8``, ``8 files``, ``/srv: 8``; absolute or relative
 paths; a list with or without sizes. A task may declare the type of its answer
-(``metadata.answer``). Gold's output alone then fixes the reading (`answer_parsing`), and the
-agent's output is read in the same way. The whole output counts: a right answer among others is not
-an answer.
+(``metadata.answer``). Gold's output alone then determines how outputs are read (`answer_parsing`),
+and the agent's output is read in that way. The whole output counts: a right answer among wrong ones
+is no answer.
 
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count
@@ -40,11 +40,12 @@ TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
 _COLUMN_TYPES = ("number", "path", "text")
 _TOTALS = ("", "optional", "needed")
 _MAX_CHARACTERS, _MAX_LINE_CHARACTERS = 50_000, 1000
-"""Limits above which outputs are compared as text: answers are written for people, and parsing
-takes up to the square of a line's length.
+"""Limits above which outputs are compared as text.
+
+Answers are written for people, and parsing takes up to the square of a line's length.
 """
 _PIPE_CHECKSUM = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
-"""A checksum of data that a program read from a pipe, which has no name."""
+"""A checksum of a pipe's data, and the name that the tool prints instead of a file's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,8 @@ class AnswerType(Form):
     both: bool = False
     """Whether both the files and the output count."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """Path → kind (`intercode.rewards.archive`) of the files that are compared by their members."""
+    """Path → kind (`intercode.rewards.archive`) of archives, which are compared by their members.
+    """
 
     @classmethod
     def parse(cls, task: Task) -> AnswerType | None:
@@ -100,11 +102,11 @@ class AnswerType(Form):
 
     @property
     def is_printed(self) -> bool:
-        """Whether the output counts."""
+        """Whether the agent's output counts."""
         return self.type != "state" or self.both
 
     def is_equivalent(self, gold: str, output: str) -> bool:
-        """Return whether an output gives the same answer as gold's."""
+        """Return whether an output gives the same answer as gold's output."""
         if normalise(gold).strip("\n") == normalise(output).strip("\n"):
             return True
         if self.type not in READINGS or max(len(gold), len(output)) > _MAX_CHARACTERS:
@@ -125,7 +127,11 @@ class AnswerType(Form):
 
 
 def _lines(text: str) -> list[str]:
-    """Return the non-empty lines without complaints, and checksums without the names of pipes."""
+    """Return the lines of an output that may hold the answer.
+
+    Empty lines, and complaints of tools about unreadable files, are removed. A checksum of a pipe's
+    data loses the name of the pipe.
+    """
     rows = drop_complaints([line.rstrip() for line in text.split("\n") if line.strip()])
     return [match[1] if (match := _PIPE_CHECKSUM.fullmatch(row)) else row for row in rows]
 
@@ -159,7 +165,7 @@ def similarity(first_text: str, second_text: str) -> float:
 
 
 def last_output(episode: Episode) -> str | None:
-    """Return the last executed action's output, without notes to the agent; None: no action."""
+    """Return the last executed action's output, without notes to the agent; None: no action ran."""
     for turn in reversed(episode.turns):
         if turn.info.get("executed", True):
             return str(turn.info.get("output", turn.observation))

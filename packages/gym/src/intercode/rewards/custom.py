@@ -80,7 +80,7 @@ class CustomReward(Generic[WorkspaceT]):
 
 
 def _flaw(score: Score) -> str:
-    """Return a description of a part of a score that no record can store, or an empty text."""
+    """Return a description of a part of a score that no record can store; empty: no such part."""
     if not isinstance(score.parts, Mapping) or not all(
         isinstance(part_score, Real) for part_score in score.parts.values()
     ):
@@ -102,13 +102,12 @@ def choose_reward(
 
     Args:
         env: The environment's short name.
-        reward: The option: a function or a `Reward`; the name of a function or class, as
-            ``file.py:name`` or as registered under ``env:name``; or None for the environment's
-            default.
+        reward: The option. A function, a `Reward`, or the name of a function or class. A name has
+            the form ``file.py:name``, or is registered under ``env:name``. The value None selects
+            the environment's default.
         default: The factory of the environment's default reward.
-        **components: Parts of the environment. A registered class receives the parts that its
-        parameters
-            name, such as ``databases`` and ``cache`` of SQL.
+        **components: Parts of the environment, such as ``databases`` and ``cache`` of SQL. A
+            registered class receives the parts that its parameters name.
 
     Raises:
         UsageError: No such reward exists, or the function does not accept a reward's arguments.
@@ -128,7 +127,11 @@ def choose_reward(
 
 
 def _check_signature(function: Function) -> set[str]:
-    """Validate that a function accepts the arguments of a reward; return its parameter names."""
+    """Return a function's parameter names, after a check that it accepts the arguments of a reward.
+
+    Raises:
+        UsageError: The object is no function, is async, or does not accept the arguments.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -1,15 +1,15 @@
 """The default Python reward: the share of a task's tests that pass.
 
-The submission is the session's source (`session_source`). The reward runs the submission again in a
-fresh process, in the file system that the agent left. The tests run in another sandbox, in which no
-code of the agent has ever run. Gold, tests and expected values are therefore out of the
-submission's reach.
+The submission is the source code that the agent executed in its session (`session_source`). The
+reward runs the submission again in a fresh process, in the file system that the agent left. The
+tests run in another sandbox, in which no code of the agent has ever run. The submission therefore
+cannot read gold, tests or expected values.
 
 A test passes if it raises no exception. Gold is not run, so no test passes because gold fails in
 the same way.
 
-``submit NAME`` names the function that answers a task whose tests all call one function. An
-undefined NAME fails every test.
+If all tests of a task call one function, the agent may submit another function by ``submit NAME``.
+The tests then call that function. An undefined NAME fails every test.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ class PythonReward:
 
     @contextmanager
     def _bench(self, task: Task) -> Iterator[Bench]:
-        """Yield a pristine sandbox for the tests, new or retained."""
+        """Yield a sandbox for the tests, retained or new, in which no submission has run.
+
+        A sandbox is retained for the next grading if it depends on the image alone.
+        """
         image = "" if task.files or task.setup else self._image(task)
         with blame_task(task, "its tests"):
             bench = self._take(image) or Bench(self._start(task))
@@ -112,7 +115,7 @@ class PythonReward:
                 bench.close()
 
     def _take(self, image: str) -> Bench | None:
-        """Return the retained sandbox if it has the image and is unchanged."""
+        """Return the retained sandbox if it has this image and is unchanged; close any other."""
         idle_bench, self._idle_bench = self._idle_bench, None
         if idle_bench is None:
             return None

@@ -1,7 +1,7 @@
-"""One grading: the tests' process, the submission's process, and the relay between them.
+"""The grading of one submission: the tests' process, the submission's process, and their relay.
 
-All messages of the two processes pass through this relay, which enforces the time limits. A
-submission that ends its process, or floods the channel, fails its test and nothing more.
+InterCode relays all messages between the two processes, and enforces the time limits. A submission
+that ends its process, or floods the channel, fails its test and affects nothing else.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from intercode_sandbox.base import SandboxBackend
 T = TypeVar("T")
 
 MAX_LATE_TESTS = 3
-"""The number of late tests of one submission after which the remaining tests are not run."""
+"""The number of late tests of a submission after which its other tests are not run."""
 _RELAYED_KINDS = (ASK, ANSWER)
 _MAX_GRADINGS = 100
-"""The number of gradings after which a new process of tests is started."""
+"""The number of gradings after which a new process for the tests is started."""
 _ENDED_REASON = "the submission ended the process that it runs in"
 
 
@@ -67,7 +67,14 @@ class _Failure(Exception):  # noqa: N818 - not an error of ours
 
 @contextmanager
 def _blame_tests(module: str) -> Iterator[None]:
-    """Attribute the end of the tests' own sandbox to the tests, not to the submission."""
+    """Attribute the end of a sandbox to the tests, unless the submission's process is in it.
+
+    Args:
+        module: The module of the process in the sandbox: `GRADER` or `SUBMISSION`.
+
+    Raises:
+        RewardError: The tests have ended the sandbox.
+    """
     try:
         yield
     except CausedInsideError as error:
@@ -77,7 +84,7 @@ def _blame_tests(module: str) -> Iterator[None]:
 
 
 class Bench:
-    """A sandbox for tests in which no submission has run, possibly with their retained process.
+    """A sandbox for tests in which no submission has run, with an optional retained process.
 
     Args:
         sandbox: The sandbox, unchanged since its start from the image.
@@ -89,7 +96,7 @@ class Bench:
         self._gradings = 0
 
     def take(self) -> PythonProcess | None:
-        """Return the process that is retained for the next tests, if it still runs."""
+        """Return the retained process for the next tests; None if no such process runs."""
         process, self._process = self._process, None
         if process is not None and process.process.poll() is not None:
             process.close()
@@ -97,11 +104,15 @@ class Bench:
         return process
 
     def keep(self, process: PythonProcess | None, harmless: bool) -> None:
-        """Retain a process that has completed its tests, if they were harmless.
+        """Retain the process of completed tests if they were harmless; otherwise end the process.
 
-        The submission's messages have only created values in the process, and the next tests start
-        with fresh names. After `_MAX_GRADINGS` gradings a new process replaces it, because its
+        In a retained process the submission's messages have only created values, and the next tests
+        start with fresh names. After `_MAX_GRADINGS` gradings the process is ended, because its
         memory is fragmented by then.
+
+        Args:
+            process: The process; None if it has ended already.
+            harmless: Whether its tests leave their process unchanged (`PythonPlan.harmless`).
         """
         self._gradings += 1
         if process is None or (harmless and self._gradings % _MAX_GRADINGS):
@@ -110,9 +121,9 @@ class Bench:
             process.close()
 
     def is_new(self) -> bool:
-        """Return whether the sandbox is unchanged; processes that tests have left are killed."""
+        """Return whether the sandbox's files are unchanged; kill processes that tests have left."""
         if self._process is not None and self._process.process.poll() is None:
-            return True  # only harmless tests have run since the last check
+            return True  # all tests since the last check were harmless
         if (process := self.take()) is not None:
             process.close()
         self.sandbox.kill()
@@ -126,7 +137,7 @@ class Bench:
 
 
 class TestRun:
-    """A run of tests against a submission, whose process is started at once.
+    """A run of tests against a submission. The constructor starts the submission's process.
 
     Args:
         subject: The sandbox for the submission.
@@ -151,7 +162,8 @@ class TestRun:
         self._timeout = timeout
         self._processes: dict[str, PythonProcess] = {}
         self._is_open = False
-        with suppress(ImageError):  # each test then fails with this error
+        # If the image lacks Python, each test starts it again, and fails with this error.
+        with suppress(ImageError):
             self._processes[SUBMISSION] = start(subject, SUBMISSION, python)
 
     def close(self) -> None:
@@ -187,7 +199,7 @@ class TestRun:
             message = self._ask_grader(TEST, test_number, json.dumps(test).encode())
         except _Failure as failure:
             self._end(SUBMISSION, GRADER)
-            # A submission that loads slowly and then ends counts as late: no further test waits for
+            # A submission that loads slowly and then ends counts as late, so fewer tests wait for
             # it.
             return TestResult(False, str(failure), time.monotonic() - start_time >= self._timeout)
         return TestResult(not message, message)
@@ -207,12 +219,12 @@ class TestRun:
             with _blame_tests(module):
                 return start(sandbox, module, self._python)
         except ImageError as error:
-            if module == SUBMISSION:  # the agent removed Python: the image has it
+            if module == SUBMISSION:  # the image has Python: the agent has removed it
                 raise _Failure(str(error)) from None
             raise
 
     def _end(self, *modules: str) -> None:
-        """End the processes, and all other processes in these sandboxes."""
+        """End all processes of this run, and all other processes in these modules' sandboxes."""
         processes, self._processes, self._is_open = self._processes, {}, False
         for module in modules:
             with _blame_tests(module):
@@ -242,7 +254,8 @@ class TestRun:
             ):
                 if frame_kind in _RELAYED_KINDS:
                     recipient = grader if sender is subject else subject
-                    # A process that reads its messages slowly gets no more time than the test.
+                    # A process that reads its messages slowly gets no more time than the whole
+                    # test.
                     if not recipient.send(
                         frame_kind, frame_number, frame_payload, self._remaining_seconds(deadline)
                     ):
@@ -265,21 +278,25 @@ class TestRun:
         return _Failure(f"not done within {self._timeout:g} s")
 
     def _end_sandbox(self, process: PythonProcess) -> _Failure:
-        """End the processes of a sandbox whose messages have ended; return the test's failure.
+        """Kill the processes of a sandbox whose channel has closed; return the failure of the test.
 
         Raises:
-            SandboxError: A crash of InterCode's own Python is the cause.
+            SandboxError: The process ended because InterCode's own Python crashed.
         """
         module = SUBMISSION if process is self._processes[SUBMISSION] else GRADER
         with _blame_tests(module):
-            self._sandboxes[module].kill()  # the process may continue without its channel
+            # A process may run on after it has closed its channel.
+            self._sandboxes[module].kill()
         process.check_end(self._sandboxes[SUBMISSION])
         return _Failure(_ENDED_REASON)
 
     def _frames(
         self, processes: Sequence[PythonProcess], deadline: float
     ) -> Iterator[tuple[PythonProcess, int, int, bytes]]:
-        """Yield the next messages, each with its sender; possibly none yet."""
+        """Wait for messages, and yield those that have arrived, each with its sender.
+
+        The iterator may be empty: a process may have sent only a part of a message.
+        """
         poll = select.poll()
         for process in processes:
             poll.register(process.control, select.POLLIN)
@@ -301,11 +318,11 @@ class TestRun:
 # -- programs --------------------------------------------------------------------------------------
 
 # A program is graded by its output: each case has an input and the expected output. Each case runs
-# in a separate process, after the session's earlier actions. Their output does not count, and their
-# input is empty. The expected output never enters the sandbox.
+# in a separate process, after the session's earlier actions. The output of these actions does not
+# count, and their input is empty. The expected output never enters the sandbox.
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
-"""The relative and the absolute tolerance of two numbers, one printed with a decimal point."""
+"""The relative and the absolute tolerance of numbers, one of which has a point or an exponent."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CHUNK = 1 << 18
 _QUOTED_CHARACTERS = 200
@@ -320,10 +337,10 @@ def run_cases(
     cases: Sequence[Mapping[str, str]],
     timeout: float,
 ) -> list[TestResult]:
-    """Run the cases sequentially; after `MAX_LATE_TESTS` late ones, the remaining cases fail.
+    """Run the cases sequentially; after `MAX_LATE_TESTS` late cases, the remaining cases fail.
 
     Args:
-        sandbox: The sandbox of the cases; remaining processes are killed at the end.
+        sandbox: The sandbox in which the cases run. At the end all its processes are killed.
         python: The image's Python; None: the Python of InterCode.
         submission: The program; None fails every case.
         cases: The cases (`stdio_cases`).
@@ -358,7 +375,7 @@ def _run_case(
     max_bytes = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
     try:
         python_process = start(sandbox, PROGRAM, python)
-    except ImageError as error:  # the agent removed Python: the image has it
+    except ImageError as error:  # the image has Python: the agent has removed it
         return TestResult(False, str(error))
     with closing(python_process) as process:
         deadline = time.monotonic() + timeout
@@ -392,7 +409,10 @@ def _run_case(
 def _process_events(
     sandbox: SandboxBackend, process: PythonProcess, deadline: float
 ) -> Iterator[tuple[bytes, str]]:
-    """Yield output and messages until the process ends or the deadline passes."""
+    """Yield pairs of output and message from the process of a case, until it ends or is late.
+
+    In each pair, the output is empty, or the message is empty.
+    """
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
@@ -411,9 +431,9 @@ def _process_events(
                 yield event
     if process.process.poll() is None:
         return
-    # Kill first, because a surviving child could print for ever; then read the pending output. If
-    # the death of the sandbox ended the process, the kill reports that error, which does not count
-    # as a wrong answer.
+    # The kill comes first, because a surviving child could print for ever. Then the pending output
+    # is read. If the process ended because its sandbox died, the kill raises that error, so this
+    # end does not count as a wrong answer.
     sandbox.kill()
     for read in readers.values():
         while (event := read()) is not None and event != _NO_EVENT:
@@ -430,7 +450,7 @@ def _read_output(fd: int) -> tuple[bytes, str] | None:
 
 
 def _read_message(process: PythonProcess) -> tuple[bytes, str] | None:
-    """Return the worker's message about the program's end; None: the messages have ended."""
+    """Return the process's message about why the program ended; None: the channel has closed."""
     try:
         frames = process.receive()
     except ValueError:

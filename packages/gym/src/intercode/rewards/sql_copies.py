@@ -2,14 +2,14 @@
 
 Some results of gold can be guessed: no rows, one row of NULL, 0, 1 and empty text, or a single
 small number. Many wrong answers give the same result, among them an empty select or a constant. A
-guessable gold runs again on mutated copies of the database on which its result differs; a right
-answer follows, a guess does not. If gold's results on the copies are only 0, 1 or nothing (an
-existence question), one copy with the original's result is added. An answer that only distinguishes
-copies from the original fails on that copy.
+guessable gold therefore runs again on mutated copies of the database on which its result differs. A
+right answer gives gold's result on the copy, too, but a guess does not. If gold's results on the
+copies are only 0, 1 or nothing (an existence question), one copy with the original's result is
+added. An answer that only distinguishes copies from the original fails on that copy.
 
-Gentle mutations are tried first (`intercode.rewards.sql_mutate`): rough ones change names that were
-unique in the data, on which an answer may have relied. No mutation duplicates a value that gold
-looks up.
+Gentle mutations are tried before rough ones (`intercode.rewards.sql_mutate`). Rough mutations
+change names that were unique in the data, on which an answer may have relied. No mutation
+duplicates a value that gold looks up.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from intercode.rewards.sql_run import GoldAnswer, SqlGrader
 from intercode.task import Task
 
 COPIES = 2
-"""The number of copies on which an answer must agree."""
+"""The number of copies with another result of gold on which an answer must agree with gold."""
 TRIES = 10
-"""The number of copies of each kind that are tried to find them."""
+"""The most copies that are created of each kind (gentle, rough) in search of such copies."""
 _GUESSABLE_LIMIT = 100
-"""The absolute value from which a number cannot be guessed."""
+"""The absolute value from which a number counts as impossible to guess."""
 
 
 def is_guessable(result: StatementResult) -> bool:
@@ -60,10 +60,10 @@ def _is_small(value: Value) -> bool:
 
 
 def copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    """Return mutated copies of a database on which a gold's result differs; possibly none.
+    """Return mutated copies of a database on which gold's result differs; possibly none.
 
-    Copies with a non-empty result come first. If too few exist, copies with no rows, or 0 or 1,
-    follow, and then one copy with the original's result.
+    Copies on which gold's result is not empty come first. If too few exist, copies with no rows, 0
+    or 1 follow, and then one copy with the original's result.
 
     Raises:
         RewardError: Gold failed on the database itself.
@@ -94,11 +94,11 @@ def _find_copies(grader: SqlGrader, task: Task, gold: str, source: Source) -> tu
 def _try_copies(
     grader: SqlGrader, task: Task, gold: str, source: Source, query_conditions: QueryConditions
 ) -> Iterator[tuple[Source, bool, bool]]:
-    """Yield copies, each with whether gold's result differs, and whether the result is empty."""
+    """Yield copies: (copy, whether gold's result differs, whether the result is empty, 0 or 1)."""
     original = grader.gold(task, gold, source)
     for is_gentle, seed in product((True, False), range(TRIES)):
         copy = mutated_copy(source, query_conditions, seed, is_gentle)
-        # The copy lacks a fact that gold or the setup relies on.
+        # Gold fails on a copy that lacks a fact on which gold or the setup relies.
         with suppress(RewardError, TaskError):
             copy_answer = grader.gold(task, gold, copy)
             yield copy, _is_different(original, copy_answer), _is_nothing(copy_answer.result)
@@ -116,7 +116,7 @@ def _is_different(original_answer: GoldAnswer, copy_answer: GoldAnswer) -> bool:
 def mutated_copy(
     source: Source, query_conditions: QueryConditions, seed: int, is_gentle: bool
 ) -> Source:
-    """Return the copy of a seed, created if it does not exist yet."""
+    """Return the mutated copy for these arguments, from the cache if the copy exists already."""
     text = f"mutated {VERSION}\0{source.digest}\0{query_conditions!r}\0{seed}\0{is_gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = get_cached_file(

@@ -1,8 +1,8 @@
 """Runs of golds and answers, each on a fresh copy of the database that no agent has touched.
 
-Changes by the agent in its own database therefore do not count: changed rows, views, triggers,
-temporary tables, variables, the current database. Each run has a grader's session, whose changes
-are discarded at its end.
+Changes that the agent made in its own database therefore have no influence: changed rows, views,
+triggers, temporary tables, variables, the current database. Each run has a new session for the
+grader, whose changes are discarded at its end.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class Databases(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswer:
-    """The result of a gold that asks for an answer."""
+    """The result of gold, if gold asks for an answer."""
 
     result: StatementResult
     ordered: bool
-    """Whether the order of its rows counts."""
+    """Whether the order of the result's rows counts."""
     groups: Sequence[Group] | None
-    """The groups of interchangeable rows; None: unknown."""
+    """The groups of rows that tie in gold's order; None: unknown, or the order does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldChange:
-    """The effect of a gold that asks for a change."""
+    """The effect of gold, if gold asks for a change: the tables before and after."""
 
     pristine_state: Mapping[str, TableState]
     gold_state: Mapping[str, TableState]
@@ -74,7 +74,7 @@ class AnswerResult:
 
     result: StatementResult | None
     trouble: str = ""
-    """The reason for a missing result."""
+    """The reason why no result exists; empty if one exists."""
 
 
 def last_answer(episode: Episode) -> str | None:
@@ -90,8 +90,8 @@ class SqlGrader:
 
     Args:
         databases: The opener of the tasks' databases.
-        cache: The cache of golds' results. A task whose gold depends on the clock opts out with
-            ``"metadata": {"cache_gold": false}``.
+        cache: The cache of golds' results. A task with ``"metadata": {"cache_gold": false}`` is not
+            cached, for instance because its gold depends on the clock.
     """
 
     def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
@@ -99,21 +99,29 @@ class SqlGrader:
         self._cache = GoldCache(0) if cache is None else cache
 
     def dialect(self, task: Task) -> str:
-        """Return the dialect of the task's gold."""
+        """Return the SQL dialect in which the task's gold is written."""
         return str(task.metadata.get("dialect", self.databases.engine.dialect))
 
     def facts(self, task: Task, gold: str) -> Facts:
-        """Return the facts of a gold."""
+        """Return the facts that the text of a gold shows, such as whether it orders its rows."""
         return read_facts(gold, self.dialect(task))
 
     def answer_facts(self, sql: str) -> Facts:
-        """Return the facts of an agent's answer."""
+        """Return the facts that the text of an agent's answer shows."""
         return read_facts(sql, self.databases.engine.dialect)
 
     def get_cached(
         self, kind: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
     ) -> T:
-        """Return the result of `compute`, cached for this gold of this task in a database."""
+        """Return the result of `compute`, from the cache if possible.
+
+        Args:
+            kind: The kind of the result, a part of the key.
+            task: The task.
+            source: The database.
+            gold: A gold of the task; ``""`` for a result that depends on no gold.
+            compute: Computes the result.
+        """
         if not task.caches_gold:
             return compute()
         key_parts = kind, self.databases.engine.name, source.digest, task.setup or "", gold
@@ -122,13 +130,13 @@ class SqlGrader:
         return self._cache.get(key, compute)
 
     def gold(self, task: Task, gold: str, source: Source, *, is_repeat: bool = False) -> GoldAnswer:
-        """Return the result of a gold that asks for an answer in a database.
+        """Return the result of a gold that asks for an answer, run in a database.
 
         Args:
             task: The task.
             gold: One of its golds.
             source: The database.
-            is_repeat: Whether to run gold even if its result is cached.
+            is_repeat: Whether to run gold again even if its result is cached.
 
         Raises:
             RewardError: Gold failed, returned no result set, or too large a result.
@@ -141,7 +149,7 @@ class SqlGrader:
         )
 
     def change(self, task: Task, gold: str, source: Source) -> GoldChange:
-        """Return the effect of a gold that asks for a change on a database.
+        """Return the effect of a gold that asks for a change, run in a database.
 
         Raises:
             RewardError: Gold failed.
@@ -190,7 +198,10 @@ class SqlGrader:
     def _group_gold_rows(
         self, session: DatabaseSession, task: Task, facts: Facts, gold: StatementResult
     ) -> Sequence[Group] | None:
-        """Group gold's interchangeable rows; None if the groups cannot be determined."""
+        """Return gold's rows in groups that tie in its order; None if the order keys are unknown.
+
+        Gold runs once more, with its order keys as additional columns.
+        """
         keyed_query = (
             None if facts.query is None else add_order_keys(facts.query, self.dialect(task))
         )
@@ -203,7 +214,7 @@ class SqlGrader:
         if len(result.columns) != len(gold.columns) + keyed_query.added_count:
             return None
         row_groups = group_rows(keyed_query, result.rows)
-        # Groups that reject gold's own order are unreliable.
+        # If the groups contradict the order of gold's own result, they are wrong.
         return row_groups if compare(gold, gold, ordered=True, groups=row_groups).equal else None
 
     def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
@@ -261,7 +272,7 @@ class SqlGrader:
 
     @contextmanager
     def _session(self, task: Task, source: Source) -> Iterator[DatabaseSession]:
-        """Open a session for gold."""
+        """Open a session in which gold runs; an end of the sandbox is attributed to gold."""
         with (
             blame_task(task, "gold"),
             closing(self.databases.open(task, "grader", source)) as session,

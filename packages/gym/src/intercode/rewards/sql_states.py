@@ -1,15 +1,16 @@
 """Comparison of two states of a database: the states after gold and after the agent.
 
-*Equal* states have the same tables and views by name. Their columns have the same names, and types
-of the same family. Their rows are the same multiset, with values compared like those of a result.
-Their constraints are the same, whatever the names, and so are the events of their triggers. The
-order of columns and rows, and indexes that serve speed alone, are not compared. A table that the
-change creates may have more constraints than gold's, if these constraints only determine how its
-own columns are filled: `_HARMLESS_KINDS`.
+*Equal* states have the same tables and views by name. The columns of equal tables have the same
+names, and types of the same family (`family`). Their rows are the same multiset, with values
+compared like those of a result (`sql_compare`). The constraints are the same, whatever their names,
+and so are the events of the triggers. The order of columns and rows, and indexes that serve speed
+alone, are not compared. A table that the change creates may have more constraints than gold's
+table, if these constraints only determine how its own columns are filled (`_HARMLESS_KINDS`).
 
-*The overlap* counts the changes: each table, view, constraint and row of one state that the
-pristine state lacks, or the reverse. The formula is Dice's coefficient of gold's changes and the
-agent's. Doing nothing is therefore worth 0, and so is everything that gold left alone.
+*The overlap* counts changes: tables, views, constraints and rows that only one of two states has,
+the pristine state or a later one. The formula is Dice's coefficient of gold's changes and the
+agent's. Doing nothing is therefore worth 0. Items that neither gold nor the agent changed have no
+influence.
 
 `intercode.rewards.sql_programs` compares the effects of views and triggers.
 """
@@ -41,7 +42,7 @@ _WORD = re.compile(r"\w+|'(?:[^']|'')*'|[^\w\s\"`\[\]]")
 _TRAIT = re.compile(
     r"on conflict \w+|collate (?!binary\b)\w+|deferrable initially deferred|strict$"
 )
-"""Properties of constraints that only the definition of a table has."""
+"""Properties of constraints that only a table's CREATE statement shows."""
 _EVENT = re.compile(r"\b(insert|update|delete|truncate)\b", re.IGNORECASE)
 _HEAD = re.compile(
     r"""\s*CREATE\s.*?\bTRIGGER\s+(?:IF\s+NOT\s+EXISTS\s+)?
@@ -58,13 +59,13 @@ class StateComparison:
     equal: bool
     overlap: float
     tables: float
-    """The share of tables and views in gold's state, of those that gold or the agent changed."""
+    """The share of right tables and views among those that gold or the agent changed."""
     reason: str = ""
     """The reason, in words, why the states are not equal."""
 
 
 def compare_states(pristine_state: State, gold: State, agent: State) -> StateComparison:
-    """Compare the agent's final state with gold's, both started from the pristine state."""
+    """Compare the agent's final state with gold's; both started from the pristine state."""
     states = [_index_by_name(state) for state in (pristine_state, gold, agent)]
     states[2] = {
         name: _drop_harmless_constraints(table, states[1][name])
@@ -110,7 +111,7 @@ def family(declared_type: str) -> str:
 
 
 def normalise_sql(text: str) -> str:
-    """Return a piece of SQL without differences of style: blanks, case, quotes."""
+    """Return an SQL text in a normal form: blanks, case and quotes of names do not differ."""
     words = (word if word[0] == "'" else word.lower() for word in _WORD.findall(text))
     normal_text = " ".join(words)
     while (
@@ -151,7 +152,12 @@ def _drop_harmless_constraints(agent: TableState, gold: TableState) -> TableStat
 
 
 def _constraint_keys(table: TableState, *constraints: Constraint) -> set[Hashable]:
-    """Return some or all constraints of a table, in a form in which equal ones are equal."""
+    """Return constraints of a table in a form in which equivalent constraints are equal.
+
+    Args:
+        table: The table.
+        *constraints: The constraints; none: all constraints of the table.
+    """
     keys = {
         frozenset(map(str.lower, key_constraint.columns))
         for key_constraint in table.constraints
@@ -160,11 +166,11 @@ def _constraint_keys(table: TableState, *constraints: Constraint) -> set[Hashabl
     rules: set[Hashable] = set()
     for constraint in constraints or table.constraints:
         if constraint.kind == "check":
-            continue  # compared by effect
+            continue  # `sql_programs` compares checks by effect
         columns = tuple(map(str.lower, constraint.columns))
         column_set = frozenset(columns)
         if constraint.kind == "not null" and any(column_set <= key for key in keys):
-            continue  # implied by a key
+            continue  # a primary key implies NOT NULL
         if constraint.kind == "unique" and not constraint.text and column_set in keys:
             continue
         text = normalise_sql(constraint.text)
@@ -182,7 +188,10 @@ def _index_by_name(state: State) -> dict[str, TableState]:
 
 
 def _lower_keys(names: Iterable[str]) -> dict[str, str]:
-    """Map names to keys regardless of case; PostgreSQL can have both forms at once."""
+    """Map names to lower-case keys.
+
+    PostgreSQL can have two names that differ only in case. The second of them keeps its own form.
+    """
     keys: dict[str, str] = {}
     used_keys: set[str] = set()
     for name in sorted(names, key=lambda name: (name != name.lower(), name)):
@@ -192,9 +201,9 @@ def _lower_keys(names: Iterable[str]) -> dict[str, str]:
 
 
 def _count_rows(name: str, tables: Sequence[TableState | None]) -> list[Counter[Hashable]]:
-    """List the items of a table in each of the states: the table itself and its rows."""
+    """List a table's items in each state: kind, columns, constraints, triggers and rows."""
     if all(table is tables[0] or table == tables[0] for table in tables[1:]):
-        return [Counter()] * len(tables)  # equal in all states, which is all that counts
+        return [Counter()] * len(tables)  # a table without changes needs no items
     columns = [_column_values(table) for table in tables]
     for column in sorted(set().union(*columns)):
         is_in_table = [column in table_columns for table_columns in columns]
@@ -214,7 +223,7 @@ def _count_rows(name: str, tables: Sequence[TableState | None]) -> list[Counter[
 
 
 def _column_values(table: TableState | None) -> dict[str, Sequence[Value]]:
-    """Return the values of a table's columns, by their names."""
+    """Return the values of a table's columns, by the lower-case keys of the columns."""
     if table is None:
         return {}
     values = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
