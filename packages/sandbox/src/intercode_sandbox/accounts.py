@@ -35,7 +35,10 @@ class Account:
     """Supplementary groups."""
 
     def __str__(self) -> str:
-        """Return the account's numbers, ``UID:GID,…``; empty for root."""
+        """Return the account's ids as ``UID:GID``, with ``,GID`` for each further group.
+
+        The text is empty for root.
+        """
         if not self.uid and not self.gid:
             return ""
         return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"

@@ -116,10 +116,10 @@ _DEFAULTS = {limit.name: limit.default for limit in fields(Limits) if limit.name
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The result of a command. Output is bytes: a sandbox never guesses an encoding."""
+    """The result of a command. The output is bytes, because a sandbox never guesses an encoding."""
 
     exit_code: int
-    """The exit code by a shell's rule: 128 + N for death by signal N."""
+    """The program's exit code; 128 + N if signal N killed the program, as in a shell."""
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
@@ -166,7 +166,7 @@ class Snapshot(Protocol):
 
     @property
     def name(self) -> str:
-        """A display name."""
+        """The snapshot's name for messages."""
 
     def delete(self) -> None:
         """Free the storage as soon as no sandbox that started from it runs. Idempotent."""
@@ -218,13 +218,13 @@ class Worker(Process, Protocol):
 
 @runtime_checkable
 class SandboxBackend(Protocol):
-    """A started sandbox. Not thread-safe, except `close()`; use one per worker."""
+    """A started sandbox. Only `close()` is thread-safe: use one sandbox per thread."""
 
     limits: Limits
     env: Mapping[str, str]
-    """The environment variables at the start of its programs."""
+    """The environment variables that the sandbox's programs start with."""
     cwd: str
-    """The working directory at the start of its programs."""
+    """The working directory that the sandbox's programs start in."""
 
     def exec(
         self,
@@ -463,7 +463,7 @@ class FreeSpace:
 
     bytes: int
     files: int | None
-    """None: the file system does not limit the number of files."""
+    """The number of files that can be created; None: the file system does not limit it."""
 
 
 @runtime_checkable
@@ -609,7 +609,8 @@ class OutputBuffer:
             data = data[head_space:]
         if data:
             self._tail += data
-            # Trimming only at twice the tail's size keeps the cost of a long stream at O(1) a byte.
+            # The tail may grow to twice its size before it is trimmed. So a long stream costs a
+            # constant time for each byte.
             if len(self._tail) > 2 * (self.limit // 2) + 65536:
                 self._trim()
 

@@ -17,7 +17,7 @@ _TIMEOUT_EXIT_CODE = 124
 """The exit code if the program reached its time limit: the program ``timeout`` has the same."""
 _INTERRUPT_EXIT_CODE = 130
 _WHOLE_NETWORK = "all"
-"""The value of ``--network`` for the machine's whole network."""
+"""The value of ``--network`` by which the sandbox gets the machine's whole network."""
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 """`intercode_sandbox.doctor.Check.ok` → the first word of the printed line."""
 

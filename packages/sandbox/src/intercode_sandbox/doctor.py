@@ -1,4 +1,7 @@
-"""Checks whether this machine runs native and Docker sandboxes: each check starts one."""
+"""Checks whether this machine can run native and Docker sandboxes.
+
+The checks of both kinds start a sandbox, and examine limits of the machine.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ _CACHE_COMMAND = "export INTERCODE_CACHE=/a/folder/of/yours"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of a check."""
+    """The result of one check of this machine."""
 
     name: str
     ok: bool | None
@@ -289,7 +292,10 @@ _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
 def check_docker() -> list[Check]:
-    """Start a Docker sandbox, and check its limits. Without an engine, return one note."""
+    """Start a Docker sandbox, and check the engine's limits.
+
+    Without an engine the result is one note.
+    """
     return run_check("docker", _check_engine, None)
 
 

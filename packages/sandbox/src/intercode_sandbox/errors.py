@@ -57,7 +57,7 @@ class SandboxUnavailableError(SandboxError):
 
     Attributes:
         reason: The reason alone.
-        fix: The command that fixes it; empty if no single command does.
+        fix: The command that removes the reason; empty if no single command does.
     """
 
     def __init__(self, reason: str, fix: str = "") -> None:
@@ -68,7 +68,7 @@ class SandboxUnavailableError(SandboxError):
 
 
 class SandboxClosedError(SandboxError):
-    """A use of the sandbox after `close()`, or after its end."""
+    """A call of a sandbox that was closed, or that has ended."""
 
 
 class SandboxEndedError(CausedInsideError, SandboxClosedError):

@@ -66,7 +66,8 @@ def cache_root() -> Path:
     folder = cache_folder()
     is_configured = "INTERCODE_CACHE" in os.environ
     if not is_configured and folder == Path("/root/.cache/intercode") and needs_stand_in():
-        folder = Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+        # The stand-in user, under which sandboxes run, cannot enter the home of root.
+        folder = Path("/var/cache/intercode")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         _check_owner(folder, folder.stat())
     return folder
@@ -247,7 +248,7 @@ def file_digest(content: Path | BinaryIO) -> str:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder of any depth, even with unreadable directories. Idempotent."""
+    """Remove a file, or a folder of any depth, even with unreadable directories. Idempotent."""
     with contextlib.suppress(FileNotFoundError):
         if not path.is_dir() or path.is_symlink():
             path.unlink()
@@ -377,7 +378,8 @@ def hold_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if _folder_locks.setdefault(str(folder), descriptor) != descriptor:  # another thread was first
+    # Another thread may have locked the folder since the check above.
+    if _folder_locks.setdefault(str(folder), descriptor) != descriptor:
         os.close(descriptor)
 
 

@@ -360,7 +360,7 @@ def handler(target: str | Handler, idle_seconds: float = IDLE_SECONDS) -> Handle
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parse ``host:port``, with an IPv6 address in brackets.
+    """Return the host and the port of an address ``host:port``. An IPv6 address has brackets.
 
     Raises:
         UsageError: The text is not an address.
@@ -458,7 +458,7 @@ class _Flow:
         return select.POLLOUT if sock is self.target and self.pending_data else 0
 
     def move(self) -> None:
-        """Move as much data as possible without waiting."""
+        """Receive data from the source, and send data to the target, without waiting."""
         with suppress(BlockingIOError):
             if not self.pending_data and not self.ended:
                 self.pending_data = self.source.recv(_CHUNK)

@@ -63,7 +63,7 @@ def _handler_codes() -> Iterator[CodeType]:
         handler: Any = signal.getsignal(signal_number)
         while hasattr(handler, "func"):  # a `functools.partial`
             handler = handler.func
-        # The code of a function or method, or of a callable object.
+        # A handler is a function, a method, or an object with a method __call__.
         call = handler if hasattr(handler, "__code__") else vars(type(handler)).get("__call__")
         code = getattr(call, "__code__", None)
         if isinstance(code, CodeType):

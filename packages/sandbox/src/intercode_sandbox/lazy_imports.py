@@ -66,7 +66,7 @@ class Registry:
         return name in self._entries
 
     def names(self, *, packages: bool = True) -> list[str]:
-        """Return all names, sorted.
+        """Return all names of the registry, sorted.
 
         Args:
             packages: Whether to include names of installed packages, which is slow.
@@ -76,7 +76,7 @@ class Registry:
         return sorted(self._entries)
 
     def register(self, name: str, target: Any, *, replace: bool = False) -> None:
-        """Add a name.
+        """Add a name to the registry.
 
         Args:
             name: The short name.

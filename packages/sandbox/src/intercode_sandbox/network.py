@@ -35,7 +35,8 @@ Resolve = Callable[..., list[tuple[Any, ...]]]
 """A function with the signature of `socket.getaddrinfo`."""
 
 PROXY_PORT = 3128
-"""The proxy's port on the sandbox's loopback; the next free port if an endpoint uses it."""
+"""The preferred port of the HTTP proxy on the sandbox's loopback. If an endpoint uses this port,
+the proxy gets the next free one."""
 _WEB_PORTS = (80, 443)
 """The ports that an entry of an allowlist admits if it names no port."""
 _CONNECT_SECONDS = 10.0
@@ -47,7 +48,8 @@ _NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?", re.ASCII)
 _LONGEST_NAME = 253
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _METADATA = [
-    *map(ipaddress.ip_network, ("169.254.169.254", "169.254.170.2", "169.254.170.23")),  # AWS, most
+    # The first address is that of most clouds. The others are addresses of AWS.
+    *map(ipaddress.ip_network, ("169.254.169.254", "169.254.170.2", "169.254.170.23")),
     ipaddress.ip_network("168.63.129.16"),  # Azure
     ipaddress.ip_network("100.100.100.200"),  # Alibaba
     ipaddress.ip_network("192.0.0.192"),  # Oracle
@@ -67,7 +69,8 @@ _EMBEDDING = [
     (ipaddress.ip_network("::/96"), 0),
     (ipaddress.ip_network("2002::/16"), 80),
 ]
-"""IPv6 networks that embed an IPv4 address, each with the number of bits after the address."""
+"""IPv6 networks whose addresses contain an IPv4 address, each with the number of bits after the
+IPv4 address."""
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """Values of bits 64 to 95 of an ISATAP address: its last 32 bits are an IPv4 address. ISATAP
 addresses exist in any IPv6 network."""

@@ -35,7 +35,7 @@ class SupportsClose(Protocol):
     """A provider of sandboxes: `close_at_exit` needs only its method `close`."""
 
     def close(self) -> None:
-        """End everything that the provider has started. Idempotent."""
+        """End all sandboxes that the provider has started. Idempotent."""
 
 
 _owned_resources: weakref.WeakSet[SupportsDisown] = weakref.WeakSet()
@@ -209,7 +209,10 @@ def _close(provider: weakref.ref[SupportsClose]) -> None:
 
 
 def new_lease() -> str:
-    """Return a new lease of this process: its pid, start time, pid namespace, and a random part."""
+    """Return a new lease of this process.
+
+    The lease consists of the process's pid, start time and pid namespace, and a random part.
+    """
     pid = os.getpid()
     return f"{pid}-{start_time(pid)}-{_pid_namespace()}-{os.urandom(3).hex()}"
 

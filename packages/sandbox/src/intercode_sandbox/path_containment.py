@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def resolve_data_path(folder: Path, path: str | Path) -> Path:
-    """Resolve a path of data, relative to the data's folder.
+    """Return the full path of a file that data names, if the path lies in the data's folder.
 
     Args:
         folder: The folder of the data; the folder itself may be a link.

@@ -29,7 +29,7 @@ _DROPPED_FIELDS |= {b"proxy-authorization"}
 
 
 class _BadRequestError(Exception):
-    """A request that is not a valid HTTP request to a proxy."""
+    """A request that the proxy cannot parse, or that is incomplete."""
 
 
 def serve(gate: NetworkGate, client: socket.socket) -> None:

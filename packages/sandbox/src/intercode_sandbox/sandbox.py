@@ -50,7 +50,7 @@ Data = bytes | bytearray | memoryview | str
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """The validated options of a sandbox, before its start.
+    """A request to start a sandbox: validated options.
 
     Raises:
         UsageError: An option does not exist, or its value is invalid.
@@ -372,10 +372,12 @@ class Sandbox:
         """Copy a regular file of this machine, with its permissions, to a path in the sandbox.
 
         Raises:
-            OSError: The file cannot be read; or see `write_file`.
+            OSError: The file cannot be read. Or the file in the sandbox cannot be written: see
+                `write_file`.
         """
         with Path(source).open("rb") as file:
-            # A setuid bit would take effect for the sandbox's users.
+            # Setuid and setgid bits are dropped, because they would take effect for the sandbox's
+            # users.
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
             self.backend.write_file(path, file.read(), mode)
 
@@ -409,7 +411,8 @@ class Sandbox:
     def snapshot(self) -> Snapshot:
         """Save the present file system: an image for ``Sandbox(snapshot)``.
 
-        Processes are not saved, and run on. The snapshot's storage is freed with its object.
+        Processes are not saved, and continue to run. The storage is freed when the snapshot object
+        is.
         """
         return self.backend.snapshot()
 

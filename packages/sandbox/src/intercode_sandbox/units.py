@@ -63,7 +63,7 @@ def size(value: object, minimum: int = 1) -> int:
 
 
 def format_size(count: int) -> str:
-    """Return a number of bytes in the largest unit that divides it: ``32M``."""
+    """Return a number of bytes as a text in the largest unit that divides it, such as ``32M``."""
     unit = next(unit for unit in "TGMK " if count % _UNITS[unit.strip()] == 0)
     return f"{count // _UNITS[unit.strip()]}{unit}".strip()
 

@@ -42,7 +42,7 @@ class Client(docker.APIClient):  # type: ignore[misc]
             )
 
     def send(self, request: Any, **options: Any) -> Any:
-        """Send a request.
+        """Send an HTTP request to the engine.
 
         Raises:
             OSError: No engine listens.

@@ -310,7 +310,8 @@ def _bind(listener: socket.socket, socket_folder: Path) -> None:
     """
     with Descriptor(os.open(socket_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         listener.bind(f"/proc/self/fd/{fd}/s")
-    (socket_folder / "s").chmod(0o666)  # the folder above controls the access
+    # Any user who can enter the folder may connect: the mode of the folder controls the access.
+    (socket_folder / "s").chmod(0o666)
 
 
 def _container_config(
@@ -326,8 +327,8 @@ def _container_config(
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
-        # With the image's values of these variables, the dynamic loader of InterCode's Python would
-        # load the image's libraries.
+        # The image may set these variables. With the image's values the dynamic loader of
+        # InterCode's Python would load libraries of the image.
         "Env": ["LD_PRELOAD=", "LD_LIBRARY_PATH="],
         "Hostname": HOSTNAME,
         "Tty": False,
@@ -457,7 +458,16 @@ def _open_init_process(control: socket.socket) -> InitProcess | None:
 
 
 def _greet(control: socket.socket, identity: str, key: ContainerKey) -> tuple[Account, int]:
-    """Send process 1 its settings; return the image's user, and the number of user ids."""
+    """Send process 1 the settings of its container, and wait until it is ready.
+
+    Args:
+        control: The socket to process 1.
+        identity: The engine's identifier of the container.
+        key: The container's properties.
+
+    Returns:
+        The account of the image's user, and the number of user ids in the container.
+    """
     try:
         ids, account = _receive_introduction(control, key.image.user)
         with Descriptor(os.pidfd_open(os.getpid())) as owner:

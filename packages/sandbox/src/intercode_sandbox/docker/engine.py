@@ -32,7 +32,9 @@ _SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock")
 
 
 class DockerEngine:
-    """An engine with Docker's API. Thread-safe: every thread has its own connection.
+    """A Docker engine, or another engine with its API. Thread-safe.
+
+    Every thread has its own connection.
 
     Args:
         url: The engine's address; None: ``DOCKER_HOST``, or the first usual socket that exists.
@@ -101,7 +103,9 @@ class DockerEngine:
             ) from error
 
     def info(self) -> dict[str, Any]:
-        """Return the engine's version, storage and options, by the names of its API's ``/info``.
+        """Return facts on the engine: its version, storage and options.
+
+        The names are those of ``/info`` of the engine's API.
 
         Raises:
             SandboxUnavailableError: The engine is Podman's, or no engine listens.

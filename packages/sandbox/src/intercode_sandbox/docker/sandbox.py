@@ -111,7 +111,8 @@ class DockerSandbox(NativeSandbox):
     def _save_stream(self) -> SnapshotFile:
         return self._wait_until_still(lambda: SnapshotFile(self.archive))
 
-    def _continue(self, alone: bool) -> SandboxSlot:  # a container prepares no program
+    # The argument `alone` has no effect, because a container has no prepared program.
+    def _continue(self, alone: bool) -> SandboxSlot:
         self.container = self.origin.take(self.origin.layer)
         return _make_slot(self.container)
 

@@ -44,8 +44,8 @@ DAMAGE = (
     EOFError,
     OSError,
     ValueError,  # a malformed number
-    OverflowError,  # a time beyond all clocks
-    RecursionError,  # headers of headers of headers
+    OverflowError,  # a time that the system cannot represent
+    RecursionError,  # headers that are nested too deeply
 )
 """The errors that a damaged archive may raise."""
 

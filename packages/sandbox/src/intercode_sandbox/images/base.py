@@ -170,7 +170,7 @@ _PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A tarball or a script that is laid over an image."""
+    """A tarball or a script that a name adds to an image. Each addition makes one layer."""
 
     text: str
     """The text in the canonical name: an absolute path, or ``builtin:NAME``."""
@@ -217,7 +217,7 @@ def is_path(text: str) -> bool:
 
 
 def parse(text: str, folder: Path | None = None) -> Spec:
-    """Parse an image name.
+    """Parse the name of an image.
 
     Args:
         text: The name as written.
@@ -231,7 +231,7 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     starts = "|".join((*_STARTS, *map(re.escape, FOLDERS)))
     base, *addition_texts = re.split(_ADDITION.format(starts), text.strip())
     additions = tuple(_addition(addition_text, text, folder) for addition_text in addition_texts)
-    if is_reference(base) and not _NAME.fullmatch(base):  # a function in a user's file
+    if is_reference(base) and not _NAME.fullmatch(base):  # the base is a function in a user's file
         scheme, argument = split(absolute(base), ":")
         return Spec(scheme, argument, additions)
     if is_path(base):

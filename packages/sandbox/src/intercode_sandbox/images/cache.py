@@ -68,7 +68,7 @@ class ImageCache:
             make_private(self.images)
             for folder in (self.locks, self.users):
                 folder.mkdir(parents=True, exist_ok=True)
-                if not os.access(folder, os.W_OK):  # for instance on a read-only file system
+                if not os.access(folder, os.W_OK):  # the file system may be read-only
                     raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         except OSError as error:
             raise ImageError(
@@ -110,7 +110,7 @@ class ImageCache:
         return image
 
     def remember(self, key: Hashable, image: Image) -> None:
-        """Remember an image for `recall`."""
+        """Remember an image under a key in this process, for `recall`."""
         records = [str(p.parent / RECORD) for p in image.layers if p.is_relative_to(self.images)]
         self._memory[key] = (image, tuple(records))
 
@@ -299,9 +299,9 @@ class ImageInfo:
     size: int
     """Bytes on disk of the image's top layer."""
     created: str
-    """ISO 8601, UTC."""
+    """Time of the build, in ISO 8601, UTC."""
     last_used: float
-    """Seconds since the epoch, to the accuracy of a day."""
+    """Time of the last use in seconds since the epoch, to the accuracy of a day."""
     layers: tuple[str, ...]
     """The digests of the images whose top layers the image consists of, the lowest first. The last
     digest is the image's own."""
@@ -445,7 +445,7 @@ class SourceInfo:
     size: int
     """Bytes on disk."""
     last_used: float
-    """Seconds since the epoch."""
+    """Time of the last use in seconds since the epoch."""
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as plain data."""

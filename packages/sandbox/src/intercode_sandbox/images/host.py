@@ -1,7 +1,7 @@
 """The image ``host``: a clean writable root, with this machine's own ``/usr`` mounted read-only.
 
-The image is created in milliseconds. From the machine's ``/etc`` it gets copies only of files that
-programs need. The image contains no name, account, address, key or setting of the machine's owner.
+The image is created in milliseconds. Only files of ``/etc`` that programs need are copied from the
+machine. The image contains no name, account, address, key or setting of the machine's owner.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def _programs(folder: str) -> list[str]:
 def _alternatives() -> dict[str, str]:
     targets = {}
     for path in _finished_files(_ETC / "alternatives"):
-        with contextlib.suppress(FileNotFoundError):  # just replaced
+        with contextlib.suppress(FileNotFoundError):  # the link was replaced just now
             if path.is_symlink():
                 targets[path.name] = str(path.readlink())
     return targets

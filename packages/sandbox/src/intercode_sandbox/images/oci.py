@@ -434,7 +434,7 @@ class _LayerUnpacker(Unpacker):
             return
         is_device = member.ischr() or member.isblk()
         if is_device and parts[0] == "dev":
-            return  # a sandbox has its own /dev
+            return  # devices in /dev are useless, because a sandbox has its own /dev
         real_parts = (*self._ensure_folder(parts[:-1], member.mtime), parts[-1])
         if parts[-1].startswith(_WHITEOUT):
             self._apply_whiteout(real_parts)

@@ -42,7 +42,7 @@ class Package:
     path: str
     """The path of the file in an archive of Debian: ``pool/main/…``."""
     size: int
-    """Size in bytes."""
+    """Size of the file in bytes."""
     sha256: str
 
 

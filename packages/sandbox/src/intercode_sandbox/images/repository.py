@@ -103,7 +103,7 @@ def _prepare(
 ) -> tuple[str, Path]:
     git = Git(scratch)
     path = Path(source)
-    if path.is_dir() and not _is_repository(path):  # plain files
+    if path.is_dir() and not _is_repository(path):  # the source is a folder of plain files
         if commit is not None:
             raise ImageError(f"{path} is not a git repository, and so has no commit {commit!r}")
         path = pack(path, "/files")

@@ -469,8 +469,8 @@ class SpawnerProcess:
         sandbox, the spawner continues to wait alone.
         """
         with suppress(OSError):  # the socket is closed already, or the spawner has ended first
-            # The shutdown reaches the spawner even if a forked process that never ran `disown`
-            # holds a copy of the socket.
+            # A forked process that never called `disown` may hold a copy of the socket. So closing
+            # the socket would not reach the spawner, but the shutdown does.
             self.socket.shutdown(socket.SHUT_WR)
         try:
             # The spawner confirms that it has noticed the shutdown, and has killed its sandboxes.

@@ -49,7 +49,7 @@ _EPERM_AARCH64 = {
     "move_pages": 239, "set_mempolicy_home_node": 450,
     "fanotify_init": 262, "memfd_secret": 447, "mincore": 232,
 }  # fmt: skip
-# Since Linux 5.1 new calls have the same number on every architecture.
+# These calls return ENOSYS. Since Linux 5.1 a new call has the same number on every architecture.
 _ENOSYS = {
     "clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
@@ -91,7 +91,7 @@ _CLONE_NEW_FLAGS = 0x7E020000
 _IOCTLS = (
     # TIOCSTI and TIOCLINUX inject or read the terminal input of another user.
     *(0x5412, 0x541C),
-    # TIOCSETD, and the requests that set up bridges, DLCI and VLAN devices: the kernel loads a
+    # TIOCSETD, and the requests that set up bridges, DLCI and VLAN devices, make the kernel load a
     # module before it checks privileges.
     *(0x5423, 0x8940, 0x8941, 0x8980, 0x8981, 0x8982, 0x8983, 0x89A0, 0x89A1),
 )
@@ -392,8 +392,8 @@ def _intervals(
 def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
     """Return code that finds the answer to the loaded number by a binary search.
 
-    The search must be fast, because each start of a sandbox waits for it: the kernel runs a new
-    filter once for each number of a system call.
+    The search must be fast, because it takes a part of each start of a sandbox. The kernel runs a
+    new filter once for each number of a system call.
 
     Args:
         intervals: The first number and the answer of each interval, in order.

@@ -110,7 +110,7 @@ class Files:
 
     @property
     def digest(self) -> str:
-        """A digest of all layers."""
+        """A digest of the image and of all layers over it."""
         layer_names = [] if self.copy is None else [self.copy.name]
         layer_names += [f"{layer.owner}/{layer.name}" for layer in self.frozen_layers]
         return joint_digest(self.image.digest, *layer_names) if layer_names else self.image.digest
@@ -236,10 +236,11 @@ def unpack_stream(
         SandboxError: The stream broke off, or the folder cannot be written.
     """
     pipe_fds = os.pipe2(os.O_CLOEXEC)
+    # Python closes both files when their last references end.
     reader, writer = (
         open(pipe_fds[0], "rb"),
         open(pipe_fds[1], "wb"),
-    )  # closed with their last reference
+    )
     failure: list[BaseException] = []
     special: list[archive.Special] = []
 

@@ -221,7 +221,7 @@ class Spawner:
         return reply
 
     def thaw(self, name: str) -> None:
-        """Release a frozen layer."""
+        """Release a frozen layer of this name."""
         if name in self.last_request.get("frozen", ()):
             self.discard_prepared()
             self.is_repeated, self.last_request = False, {}
@@ -328,7 +328,7 @@ class Spawner:
     def prepare_sandbox(self) -> None:
         """Prepare a sandbox for a repetition of the last request."""
         self.is_repeated = False
-        with suppress(OSError):  # if the error recurs at the next request, that reports it
+        with suppress(OSError):  # if the error persists, the next request reports the error
             child = self.take_child(network=False)
             child.spec = self.last_request
             with child.first_program() as child_ends:
@@ -348,7 +348,7 @@ class Spawner:
             self.spare_child = None
             if child.layer_count == self.layers.mount_count:
                 return child
-            child.link.close()  # ends the child
+            child.link.close()  # the child notices the closed socket, and ends
         return self.fork(network)
 
     def fork(self, network: bool) -> Child:
@@ -394,7 +394,7 @@ class Spawner:
         else:  # the caller has sent a different request, or released a frozen layer, meanwhile
             child.close()
         if self.spare_child is None:
-            with suppress(OSError):  # if the error recurs at the next start, that reports it
+            with suppress(OSError):  # if the error persists, the next start reports the error
                 self.spare_child = self.fork(network=False)
 
     def collect_ended(self, events: Sequence[int]) -> None:
@@ -409,7 +409,7 @@ class Spawner:
         self.cgroups.remove_unused()
 
     def collect(self, child: Child) -> None:
-        """Release a child and its resources, if it has ended."""
+        """Release the resources of a child, if the child has ended."""
         exit_code = child.exit_code()
         if exit_code is None:
             return

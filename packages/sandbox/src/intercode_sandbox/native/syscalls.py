@@ -190,7 +190,7 @@ def set_seccomp(program: bytes) -> None:
 
 
 def capset(effective_mask: int, permitted_mask: int, inheritable_mask: int) -> None:
-    """Set this thread's capability sets, as bit masks."""
+    """Set the effective, permitted and inheritable capabilities of this thread, as bit masks."""
     header = struct.pack("=Ii", 0x20080522, 0)
     low_word_mask, high = 0xFFFFFFFF, 32
     data = struct.pack(

@@ -231,7 +231,7 @@ def encode_request(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def ids(user: str) -> list[int]:
-    """Parse ``uid[:gid[,group…]]`` to numbers; an empty text stands for user 0."""
+    """Return the numbers in ``uid[:gid[,gid…]]``; an empty text means user 0 and group 0."""
     return [int(id_text) for id_text in (user.replace(":", ",") or "0,0").split(",")]
 
 

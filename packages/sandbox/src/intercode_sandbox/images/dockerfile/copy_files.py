@@ -330,7 +330,12 @@ class LayerWriter:
                 self._add(_header(folder_path, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
 
     def text(self, path: str, content: bytes) -> None:
-        """Write a file with this content."""
+        """Write a file with this content.
+
+        Args:
+            path: The destination in the image.
+            content: The content.
+        """
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
         header = _header(path, tarfile.REGTYPE, 0o644, self._now)
         header.size = len(content)
@@ -387,7 +392,7 @@ class LayerWriter:
         }
         kind = kinds.get(stat.S_IFMT(info.st_mode))
         if kind is None:
-            return  # a socket, which is useless without its process
+            return  # a socket is not copied, because it is useless without its process
         header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
         if self._keep_owner:
             header.uid, header.gid = info.st_uid, info.st_gid

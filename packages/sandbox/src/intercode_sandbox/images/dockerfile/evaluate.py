@@ -320,7 +320,7 @@ _PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 
 
 class BuildStep(Protocol):
-    """A step that creates one layer."""
+    """A step of a Dockerfile's build, which creates one layer."""
 
     def key(self) -> list[str | bytes]:
         """Return all inputs of the step, except the image below, for the layer's digest."""

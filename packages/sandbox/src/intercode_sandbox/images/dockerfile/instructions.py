@@ -17,7 +17,7 @@ from intercode_sandbox.errors import DockerfileError
 _MAX_DISPLAY_LENGTH = 60
 """Maximum of characters of an instruction in a message."""
 _LONGEST_LINE = 65535
-"""Maximum bytes of a line in BuildKit's scanner."""
+"""Maximum of bytes of a line: BuildKit refuses longer lines."""
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
 _BLANKS += "\u2028\u2029\u202f\u205f\u3000"
 """The characters that Go, BuildKit's language, treats as white space. The white space of Python's

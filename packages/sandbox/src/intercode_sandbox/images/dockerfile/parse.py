@@ -115,7 +115,7 @@ class Stage:
 
     @property
     def base(self) -> str:
-        """The name of the base image, unexpanded."""
+        """The name of the base image, with variables not yet expanded."""
         return self.start.values[0]
 
 
