@@ -57,8 +57,8 @@ class Limits:
     """Whether a program may trace another one and change its memory, like gdb and strace. Code
     under test could then control its tests."""
     private: bool = False
-    """Whether programs of a grader (`SupportsPrivacy`) are hidden from all others. Users then see
-    their own processes only, and a program loader cannot be replaced."""
+    """Whether programs of a grader (`SupportsPrivacy`) are hidden from all other programs. Users of
+    the sandbox then see their own processes only, and no program can replace the dynamic loader."""
     overrides: frozenset[str] | None = field(default=None, compare=False, repr=False)
     """Names of the limits that a caller set explicitly. A task may lower these limits, but not
     raise them. If the constructor gets None: the limits that differ from their defaults."""

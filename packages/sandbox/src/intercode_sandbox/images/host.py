@@ -123,15 +123,16 @@ def hide(*paths: str | Path | None) -> None:
 def resolve_hidden_paths() -> list[str]:
     """Return the paths below `host_mounts()` that must be hidden from sandboxes.
 
-    Only these folders of the machine are visible in sandboxes, so no other path needs to be hidden.
-    No path in the list is below another. Not all of the paths exist. Hidden are:
+    Only these folders of the machine are visible in sandboxes. So no other path needs to be hidden,
+    and sandboxes do not even learn the names of other paths. No path in the list is below another.
+    Not all of the paths exist. Hidden are:
 
     - the working directory, the user's home, and the cache;
     - InterCode itself, which has the bundled reference solutions (golds) and generates the flags of
       puzzles;
     - the paths of `hide`: data, databases, repositories, runs;
-    - files that are closed to other users. A sandbox's root could read them, because root's files
-      belong to it.
+    - files that are closed to other users. Root of a sandbox could read them, because files of the
+      machine's root belong to root of the sandbox.
     """
     paths = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_hidden_paths)]
     with contextlib.suppress(OSError):

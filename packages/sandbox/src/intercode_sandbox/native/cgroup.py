@@ -315,7 +315,7 @@ class Cgroups:
         return bool(path) and bool(os.stat(path).st_mode & 0o200)
 
     def _is_clean(self, name: str) -> bool:
-        """Return whether idle cgroups can be reused: few bytes still count for them (`_RESIDUE`)."""
+        """Return whether idle cgroups can be reused: at most `_RESIDUE` bytes count for them."""
         return int(_read(self._memory_file(name, _NOW))) <= _RESIDUE
 
     def close(self) -> None:

@@ -26,7 +26,8 @@ from intercode_sandbox.native.zygote import encode_request
 from intercode_sandbox.ownership import disown_in_forks, register_release
 
 HARD_OUTPUT_FACTOR = 64
-"""A program is killed if its output exceeds its limit this many times."""
+"""A program is killed if its output exceeds its limit this many times. The remaining output is not
+read."""
 _CHUNK = 1 << 18
 _DRAIN = 1 << 20
 """Maximum of bytes that are read from a stream after the program has ended."""
