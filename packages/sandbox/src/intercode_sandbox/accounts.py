@@ -78,7 +78,7 @@ def resolve_account(text: str, read: FileReader) -> Account:
 
 
 def _parse_table(text: str) -> list[list[str]]:
-    """Split the lines of an account table into fields; drop lines whose third field is no id."""
+    """Split the lines of an account table into fields; drop lines without an id as third field."""
     lines = [line.split(":") for line in text.splitlines()]
     return [line for line in lines if len(line) > 2 and line[2].isdecimal()]
 

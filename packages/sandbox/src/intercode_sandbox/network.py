@@ -157,7 +157,7 @@ def _parse_entry(text: object, direct: bool) -> Policy:
     Args:
         text: The entry.
         direct: Whether a name with a port is an endpoint, rather than a host that programs reach by
-            the proxy. An entry of a list is no endpoint, unless its host is this machine.
+            the proxy. An entry of a list is an endpoint only if its host is this machine.
     """
     if not isinstance(text, str):
         raise UsageError(f"network: a host is a text, not {text!r}")
@@ -180,7 +180,7 @@ def _parse_entry(text: object, direct: bool) -> Policy:
 
 
 def _split_entry(text: str) -> tuple[str, int | None, str]:
-    """Return the host of an entry, its port or None, and its scheme or "" if it is no URL."""
+    """Return the host of an entry, its port or None, and the scheme of a URL or ""."""
     scheme, port = "", None
     host = text
     if "://" in text:

@@ -48,7 +48,7 @@ def split(text: str, separator: str) -> tuple[str, str]:
 def absolute(text: str) -> str:
     """Return a reference with an absolute path, valid in any working directory.
 
-    A text that is no reference is returned unchanged.
+    Any text but a reference is returned unchanged.
     """
     if not is_reference(text):
         return text

@@ -289,7 +289,7 @@ _LAST_LINES = 15
 class Chroot:
     """A root file system under construction, in which Debian's own programs run.
 
-    The programs are trusted: a chroot is no sandbox.
+    The programs are trusted, because a chroot does not isolate them as a sandbox does.
     """
 
     root: Path

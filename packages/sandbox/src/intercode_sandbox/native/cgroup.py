@@ -34,8 +34,8 @@ _DELEGATION_ATTRIBUTES = ("user.delegate", "trusted.delegate")
 _MOVES = 20
 """Maximum number of attempts to move all processes out of a cgroup."""
 _NO_LIMIT = 1 << 62
-"""A memory limit of at least this many bytes is no limit: version 1 then reports a number somewhat
-below 2 ** 63."""
+"""A memory limit of at least this many bytes means "no limit". Version 1 then reports a number
+somewhat below 2 ** 63."""
 _TCP_SHARE = 8
 """Divisor of a sandbox's memory: its TCP sockets may use one eighth, if the kernel counts the
 buffers of sockets separately."""

@@ -493,7 +493,8 @@ class SpawnerProcess:
     def disown(self) -> None:
         """Close the inherited socket in a fork of this process: see `SupportsDisown`."""
         self.socket.close()
-        # The spawner is no child of the fork. The value keeps Python from waiting for it there.
+        # The spawner is not a child of the fork, which must not wait for it. By this value
+        # Python considers the process as ended.
         self.process.returncode = 0
 
 

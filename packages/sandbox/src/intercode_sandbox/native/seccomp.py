@@ -80,8 +80,8 @@ _ARGUMENT_RULES = {
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# First and last numbers of the system calls of Linux 6.18. Nobody has reviewed the calls with other
-# numbers: those of newer kernels, of the ABI x32, and in gaps that a distribution may fill.
+# First and last numbers of the system calls of Linux 6.18. Calls with other numbers were not
+# reviewed: calls of newer kernels, of the ABI x32, and in gaps that a distribution may fill.
 _KNOWN_CALLS = {
     "x86_64": ((0, 336), (424, 469)),
     "aarch64": ((0, 243), (260, 294), (424, 469)),

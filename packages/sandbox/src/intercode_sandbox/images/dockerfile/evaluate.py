@@ -84,7 +84,7 @@ class State:
     args: dict[str, str] = field(default_factory=dict)
     """The build arguments of the stage, with their values."""
     shell: tuple[str, ...] = ("/bin/sh", "-c")
-    """The shell that runs commands that are no JSON arrays."""
+    """The shell that runs commands, unless they are JSON arrays."""
 
     @classmethod
     def begin(cls, base: Image, **state_fields: Any) -> State:
