@@ -18,7 +18,7 @@ import packages that a sandbox lacks.
 FOLDERS: dict[str, Path] = {}
 """Prefix of an addition to an image's name → the folder with the addition's files.
 
-For instance ``builtin`` is the prefix of the addition ``+builtin:NAME``.
+For instance ``builtin:`` is the prefix of the addition ``+builtin:NAME``.
 """
 
 

@@ -97,6 +97,7 @@ class Spawner:
         self.prepared_child: Child | None = None
         """The child with the prepared sandbox."""
         self.last_request: dict[str, Any] = {}
+        """The last request for a sandbox."""
         self.is_repeated = False
         """Whether the last request equals the request before it."""
         self.ends: dict[str, dict[str, Any]] = {}
@@ -113,7 +114,7 @@ class Spawner:
         self.pool = Identities(root)
 
     def run(self) -> None:
-        """Serve until the caller ends; then end every sandbox and clean up."""
+        """Serve the caller's requests until the caller ends; then end every sandbox and clean up."""
         self.poll.register(self.caller, select.EPOLLIN)
         self.poll.register(self.owner, select.EPOLLIN)
         try:

@@ -36,8 +36,8 @@ def main(modules: Sequence[str], caller: str = "") -> NoReturn:
     """Run the zygote of sandboxes with workers. In the workers, its forks, run their module.
 
     The C program forks this process twice. The first fork becomes process 1 of a sandbox, and runs
-    no Python. The second fork becomes a worker, and runs Python. In a container this process is
-    process 1 itself.
+    no Python. From there the second fork becomes a worker, and runs Python. In a container this
+    process is process 1 itself, and is forked only into workers.
 
     CPython has a protocol for programs that fork by themselves: C API, "Operating System
     Utilities". The model is `os_fork_impl` in Modules/posixmodule.c. The parts of the protocol:
