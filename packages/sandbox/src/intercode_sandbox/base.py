@@ -543,19 +543,15 @@ def was_caused_inside(evidence: Evidence) -> bool:
     """Return whether an agent's code, which ran in a sandbox, caused the sandbox's end.
 
     An end caused by an agent's code is a result of that agent. Any other loss of a sandbox is an
-    error of the infrastructure, and the episode is tried again. The first matching row decides:
+    error of the infrastructure, and the episode is tried again. The first matching case decides:
 
-    ================================================  =======
-    Evidence                                          Cause
-    ================================================  =======
-    its keeper (spawner, engine) does not answer      outside
-    the sandbox was killed or stopped from outside    outside
-    its process 1 runs, and does not answer           inside
-    the exit code of its process 1 is unknown         outside
-    its process 1 ended, but not by SIGKILL           inside
-    the kernel killed in it for lack of memory        inside
-    any other SIGKILL                                 outside
-    ================================================  =======
+    - The process that runs the sandbox (the spawner, or the engine) does not answer: outside.
+    - A process outside the sandbox has killed or stopped the sandbox: outside.
+    - Process 1 of the sandbox runs, but does not answer: inside.
+    - The exit code of process 1 is unknown: outside.
+    - Process 1 has ended, but not by SIGKILL: inside.
+    - The kernel has killed a process of the sandbox for lack of memory: inside.
+    - Process 1 has ended by SIGKILL for another cause: outside.
 
     No program in a sandbox can send a signal to the sandbox's process 1. Only a process outside the
     sandbox, or the kernel for lack of memory, can kill process 1.
