@@ -114,7 +114,7 @@ class Spawner:
         self.pool = Identities(root)
 
     def run(self) -> None:
-        """Serve the caller's requests until the caller ends; then end all sandboxes and clean up."""
+        """Serve requests until the caller ends; then end all sandboxes and clean up."""
         self.poll.register(self.caller, select.EPOLLIN)
         self.poll.register(self.owner, select.EPOLLIN)
         try:
