@@ -1,4 +1,7 @@
-"""Checks whether this machine runs native and Docker sandboxes: each check starts one."""
+"""Checks whether this machine can run native and Docker sandboxes.
+
+The checks of both kinds start a sandbox, and examine limits of the machine.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +43,25 @@ from intercode_sandbox.privileges import (
 )
 
 _MIN_OPEN_FILES = 4096
+"""Hard limit of open files below which the check prints a note."""
 _MIN_PROCESSES = 512
+"""Limit of processes by a cgroup below which the check prints a note."""
 _MIN_CACHE_BYTES = 2 << 30
+"""Free bytes on the cache's disk below which the check prints a note."""
 _ANY_MODULE = "json"
-"""A module for a spawner to preload, to give it a Python to fork."""
+"""A module to preload. A provider starts the Python from which workers are forked only if the
+caller preloads a module."""
 _CACHE_COMMAND = "export INTERCODE_CACHE=/a/folder/of/yours"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of a check."""
+    """The result of one check of this machine."""
 
     name: str
     ok: bool | None
-    """None: works, with a restriction worth knowing."""
+    """True: no problem. None: sandboxes work, with a restriction that the user should know. False:
+    sandboxes do not work."""
     detail: str
     fix: str = ""
     """The command that fixes the problem; empty if no single command does."""
@@ -62,12 +70,13 @@ class Check:
 def run_check(
     name: str, check: Callable[[], Check | Sequence[Check]], ok: bool | None
 ) -> list[Check]:
-    """Run a check, and return its results; return the failure of a check that raises.
+    """Run a check, and return its results. If the check raises an error, return that as the result.
 
     Args:
-        name: The result's name if the check raises.
-        check: Returns one result, or several.
-        ok: The value for an error: False, or None if everything works without the feature.
+        name: The result's name if the check raises an error.
+        check: A function that returns one result, or several.
+        ok: `Check.ok` of the result if the check raises an error: False, or None if sandboxes work
+            without the checked feature.
     """
     try:
         findings = check()
@@ -77,7 +86,15 @@ def run_check(
 
 
 def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
-    """Return the failed check of an error: the error's own cause, or the active restrictions."""
+    """Return the result of a check that raised an error.
+
+    The detail is the error's own reason, or the error with this machine's active restrictions.
+
+    Args:
+        name: The result's name.
+        ok: `Check.ok` of the result.
+        error: The error.
+    """
     if isinstance(error, SandboxUnavailableError):
         return Check(name, ok, error.reason, error.fix)
     kind = "" if isinstance(error, InterCodeError) else f"{type(error).__name__}: "
@@ -92,7 +109,7 @@ def failed_check(name: str, ok: bool | None, error: Exception) -> Check:
 def _rules_in_force() -> list[Restriction]:
     try:
         return [*active_restrictions()]
-    except OSError:  # the machine does not even list them
+    except OSError:  # the machine does not let this process read its restrictions
         return []
 
 
@@ -109,10 +126,10 @@ def check_native() -> list[Check]:
 
 
 def _check_endings() -> list[Check]:
-    """Name the closed sandboxes whose processes the kernel is still ending, if any."""
+    """Return a note if the kernel has not yet ended all processes of closed sandboxes."""
     try:
         pids = [str(ending.pid) for ending in endings()]
-    except UsageError:  # of the cache: `_check_cache` reports it
+    except UsageError:  # the cache folder is unusable, which `_check_cache` reports
         return []
     if not pids:
         return []
@@ -158,7 +175,10 @@ def _check_native_sandbox() -> list[Check]:
 
 
 def _check_workers() -> Check:
-    """Describe how sandboxes get Python workers; `intercode.cli.doctor` tests them."""
+    """Check by which way sandboxes get Python workers.
+
+    `intercode.cli.doctor` tests the workers themselves.
+    """
     with closing(NativeProvider(preload=[_ANY_MODULE])) as provider:
         try:
             flaw = provider.facts().get("fork_flaw", "")
@@ -199,7 +219,10 @@ def _check_memory(facts: dict[str, Any]) -> Check:
 
 
 def _memory_advice() -> tuple[str, str]:
-    """Return the memory that all sandboxes together can take, and the command that limits each."""
+    """Return a phrase for the memory that one sandbox can take, and a command to limit sandboxes.
+
+    The command is empty if no single command does so.
+    """
     if is_root() and (points := cgroup.read_only()):
         return "what there is", " && ".join(f"mount -o remount,bind,rw {point}" for point in points)
     if in_container():
@@ -214,14 +237,14 @@ def _memory_advice() -> tuple[str, str]:
 
 
 def _has_user_manager() -> bool:
-    """Whether the user has a systemd user manager, which can delegate a cgroup."""
+    """Return whether the user has a systemd user manager, which can delegate a cgroup."""
     folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
     return shutil.which("systemd-run") is not None and Path(folder, "systemd/private").exists()
 
 
 def _check_open_files() -> Check:
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Each provider raises the soft limit to the hard one.
+    # Only the hard limit counts, because each provider raises the soft limit to the hard one.
     ok = True if hard_limit >= _MIN_OPEN_FILES or hard_limit == resource.RLIM_INFINITY else None
     detail = f"{soft_limit} (hard limit {hard_limit}): about {soft_limit // 8} sandboxes at once"
     return Check("open files", ok, detail, "" if ok else open_files_command())
@@ -269,7 +292,10 @@ _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
 def check_docker() -> list[Check]:
-    """Start a Docker sandbox, and check its limits. Without an engine, return one note."""
+    """Start a Docker sandbox, and check the engine's limits.
+
+    Without an engine the result is one note.
+    """
     return run_check("docker", _check_engine, None)
 
 

@@ -1,8 +1,8 @@
-"""Paths in data: a task's database or repository, the base of a Dockerfile.
+"""Containment of the paths that data names: a task's database or repository, a Dockerfile's base.
 
-Data comes from strangers. Every path in data must lie in the data's own folder, with links
-resolved. Otherwise an agent could print files that only its user may read. Other paths must be
-named on the command line.
+Data may come from strangers. Therefore every path that data names must lie in the data's own
+folder, after links are resolved. Otherwise an agent could print files that only the user of
+InterCode may read. The user names files in other folders on the command line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def resolve_data_path(folder: Path, path: str | Path) -> Path:
-    """Resolve a path of data, relative to the data's folder.
+    """Return the full path of a file that data names, if the path lies in the data's folder.
 
     Args:
         folder: The folder of the data; the folder itself may be a link.
@@ -22,7 +22,7 @@ def resolve_data_path(folder: Path, path: str | Path) -> Path:
         ValueError: The path leads out of the folder, or is invalid.
     """
     full_path = Path(folder, path)
-    # Not resolve(), which fails for circular links.
+    # Path.resolve() would fail for circular links.
     real_path = Path(os.path.realpath(full_path))
     if not str(path).startswith("~") and real_path.is_relative_to(os.path.realpath(folder)):
         return full_path

@@ -2,7 +2,7 @@
 
 A name has the same meaning as for the native provider. InterCode builds the image in the same way,
 and imports the image into the engine once, under the image's digest. ``docker-daemon:REFERENCE``
-names an image that the engine already has. Archives can be laid over such an image, too.
+names an image that the engine already has. A name may add archives to such an image, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from intercode_sandbox.ownership import new_lease
 
 SCHEME = "docker-daemon:"
 REPOSITORY = "intercode"
+"""The repository, in the engine, of all images that InterCode has created there."""
 _FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+"""The files of an image over which an engine mounts its own versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +45,31 @@ class EngineImage:
     """An image of the engine, and additional settings of its containers."""
 
     image: Image = field(hash=False)
-    """Settings of programs; it has no layers of InterCode."""
+    """Name, digest, and settings of programs. The layers are empty: the engine has the files."""
     reference: str
-    """The engine's digest of the image."""
+    """The engine's digest, or its name, of the image."""
     user: str = "0"
+    """The image's user, in the format of ``USER``."""
     volumes: tuple[str, ...] = ()
+    """The paths that the image declares as volumes."""
     binds: tuple[str, ...] = ()
-    """Folders of this machine, mounted read-only at the same path."""
+    """Folders of this machine that are mounted read-only at the same path."""
     hidden_paths: tuple[str, ...] = ()
     """Paths below `binds` that no program may see."""
     named_home: bool = True
     """Whether the image itself sets ``HOME``."""
     files: dict[str, str | None] = field(default_factory=dict, hash=False)
-    """The image's content of files over which an engine mounts its own."""
+    """Path of a file over which an engine mounts its own version → the image's content."""
 
 
 class Images:
-    """The images that were requested from the engine so far."""
+    """The finder of images in the engine, which remembers images that were requested before.
+
+    Args:
+        engine: The engine.
+        build_script: A function that runs a script or command in a sandbox of an image.
+        progress: A function that returns the receiver of a build's messages, or None.
+    """
 
     def __init__(
         self,
@@ -104,7 +114,11 @@ class Images:
             return self._images_by_key[key]
 
     def _import_image(self, image: Image) -> str:
-        """Import an image of InterCode; return the engine's digest of it."""
+        """Import an image of InterCode into the engine, unless the engine has the image already.
+
+        Returns:
+            The engine's digest of the image.
+        """
         name = f"{REPOSITORY}:{image.digest}"
         with self._engine.errors("looking for an image") as api:
             image_ids = api.images(name, quiet=True)
@@ -145,7 +159,10 @@ class Images:
         return str(image_ids[0])
 
     def _find_daemon_image(self, spec: Spec) -> EngineImage:
-        """Return an image of the engine, inspected again each time: a tag may move."""
+        """Return the image that a name with ``docker-daemon:`` denotes.
+
+        Each call inspects the image again, because a tag may have moved to another image.
+        """
         name = spec.argument
         try:
             with self._engine.errors("looking for an image") as api:
@@ -175,7 +192,7 @@ class Images:
         )
 
     def _layer_archives(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
-        """Lay archives over an image; repeat that only after a change of an archive's file."""
+        """Return the image of `_lay_over`, computed again only after a change of an archive."""
         key = base, tuple((str(addition.path), *_stamp(addition.path)) for addition in additions)
         with self._lock:
             if key not in self._layered_images:
@@ -198,7 +215,8 @@ def _list_hidden_paths() -> list[str]:
 def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) -> tuple[str, str]:
     """Return an image of the engine: `base` with archives unpacked at its root.
 
-    The image is created once, and found again by the digest of its inputs.
+    The first call creates the image. Its name contains a digest of its inputs, by which later calls
+    find it.
 
     Args:
         engine: The engine.
@@ -206,7 +224,8 @@ def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) ->
         additions: The archives, in order.
 
     Returns:
-        The image's name in the engine, and the digest of its inputs: equal in every engine.
+        The image's name in the engine, and the digest of the inputs, which is equal in every
+        engine.
 
     Raises:
         ImageError: An archive cannot be read, or is a script.
@@ -231,7 +250,8 @@ def _lay_over(engine: DockerEngine, base: str, additions: Sequence[Addition]) ->
 def _build_layered_image(
     engine: DockerEngine, digest: str, base: str, additions: Sequence[Addition]
 ) -> None:
-    labels = {LABEL: "1", LEASE: new_lease()}  # for a sweep, if this process is killed
+    # If this process is killed, `provider.sweep` finds and removes the container by the labels.
+    labels = {LABEL: "1", LEASE: new_lease()}
     with engine.errors("laying files over an image") as api:
         container = api.create_container(base, ["-"], labels=labels)["Id"]
         try:
@@ -239,14 +259,18 @@ def _build_layered_image(
                 _check_free(engine, container, addition)
                 with addition.path.open("rb") as archive:
                     api.put_archive(container, "/", archive)
-            # A commit adopts the container's command: the image's own is never run either.
+            # The new image has the container's useless command "-" in place of the image's command.
+            # InterCode never runs either of them.
             api.commit(container, REPOSITORY, digest, changes=[f"LABEL {LABEL}=1"])
         finally:
             api.remove_container(container, force=True, v=True)
 
 
 def _check_free(engine: DockerEngine, container: str, addition: Addition) -> None:
-    """Refuse an archive with folders that hide the image's: an engine would merge them."""
+    """Refuse an archive with a folder that must hide a folder of the image.
+
+    An engine cannot hide the image's folder, but would merge both folders.
+    """
     for name in opaque_folders(addition.path):
         try:
             with engine.errors("looking at an image") as api:
@@ -267,7 +291,12 @@ def _archive_digest(path: Path) -> str:
 
 
 def _read_content(layers: Sequence[Path], path: str) -> str | None:
-    """Return the content of a small file of the merged tree; None if it is not a regular file."""
+    """Return the content of a small file of an image; None if it is not a regular file.
+
+    Args:
+        layers: The image's layers, the lowest first.
+        path: The path in the image.
+    """
     entry = find_entry(layers, path.strip("/").split("/"))
     if entry is None or not stat.S_ISREG(entry.info.st_mode):
         return None
@@ -275,10 +304,10 @@ def _read_content(layers: Sequence[Path], path: str) -> str | None:
 
 
 def prune(dry_run: bool = False) -> list[tuple[str, int]]:
-    """Remove InterCode's images that no container uses from the engine, if one runs.
+    """Remove the images of InterCode that no container uses from the engine, if an engine runs.
 
     Args:
-        dry_run: Only list the images.
+        dry_run: Whether to return the images without removing them.
 
     Returns:
         The identifier and the size in bytes of each image.

@@ -1,4 +1,4 @@
-"""The Docker provider: sandboxes in containers of an engine on this machine."""
+"""The Docker provider: sandboxes in containers of a Docker engine on this machine."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.ownership import close_at_exit, disown_in_forks, is_gone
 
 _REMOVAL_SECONDS = 20.0
+"""Seconds for which `DockerProvider.close` waits until the engine has removed the containers."""
 
 
 class DockerProvider:
     """The Docker implementation of `Provider`. Thread-safe.
 
     Args:
-        progress: Called with the names of slow steps.
-        preload: The modules that `SandboxBackend.worker` can start: importable with the standard
-            library, each other's packages and `path` alone.
-        path: Folders with the single-file modules among them.
+        progress: A function that is called with the name of each slow step.
+        preload: The modules that `SandboxBackend.worker` can start. They may import the standard
+            library, modules of each other's packages, and modules in `path`, only.
+        path: Folders with those of the modules that are single files.
         url: The engine's address; None: ``DOCKER_HOST``, or the usual socket.
     """
 
@@ -67,9 +68,9 @@ class DockerProvider:
         disown_in_forks(self)
 
     def disown(self) -> None:
-        """Reset the provider in a forked process, which starts its own containers.
+        """Forget all containers in a fork of this process: see `SupportsDisown`.
 
-        See `SupportsDisown`.
+        The fork starts its own containers.
         """
         self._reset_to(self._engine.url)
 
@@ -113,7 +114,12 @@ class DockerProvider:
         return sandbox
 
     def _take(self, key: ContainerKey, layer: SnapshotFile | None) -> Container:
-        """Return an unused container, with a snapshot's changes applied."""
+        """Take a container from the pool, and apply the changes of a snapshot to it.
+
+        Args:
+            key: The properties of the container.
+            layer: The changes; None: no changes.
+        """
         container = self._pool.take(key)
         try:
             if layer is not None:
@@ -199,7 +205,14 @@ class DockerProvider:
         return start_container(self._engine, self._prepare_runtime(), key)
 
     def _find_baseline(self, image: EngineImage, layer: SnapshotFile | None) -> Container:
-        """Return the container with which sandboxes of an image are compared."""
+        """Return the container with whose files the files of sandboxes are compared.
+
+        No sandbox uses the container, which is started at its first use.
+
+        Args:
+            image: The image.
+            layer: A snapshot over the image; None: the image alone.
+        """
         if layer is not None:
             return layer.get_baseline(
                 lambda: self._start_container(ContainerKey.from_limits(image, False, Limits()))
@@ -224,7 +237,11 @@ class DockerProvider:
 
 
 def _image_with_home(engine_image: EngineImage, container: Container) -> Image:
-    """Return the image; if it sets no home, with the home of its user."""
+    """Return the image with all environment variables of its programs.
+
+    An image of the engine may set no ``HOME``. Then the variables ``HOME`` and ``USER`` are those
+    of the image's user, unless that is root.
+    """
     account = container.account
     if engine_image.named_home or account.name == "root":
         return engine_image.image
@@ -235,16 +252,22 @@ def _image_with_home(engine_image: EngineImage, container: Container) -> Image:
 log = logging.getLogger(__name__)
 
 MAX_SPARE_CONTAINERS = 4
+"""Maximum number of unused containers of one key that are started in advance."""
 MAX_IDLE_CONTAINERS = 16
+"""Maximum number of unused containers of all keys together."""
 _SETTLE_SECONDS = 20.0
+"""Seconds for which `ContainerPool.settle` waits."""
 _MAX_STARTERS = 2
+"""Maximum number of threads that start containers in advance."""
 
 
 class ContainerPool:
-    """A pool that allocates containers, and starts spare ones in advance. Thread-safe.
+    """A pool that allocates containers, and starts further containers in advance. Thread-safe.
+
+    Each sandbox gets an unused container, which is never given back.
 
     Args:
-        start: Starts a container.
+        start: A function that starts a container of a key.
     """
 
     def __init__(self, start: Callable[[ContainerKey], Container]) -> None:
@@ -260,7 +283,7 @@ class ContainerPool:
         self.closed = False
 
     def take(self, key: ContainerKey) -> Container:
-        """Return an unused container.
+        """Return an unused container of a key; start a container if none is ready.
 
         Raises:
             ImageError, SandboxError: See `start_container`.
@@ -268,7 +291,8 @@ class ContainerPool:
         with self._condition:
             self._request_counts[key] += 1
             self._live_counts[key] += 1
-            # To wait for a container that is being started is never slower than to start another.
+            # If a container of the key is being started for no other caller, this caller waits for
+            # it. To start another container would not be faster.
             while (container := self._pop(key)) is None and self._starting_counts[
                 key
             ] > self._waiter_counts[key]:
@@ -285,7 +309,7 @@ class ContainerPool:
             self._refill(key)
 
     def _pop(self, key: ContainerKey) -> Container | None:
-        """Return an idle container; close containers that have ended."""
+        """Return an idle container of a key, or None; close idle containers that have ended."""
         idle_containers = self._idle_containers.get(key, [])
         while idle_containers:
             container = idle_containers.pop()
@@ -295,12 +319,15 @@ class ContainerPool:
         return None
 
     def count_end(self, key: ContainerKey) -> None:
-        """Count the end of an allocated container."""
+        """Note that a sandbox no longer uses a container that `take` has returned."""
         with self._condition:
             self._live_counts[key] -= 1
 
     def close(self) -> None:
-        """End all idle containers. A container that is being started ends after its start."""
+        """Close all idle containers.
+
+        A container that is being started is closed after its start.
+        """
         with self._condition:
             self.closed = True
             containers = [
@@ -316,14 +343,21 @@ class ContainerPool:
             container.close()
 
     def settle(self) -> None:
-        """Wait for starts in progress: an exit of this process would leave their containers."""
+        """Wait until no container is being started.
+
+        If this process exited during a start, the container would remain.
+        """
         with self._condition:
             self._condition.wait_for(
                 lambda: not any(self._starting_counts.values()), _SETTLE_SECONDS
             )
 
     def _refill(self, key: ContainerKey) -> None:
-        """Start as many spare containers as are in use, for a key requested at least twice."""
+        """Order the start of unused containers of a key: as many as sandboxes use now.
+
+        Nothing is started before the second request for the key. The maximum is
+        `MAX_SPARE_CONTAINERS`.
+        """
         with self._condition:
             if self.closed or self._request_counts[key] < 2:
                 return
@@ -336,7 +370,7 @@ class ContainerPool:
             self._starting_counts[key] += missing_count
             for _ in range(missing_count):
                 self._jobs.put(key)
-            # Each thread keeps a connection to the engine.
+            # The number of threads is small, because each thread keeps a connection to the engine.
             while self._thread_count < _MAX_STARTERS:
                 self._thread_count += 1
                 thread = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
@@ -351,7 +385,7 @@ class ContainerPool:
         try:
             container = None if self.closed else self._start(key)
         except InterCodeError as error:
-            # The next caller meets the error again, and receives it.
+            # If the error persists, the next call of `take` raises it.
             log.info("a container did not start ahead: %s", error)
         finally:
             self._add_started(key, container)
@@ -371,7 +405,10 @@ class ContainerPool:
             surplus_container.close()
 
     def _pop_surplus(self) -> list[Container]:
-        """Remove and return idle containers above the maximum: those of the least recent keys."""
+        """Remove idle containers in excess of `MAX_IDLE_CONTAINERS` from the pool; return them.
+
+        Containers of the least recently used keys come first.
+        """
         idle_count = sum(map(len, self._idle_containers.values()))
         surplus: list[Container] = []
         while idle_count - len(surplus) > MAX_IDLE_CONTAINERS:
@@ -384,7 +421,11 @@ class ContainerPool:
 
 
 def sweep(engine: DockerEngine, dry_run: bool = False) -> list[str]:
-    """Remove containers and folders of processes that have ended; return their names.
+    """Remove the containers and folders that ended processes have left; return their names.
+
+    Args:
+        engine: The engine.
+        dry_run: Whether to return the names without removing anything.
 
     Raises:
         SandboxError: The engine failed.
@@ -403,7 +444,11 @@ def sweep(engine: DockerEngine, dry_run: bool = False) -> list[str]:
 
 
 def sweep_all(dry_run: bool = False) -> list[str]:
-    """Sweep like `sweep`, even without an engine."""
+    """Remove the containers and folders like `sweep`; without an engine, only the folders.
+
+    Args:
+        dry_run: See `sweep`.
+    """
     try:
         with closing(DockerEngine()) as engine:
             return sweep(engine, dry_run)
@@ -412,7 +457,13 @@ def sweep_all(dry_run: bool = False) -> list[str]:
 
 
 def sweep_folders(dry_run: bool = False) -> list[str]:
-    """Remove killed processes' folders for containers; return them. Needs no engine."""
+    """Remove the folders for containers that killed processes have left; return their paths.
+
+    This function needs no engine.
+
+    Args:
+        dry_run: Whether to return the paths without removing the folders.
+    """
     removed_paths = []
     parent = cache_root() / CACHE_FOLDER
     for folder in parent.glob(f"{RUN_PREFIX}*") if os.access(parent, os.R_OK) else ():

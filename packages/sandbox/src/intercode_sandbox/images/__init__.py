@@ -1,4 +1,7 @@
-"""Images: the files from which sandboxes start, resolved by name, built once and retained."""
+"""Images: the file systems from which sandboxes start.
+
+A name is resolved to an image, which is built at its first use and retained in a cache.
+"""
 
 from intercode_sandbox.images.base import BuildScript, Command, Image, Progress
 from intercode_sandbox.images.cache import (

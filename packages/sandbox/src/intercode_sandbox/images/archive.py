@@ -1,7 +1,8 @@
-"""Archives: untrusted ones laid over an image, and tarballs created from a folder.
+"""Tarballs: the unpacking of untrusted ones over an image, and the packing of folders.
 
-Paths are resolved like the kernel's inside the image. A symbolic link among a member's parents, of
-the archive or of the image, is followed within the image and never beyond its root.
+The path of a member is resolved as the kernel would resolve it inside the image. A folder in the
+path may be a symbolic link, of the archive or of the image. The link is followed within the image,
+and never out of the image's root.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from intercode_sandbox.privileges import is_root
 
 VERSION = "1"
 REPLACES_HEADER = "INTERCODE.replaces"
-"""The header of a member that is a folder and hides the image's folder at its path."""
+"""Name of the header by which a folder of a tarball hides the image's folder at the same path."""
 
 DAMAGE = (
     tarfile.TarError,
@@ -43,14 +44,23 @@ DAMAGE = (
     EOFError,
     OSError,
     ValueError,  # a malformed number
-    OverflowError,  # a time beyond all clocks
-    RecursionError,  # headers of headers of headers
+    OverflowError,  # a time that the system cannot represent
+    RecursionError,  # headers that are nested too deeply
 )
 """The errors that a damaged archive may raise."""
 
 
 def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
-    """Return the image with the archive's files; its digest covers the base and the archive."""
+    """Return an image with a further layer: the files of a tarball.
+
+    The digest covers the base and the tarball.
+
+    Args:
+        base: The image below.
+        addition: The tarball.
+        spec: The name of the resulting image.
+        context: See `Context`.
+    """
     try:
         file = open_regular(addition.path)
     except OSError as error:
@@ -72,7 +82,16 @@ def add_archive(base: Image, addition: Addition, spec: str, context: Context) ->
 
 
 def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
-    """Unpack an archive into a layer, like root's ``tar -x`` at ``/``; return the members' number.
+    """Unpack a tarball into a layer, as ``tar -x`` of root at ``/`` would do.
+
+    Args:
+        file: The open tarball.
+        path: The path of the tarball, for messages.
+        layer: The empty folder of the layer.
+        base: The image below.
+
+    Returns:
+        The number of members.
 
     Raises:
         ImageError: The archive is damaged, or has members that no image may have.
@@ -89,7 +108,7 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
                 count += 1
                 archive.members.clear()  # type: ignore[attr-defined] # it keeps them all
             while archive.fileobj.read(1 << 20):
-                pass  # only the end of a compressed file proves that it is complete
+                pass  # only the end of a compressed file proves that the file is complete
         unpacker.finish()
     except DAMAGE as error:
         raise ImageError(f"cannot unpack the archive {path}: {error}") from error
@@ -99,13 +118,14 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
 
 
 _MAX_ID = 65535
+"""The highest user or group id that sandboxes have."""
 
 
 class Archive(Protocol):
-    """A source of the members' content."""
+    """A source of the content of members: a `tarfile.TarFile`, or a substitute."""
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
-        """Return the content of a regular file."""
+        """Return an open file with the content of a member that is a regular file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +137,43 @@ class _Metadata:
 
 
 class Unpacker:
-    """A writer of one layer."""
+    """A writer of one layer, from the members of untrusted archives."""
 
     def __init__(self, layer: Path, lower_layers: Sequence[Path], mounts: Sequence[str]) -> None:
         """Prepare the writer of a layer.
 
         Args:
-            layer: An empty folder of this process.
-            lower_layers: The layers under it, lowest first.
-            mounts: Top-level names with a mount over them, which would hide a member.
+            layer: The empty folder of the layer.
+            lower_layers: The layers below, the lowest first.
+            mounts: Names in the root at which sandboxes have a mount, which would hide members.
         """
         self._layer = layer
         self._lower_layers = lower_layers
         self._tree = Tree((*lower_layers, layer))
         self._budget = DiskBudget(layer)
         self._mounts = frozenset(mounts)
-        self._can_set_owner = is_root()  # another user's namespace may lack a member's owner
-        # Directories get their metadata last: until then they must be writable, and each write into
-        # them changes their times.
+        self._can_set_owner = is_root()  # other users may lack the ids of a member's owner
+        # These directories get their owners, modes and times at the end. Until then they must be
+        # writable, and each write into them changes their times.
         self._folders: dict[Parts, _Metadata] = {}
+        # Path of a directory in an archive → its real path, with links resolved.
         self._resolved_folders: dict[Parts, Parts] = {}
-        self._shared_folders: set[Parts] = {()}  # folders that the layers below have, too
+        # These directories exist in the layers below, too.
+        self._shared_folders: set[Parts] = {()}
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
-        """Write one member.
+        """Write one member into the layer.
+
+        Args:
+            archive: The source of the member's content.
+            member: The member.
 
         Raises:
-            ImageError: No image may have a member of its kind, or of its name.
+            ImageError: No image may have a member of this kind, or of this name.
         """
         parts = split_name(member.name)
         if not parts:
-            return  # "./": the root directory stays as it is
+            return  # the member is "./", the root directory, which stays unchanged
         metadata = _Metadata(
             member.mode & 0o7777,
             _valid_owner_id(member.uid),
@@ -184,12 +210,19 @@ class Unpacker:
         self._set_metadata(path, metadata)
 
     def finish(self) -> None:
-        """Set the directories' modes, owners and times."""
+        """Set the modes, owners and times of all directories, after the last member."""
         for parts in sorted(self._folders, key=len, reverse=True):
             self._set_metadata(self._layer.joinpath(*parts), self._folders[parts])
 
     def _ensure_folder(self, parts: Parts, mtime: float) -> Parts:
-        """Return the real path of a directory, created in the layer with its parents."""
+        """Return the real path of a directory, with links resolved.
+
+        The directory and its parents are created in the layer if missing.
+
+        Args:
+            parts: The path of the directory in the archive.
+            mtime: The time of directories that neither the archive nor the image has.
+        """
         if (cached_parts := self._resolved_folders.get(parts)) is not None:
             return cached_parts
         real_parts = self._tree.resolve("/".join(parts), allow_missing=True)
@@ -205,7 +238,14 @@ class Unpacker:
         return real_parts
 
     def _make_folder(self, parts: Parts, lower_entry: TreeEntry | None, mtime: float) -> None:
-        """Create a directory in the layer, with the image's metadata or default ones."""
+        """Create a directory in the layer, unless the layer has it already.
+
+        Args:
+            parts: The real path of the directory.
+            lower_entry: The image's directory at this path, which gives owner, mode and time; None:
+                the directory is new.
+            mtime: The time of a new directory.
+        """
         if parts in self._folders:
             return
         self._budget.take(0, files=1)
@@ -219,14 +259,18 @@ class Unpacker:
             self._folders[parts] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
 
     def _hide_below(self, parts: Parts) -> None:
-        """Make a directory of this layer hide the lower layers' content."""
+        """Make a directory of the layer hide the directories of lower layers at its path."""
         if find_entry(self._lower_layers, parts) is not None:
             attribute = "trusted.overlay.opaque" if self._can_set_owner else "user.overlay.opaque"
             os.setxattr(self._layer.joinpath(*parts), attribute, b"y")
             self._shared_folders.discard(parts)
 
     def _clear(self, path: Path, parts: Parts, name: str) -> None:
-        """Remove an earlier member at the path of a new one that is not a directory."""
+        """Make room for a member that is not a directory: remove an earlier member at its path.
+
+        Raises:
+            ImageError: The path is a directory of the archive or of the image.
+        """
         if parts in self._folders:
             raise ImageError(f"{name!r} is both a file and a directory")
         lower_entry = (
@@ -236,7 +280,8 @@ class Unpacker:
             raise ImageError(f"{name!r} would replace a directory of the image")
         if os.path.lexists(path):
             path.unlink()
-            self._resolved_folders.clear()  # the removed entry may have been a link on the way
+            # The removed entry may have been a link, by which a path was resolved.
+            self._resolved_folders.clear()
 
     def _link(self, member: tarfile.TarInfo, path: Path) -> None:
         parts = split_name(member.linkname)
@@ -265,12 +310,13 @@ class Unpacker:
         if self._can_set_owner:
             os.chown(path, metadata.uid, metadata.gid, follow_symlinks=False)
         if not path.is_symlink():
-            path.chmod(metadata.mode)  # after the owner: a change of owner clears setuid
+            # The mode is set after the owner, because a change of the owner clears setuid.
+            path.chmod(metadata.mode)
         os.utime(path, (metadata.mtime, metadata.mtime), follow_symlinks=False)
 
 
 def split_name(name: str) -> Parts:
-    """Split a member's name.
+    """Split the name of an archive's member into the names of a path.
 
     Raises:
         ImageError: The name is absolute, leads out of the archive, or contains a NUL.
@@ -286,7 +332,7 @@ def split_name(name: str) -> Parts:
 
 
 def _valid_owner_id(owner_id: int) -> int:
-    """Return an id that sandboxes have; root's for any other."""
+    """Return a user or group id if sandboxes have it, otherwise the id of root."""
     return owner_id if 0 <= owner_id <= _MAX_ID else 0
 
 
@@ -300,15 +346,16 @@ def _is_plain(path: Path) -> bool:
 def pack(
     folder: Path, image_path: str, excluded_names: Collection[str] = (), *, read_only: bool = False
 ) -> Path:
-    """Pack a folder's content into a tarball in the cache, for ``IMAGE+TARBALL``; return its path.
+    """Pack a folder into a tarball in the cache, and return the path of the tarball.
 
-    The tarball's name is a digest of its bytes. The bytes depend only on the files' names, content
-    and executable bits. So two copies of a folder give the same tarball, by any user at any time.
+    The tarball can be added to an image, by the name ``IMAGE+TARBALL``. The tarball's name is a
+    digest of its bytes. The bytes depend only on the names, content and executable bits of the
+    files. So two copies of a folder give the same tarball, by any user at any time.
 
     Args:
         folder: The folder to pack.
-        image_path: Its absolute path in the image.
-        excluded_names: Names at its top that are omitted.
+        image_path: The absolute path that the folder gets in the image.
+        excluded_names: Names directly in the folder that are omitted.
         read_only: Whether to remove the permission to write from files and folders.
 
     Raises:
@@ -343,16 +390,17 @@ def write_tarball(
     read_only: bool = False,
     opaque_names: Collection[str] = (),
 ) -> None:
-    """Write the folder's content as a tarball into an open file.
+    """Write a folder's content as a tarball into an open file.
 
     Args:
         file: A file open for writing.
         folder: The folder to pack.
-        image_path: Its absolute path in the image.
-        excluded_names: Names at its top that are omitted.
+        image_path: The absolute path that the folder gets in the image.
+        excluded_names: Names directly in the folder that are omitted.
         keep_times: Whether files keep their times, to the second; otherwise their time is 0.
         read_only: Whether to remove the permission to write.
-        opaque_names: Names at its top of folders that hide the image's: see `opaque_folders`.
+        opaque_names: Names of nested folders, directly in the folder, that hide the image's folders
+            at their paths.
     """
     opaque_paths = {f"{image_path.strip('/')}/{name}" for name in opaque_names}
     excluded_paths = {f"{image_path.strip('/')}/{name}" for name in excluded_names}
@@ -374,17 +422,19 @@ def write_tarball(
 
 
 def opaque_folders(path: Path) -> list[str]:
-    """Return an archive's folders that hide the image's, by the header of `write_tarball`.
+    """Return the paths of a tarball's folders that hide the image's folders at their paths.
+
+    `write_tarball` marks such folders by the header `REPLACES_HEADER`.
 
     Raises:
-        OSError: The archive cannot be read.
+        OSError: The tarball cannot be read.
     """
-    if path.suffix != ".tar":  # archives of `write_tarball` are not compressed
+    if path.suffix != ".tar":  # tarballs of `write_tarball` are not compressed
         return []
     try:
         with tarfile.open(path, "r:", encoding="utf-8", errors="surrogateescape") as archive:
             return [member.name for member in archive if REPLACES_HEADER in member.pax_headers]
-    except tarfile.TarError:  # unpacking will fail, and report it
+    except tarfile.TarError:  # `unpack` raises the error for a damaged tarball
         return []
 
 
@@ -397,7 +447,7 @@ def _add_parents(archive: tarfile.TarFile, image_path: PurePosixPath) -> None:
 
 
 def _normalise_member(member: tarfile.TarInfo, mtime: int) -> tarfile.TarInfo:
-    """Remove the metadata that differ between two copies of the same files."""
+    """Return a member without metadata that differ between two copies of the same files."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = mtime

@@ -1,7 +1,10 @@
-"""``oci:PATH``: an archive of ``docker save``, or an OCI layout as an archive or a folder.
+"""Images in OCI's and Docker's formats.
 
-All content is untrusted: the configuration and every layer must match their digests, and a layer's
-members are checked like those of any archive.
+``oci:PATH`` is an archive of ``docker save``, or an OCI layout as an archive or a folder.
+``docker://REFERENCE`` is an image of a registry, which the program skopeo pulls.
+
+All content is untrusted: the configuration and every layer must match their digests. The members of
+a layer are checked like the members of any archive.
 """
 
 from __future__ import annotations
@@ -40,22 +43,29 @@ _NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """An image in a store."""
+    """The description of one image in a store, which is an archive or a folder."""
 
     config: Mapping[str, Any]
+    """The image's configuration, in OCI's format."""
     digest: str
-    """Digest of the configuration, which contains the layers' digests."""
+    """The digest of the configuration, which contains the digests of the layers."""
     layers: tuple[tuple[str, str], ...]
-    """The layers' paths in the store and the digests of their content, lowest first."""
+    """The path in the store, and the digest of the uncompressed content, of each layer, the lowest
+    first."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of programs."""
+        """The part of the configuration on programs: ``Env``, ``User``, ``WorkingDir``, …"""
         return dict(self.config.get("config") or {})
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image of an archive or a folder."""
+    """Return the image ``oci:PATH`` or ``oci:PATH[NAME]``, built if necessary.
+
+    Args:
+        argument: ``PATH``, the path of an archive or a folder, or ``PATH[NAME]``.
+        context: See `Context`.
+    """
     match = _ARGUMENT.fullmatch(argument)
     assert match is not None  # the pattern matches any text
     path = Path(match["path"])
@@ -82,7 +92,7 @@ def make(argument: str, context: Context) -> Image:
 
 
 def is_layout(path: Path) -> bool:
-    """Return whether a path has an image of this kind."""
+    """Return whether a path is an archive or a folder with an image in one of both formats."""
     try:
         with open_store(path) as store:
             return store.has_file("oci-layout") or store.has_file("manifest.json")
@@ -91,10 +101,14 @@ def is_layout(path: Path) -> bool:
 
 
 def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
-    """Return the image with its configuration's settings for programs.
+    """Return the image with the settings of its configuration: variables, user, working directory.
+
+    Args:
+        image: The image.
+        settings: See `Manifest.settings`.
 
     Raises:
-        ImageError: The image lacks its user, or an ordinary user cannot run as that user.
+        ImageError: The image does not have its user, or this process's sandboxes cannot have it.
     """
     variables = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     user = settings.get("User") or ""
@@ -115,15 +129,20 @@ def apply_settings(image: Image, settings: Mapping[str, Any]) -> Image:
 
 
 def find(store: Store, name: str) -> Manifest:
-    """Return the image in a store; among several, the image of that name.
+    """Return the description of the image in a store.
+
+    Args:
+        store: The store.
+        name: The image's name, if the store has several images; otherwise empty.
 
     Raises:
-        ImageError: The store has none, the choice is ambiguous, or an image is malformed.
+        ImageError: The store has no such image, the choice is ambiguous, or an image is malformed.
     """
     try:
         manifest = _find_in_store(store, name)
         _check(manifest.settings)
-    except (AttributeError, KeyError, TypeError) as error:  # a value has another type, …
+    # A value of the description is missing, or has a wrong type.
+    except (AttributeError, KeyError, TypeError) as error:
         raise ImageError(f"its description is malformed: {error!r}") from error
     return manifest
 
@@ -162,7 +181,7 @@ def _find_in_layout(store: Store, name: str) -> Manifest:
 
 
 def _platform_manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the manifests for this machine that an index's entry leads to."""
+    """Return the manifests for this machine's platform to which an entry of an index leads."""
     required_platform = entry.get("platform") or {}
     machine = _MACHINES.get(platform.machine(), platform.machine())
     if required_platform and (
@@ -219,7 +238,15 @@ _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?/")
 
 
 def pull(argument: str, context: Context) -> Image:
-    """Return the image of a reference in a registry."""
+    """Return the image ``docker://REFERENCE`` of a registry, pulled if necessary.
+
+    The cache remembers to which manifest a reference leads. With `Context.refresh` the registry is
+    asked again.
+
+    Args:
+        argument: ``//REFERENCE``.
+        context: See `Context`.
+    """
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
@@ -280,7 +307,10 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
 
 
 def _tls_options(prefix: str, reference: str) -> list[str]:
-    """Return skopeo's option for registries on loopback: no certificate, like Docker."""
+    """Return skopeo's option for a registry on this machine's loopback, otherwise no option.
+
+    Such a registry needs no certificate. Docker has the same rule.
+    """
     return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
 
 
@@ -313,7 +343,7 @@ _ACCESS_ERROR = re.compile(r"unauthorized|denied|authentication required")
 
 
 def _pull_problem(reference: str, log: str) -> str:
-    """Return the reason of a failed pull, and the fix, from the log of skopeo."""
+    """Return a message on a failed pull, with the reason and the fix, from the log of skopeo."""
     match = _FATAL_MESSAGE.search(log)
     cause = re.sub(r"\\(.)", r"\1", match[1]) if match else log[-1000:]
     if _NETWORK_ERROR.search(cause):
@@ -347,18 +377,21 @@ def _write_reference(reference_file: Path, reference: str, manifest: str) -> Non
 
 
 _WHITEOUT = ".wh."
+"""Beginning of the name of a member that deletes a file of the layers below."""
 _MARK = ".wh..wh."
+"""Beginning of the names of members with another special meaning."""
 _OPAQUE = ".wh..wh..opq"
+"""Name of a member that deletes the whole content of its folder in the layers below."""
 _ZSTD = (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open"))
 
 
 def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path) -> None:
-    """Lay layers over one another in an empty folder.
+    """Unpack the layers of an image, one over the other, into one empty folder.
 
     Args:
         store: The store of the layers.
-        layers: Each layer's path, and the digest of its content; lowest first.
-        folder: The target.
+        layers: The path and the digest of each layer: see `Manifest.layers`.
+        folder: The target folder.
 
     Raises:
         ImageError: A layer does not match its digest, or has content that no image may have.
@@ -384,24 +417,24 @@ def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path)
 
 
 class _LayerUnpacker(Unpacker):
-    """A writer of layers over one another, which applies their deletions."""
+    """An unpacker of several layers into one folder, which applies the deletions of each layer."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, (), ())
         self._new_paths: set[Parts] = set()
 
     def begin(self) -> None:
-        """Begin the next layer."""
+        """Note that the following members belong to the next layer."""
         self._new_paths.clear()
 
     def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
-        """Write one member, or apply the deletion that it stands for."""
+        """Write one member of a layer, or apply the deletion that the member means."""
         parts = split_name(member.name)
         if not parts:
             return
         is_device = member.ischr() or member.isblk()
         if is_device and parts[0] == "dev":
-            return  # a sandbox has its own /dev
+            return  # devices in /dev are useless, because a sandbox has its own /dev
         real_parts = (*self._ensure_folder(parts[:-1], member.mtime), parts[-1])
         if parts[-1].startswith(_WHITEOUT):
             self._apply_whiteout(real_parts)
@@ -421,7 +454,7 @@ class _LayerUnpacker(Unpacker):
             self._delete((*parents, name.removeprefix(_WHITEOUT)))
 
     def _delete(self, real_parts: Parts) -> None:
-        """Remove the lower layers' files at a path; the present layer's files stay."""
+        """Remove the files of lower layers at a path; keep the files of the present layer."""
         path = self._layer.joinpath(*real_parts)
         if real_parts not in self._new_paths:
             self._remove(real_parts)
@@ -449,7 +482,7 @@ class _LayerUnpacker(Unpacker):
 
 
 class _HashingReader:
-    """A stream with a digest of the bytes read."""
+    """A readable stream that computes the digest of all bytes that were read from it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -491,33 +524,37 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
 
 _MAX_JSON_BYTES = 64 << 20
-"""Maximum bytes of a manifest or configuration."""
+"""Maximum of bytes of a manifest or configuration."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class _Files(Protocol):
     def open(self, name: str) -> IO[bytes] | None:
-        """Return an open file by its name; None if it does not exist."""
+        """Return an open file by its name; None if no such file exists."""
 
 
 class Store:
-    """The files of one or more images."""
+    """The files of one or more images, in a folder or an archive.
+
+    Args:
+        files: The folder or archive.
+    """
 
     def __init__(self, files: _Files) -> None:
         self._files = files
 
     def has_file(self, name: str) -> bool:
-        """Return whether a file exists."""
+        """Return whether the store has a file of this name."""
         file = self._files.open(name)
         if file is not None:
             file.close()
         return file is not None
 
     def open(self, name: str) -> IO[bytes]:
-        """Return an open file.
+        """Return an open file of the store.
 
         Raises:
-            ImageError: The file does not exist.
+            ImageError: The store has no such file.
         """
         file = self._files.open(name)
         if file is None:
@@ -525,7 +562,11 @@ class Store:
         return file
 
     def json(self, name: str, digest: str = "") -> Any:
-        """Return the content of a JSON file.
+        """Return the value of a JSON file of the store.
+
+        Args:
+            name: The name of the file.
+            digest: The expected digest of the file; empty: none.
 
         Raises:
             ImageError: The file does not exist, cannot be parsed, or does not match the digest.
@@ -541,7 +582,7 @@ class Store:
 
     @staticmethod
     def blob(digest: str) -> str:
-        """Return the path in a layout of the content with a digest.
+        """Return the path, in an OCI layout, of the content with this digest.
 
         Raises:
             ImageError: The text is not a SHA-256 digest.
@@ -553,7 +594,7 @@ class Store:
 
 @contextlib.contextmanager
 def open_store(path: Path) -> Iterator[Store]:
-    """Yield the store at a path while the block runs."""
+    """Open the archive or folder at a path, and yield its store while the block runs."""
     if path.is_dir():
         yield Store(_Folder(path))
         return

@@ -1,6 +1,6 @@
-"""Resolution of an image's name to the image, with builds of its missing parts.
+"""Resolution of a name to an image: the missing layers are built.
 
-This module has the makers of simple images: a folder, ``scratch``, a set-up script.
+This module also builds the simple images: a folder, ``scratch``, and the result of a set-up script.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from intercode_sandbox.user_code import is_reference
 log = logging.getLogger(__name__)
 
 MakeBase = Callable[[str, Context], Image]
-"""A function that makes an image from the text after the scheme's colon."""
+"""A function that returns an image, built if necessary. The first argument is the text after the
+scheme's colon."""
 SCHEMES = Registry(
     "kind of image",
     {
@@ -60,20 +61,25 @@ SCHEMES = Registry(
     },
     "intercode.images",
 )
-"""Scheme → the function (a `MakeBase`) that makes such an image."""
+"""Scheme, the kind of an image → the function (a `MakeBase`) that builds such an image."""
 
 
 def admit(spec: str) -> None:
-    """Trust the scheme of a user's image name from now on.
+    """Permit the scheme of an image that the user has named, for the rest of this process.
 
-    A scheme from a file, ``my.py:make:ARGUMENT``, or from an installed package runs code. A task
-    often comes from a stranger, and may name an image: only an admitted scheme is then resolved.
+    A scheme may be a function in a file, ``my.py:make:ARGUMENT``, or come from an installed
+    package. To build such an image runs that code. A task may name an image, too, and often comes
+    from a stranger. Therefore `check` refuses such schemes, unless this function has permitted
+    them.
+
+    Args:
+        spec: The name of the image, from the command line or from the caller's code.
 
     Raises:
         UsageError: The file has no such function.
         ImportError: The package's module, or a dependency, is not installed.
     """
-    with suppress(ImageError):  # a use of the image reports it
+    with suppress(ImageError):  # `resolve` raises the error for an invalid name
         scheme = parse(spec).scheme
         if SCHEMES.is_foreign(scheme):
             SCHEMES.register(scheme, SCHEMES.resolve(scheme), replace=True)
@@ -94,14 +100,14 @@ def resolve(
 ) -> Image:
     """Return the image of a name, built if it is not in the cache.
 
-    For an image that this process has resolved before, the function only checks with the file
-    system whether its inputs are unchanged, in about ten microseconds.
+    If this process has resolved the name before, the function only checks whether the inputs of
+    the image are unchanged. The check examines the file system, in about ten microseconds.
 
     Args:
-        spec: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
-        build_script: Runs set-up scripts; usually a method of the sandboxes' provider.
-        progress: Receives the build's messages; default: the log.
-        refresh: Whether to resolve the names in registries again.
+        spec: The name: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
+        build_script: A function that runs set-up scripts, usually a method of the provider.
+        progress: A function that receives the build's messages; default: the log.
+        refresh: Whether to request again which image a registry has under a name.
 
     Raises:
         ImageError: The name is invalid, an input is missing, or the build failed.
@@ -121,24 +127,29 @@ def resolve(
 
 
 _digest_by_spec: dict[str, str] = {}
+"""Name of an image → the digest to which `register_digest` has bound it."""
 
 
 def register_digest(spec: str, digest: str) -> None:
-    """Bind a name to an image in the cache, for this process, as on the image's original machine.
+    """Bind a name to an image in the cache, for the rest of this process.
 
-    The inputs of that image (a Dockerfile, a registry's response) need not be on this machine.
+    Another machine has built the image under this name, from inputs (a Dockerfile, a registry's
+    response) that this machine may lack.
     """
     _digest_by_spec[spec] = digest
 
 
 @lru_cache(maxsize=64)
 def _check_plain_name(spec: str) -> Spec:
-    """Check a name without a path only once: every start of a sandbox needs it."""
+    """Check a name that contains no path, as `check` does.
+
+    The result is remembered, because every start of a sandbox needs it.
+    """
     return check(spec)
 
 
 def check(spec: str) -> Spec:
-    """Parse the name of an image, and check it as far as possible without a build.
+    """Parse the name of an image, and check the name as far as possible without a build.
 
     Raises:
         ImageError: The name is invalid, or its file or folder does not exist.
@@ -159,7 +170,10 @@ def check(spec: str) -> Spec:
 
 
 def build(spec: Spec, context: Context) -> Image:
-    """Return the image: its base first, then layer by layer, each from the cache or built."""
+    """Return the image of a parsed name.
+
+    The base is built first, then a layer for each addition. Layers in the cache are not built.
+    """
     if spec.additions:
         base_spec = replace(spec, additions=spec.additions[:-1])
         addition = spec.additions[-1]
@@ -171,10 +185,11 @@ def build(spec: Spec, context: Context) -> Image:
 
 
 def _key(spec: Spec, cache: ImageCache) -> Hashable:
-    """Return a key that changes with the inputs.
+    """Return a key for the image of a name, which changes with the image's inputs.
 
-    A folder counts as unchanged as long as its own modification time; its content is examined
-    once in a process. For a Dockerfile all copied files are examined, up to a limit.
+    The key covers the modification times of input files and folders. Files inside an image's folder
+    are not examined again, only the folder itself. For a Dockerfile all copied files are examined,
+    up to a limit.
     """
     paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
     if spec.scheme == "folder":
@@ -201,7 +216,14 @@ def _refuse_script(image: Image, script: object, layer: object) -> None:
 
 
 def make_folder(argument: str, context: Context) -> Image:
-    """Return the image of a folder, with a digest of its files' names, modes, sizes and times."""
+    """Return the image of a folder that is a root file system, or has a Dockerfile.
+
+    The digest of a root file system covers the names, modes, sizes and times of its files.
+
+    Args:
+        argument: The path of the folder.
+        context: See `Context`.
+    """
     folder = Path(argument)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
@@ -250,7 +272,7 @@ def _folder_digest(folder: Path) -> str:
 
 
 def make_scratch(argument: str, context: Context) -> Image:
-    """Return the empty image."""
+    """Return the image ``scratch``, which has only the folders /dev and /proc."""
     if argument:
         raise ImageError(f"the image 'scratch' takes no argument, not {argument!r}")
     template = Image(name="scratch", digest=joint_digest("scratch", "2"), layers=())
@@ -264,7 +286,11 @@ def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
 
 
 def make_known(argument: str, context: Context) -> Image:
-    """Return the image in the cache whose digest starts with the argument."""
+    """Return the image in the cache whose digest begins with the argument.
+
+    Raises:
+        ImageError: The cache has no such image, or several.
+    """
     images = []
     if re.fullmatch("[0-9a-f]{8,}", argument):
         folders = (context.cache.root / "images").glob(f"{argument}*")
@@ -278,7 +304,7 @@ def make_known(argument: str, context: Context) -> Image:
 
 
 def refuse_daemon(argument: str, context: Context) -> NoReturn:
-    """Refuse a valid name whose files only the engine has.
+    """Refuse a name with ``docker-daemon:``: only the Docker engine has the files of the image.
 
     Raises:
         ImageError: Always.
@@ -291,12 +317,21 @@ def refuse_daemon(argument: str, context: Context) -> NoReturn:
 
 _SCRIPT_VERSION = "2"
 _SCRIPT_TIME = 1767225600  # 2026-01-01 00:00 UTC
-"""The time of all files that a script creates without an explicit time. It makes a layer identical
-at every build."""
+"""The time of all files that a script creates without an explicit time. With a fixed time the layer
+is identical at every build."""
 
 
 def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
-    """Return the image after the script, with a digest of the base and of the script's text."""
+    """Return the image with a further layer: the changes of a set-up script.
+
+    The digest covers the base and the script's text.
+
+    Args:
+        base: The image below.
+        addition: The script.
+        spec: The name of the resulting image.
+        context: See `Context`.
+    """
     try:
         with open_regular(addition.path) as file:
             script = file.read()
@@ -311,7 +346,7 @@ def add_script(base: Image, addition: Addition, spec: str, context: Context) -> 
     )
 
     def fill(layer: Path, lock: int) -> Mapping[str, object]:
-        begin = time.time() - 1  # the kernel's file times lag by some milliseconds
+        begin = time.time() - 1  # times of new files lag behind the clock by some milliseconds
         context.build_script(base, script, layer)
         set_times(layer, begin, _SCRIPT_TIME)
         return {"version": _SCRIPT_VERSION}

@@ -1,7 +1,6 @@
-"""Preflight: the machine's rule that prevents a sandbox, and the command that fixes it.
+"""Errors that name the rule of the machine that prevents a sandbox, and the command that fixes it.
 
-This module has only commands that work on the machines on which they are printed: a test tries
-each of them there.
+Each command works on the machines on which InterCode prints it: a test tries each command there.
 """
 
 from __future__ import annotations
@@ -35,20 +34,22 @@ from intercode_sandbox.privileges import (
 _USER_OPTIONS = "--user 1000:1000 -e HOME=/tmp"
 _POD_USER = "in the container's securityContext runAsUser: 1000, and HOME=/tmp"
 _OPEN_FILES = 20_000
+"""The limit of open descriptors that the advice proposes."""
 _CAP_SYS_RESOURCE = 24
 _CHROOT = "this process is in a chroot, where the kernel permits no user namespaces"
 _PIVOT = (
     """unshare --mount sh -c 'mount --rbind "$0" "$0" && cd "$0" && pivot_root . . && """
     """umount --lazy . && exec bash' /the/chroot  # in place of chroot, as root"""
 )
-"""The way to enter a folder as the root of a mount namespace, unlike a chroot."""
+"""A command that makes a folder the root of a mount namespace. In such a root, unlike in a chroot,
+the kernel permits user namespaces."""
 
 
 def load_error(reply: dict[str, Any]) -> UsageError:
-    """Return the error for a worker's module that could not be imported.
+    """Return the error for a module of workers that could not be imported.
 
     Args:
-        reply: The report of `intercode_sandbox.native.worker.preload`.
+        reply: The message that `intercode_sandbox.native.worker.preload` has sent.
     """
     return UsageError(
         f"preload: the worker's module {reply['unloaded']!r} cannot be imported: "
@@ -58,7 +59,7 @@ def load_error(reply: dict[str, Any]) -> UsageError:
 
 
 def missing_program_error() -> SandboxUnavailableError:
-    """Return the error for an installation without the static process 1."""
+    """Return the error for an installation that lacks the C program of process 1."""
     return SandboxUnavailableError(
         "intercode was installed without the sandbox program, which exists for Linux on x86-64 "
         f"and aarch64: {PROGRAM}",
@@ -67,7 +68,11 @@ def missing_program_error() -> SandboxUnavailableError:
 
 
 def missing_folder_error(path: str) -> ImageError:
-    """Return the error for an image without a folder that a sandbox needs as a mount point."""
+    """Return the error for an image that lacks a folder on which a sandbox mounts a file system.
+
+    Args:
+        path: The path of the folder in the image.
+    """
     return ImageError(
         f"the image has no folder {path}, but a symbolic link, another file, or nothing. A "
         "sandbox mounts its own folder there: create an empty folder in the image"
@@ -75,10 +80,13 @@ def missing_folder_error(path: str) -> ImageError:
 
 
 def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
-    """Return the error that names the machine's rule that refused, and its fix.
+    """Return the error for a sandbox or a spawner that did not start.
+
+    The message names the rule of the machine that has refused a system call, and the fix.
 
     Args:
-        reply: The spawner's, with ``failed`` and ``errno``.
+        reply: The message of the spawner or of process 1. Its ``failed`` is the failed call with
+            the kernel's text, and its ``errno`` the error number.
     """
     failure, error_number = str(reply["failed"]), int(reply.get("errno", 0))
     call = failure.removeprefix(f"[Errno {error_number}] ").partition(":")[0]
@@ -99,7 +107,7 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
     elif call == "mount proc" and error_number == errno.EPERM:
         reason, fix = "this container's /proc is masked", masking_remedy()
     elif call == "mount bind" and error_number == errno.EINVAL and failure.endswith(": '/'"):
-        reason, fix = _CHROOT, _PIVOT  # a chroot to a plain folder, not to a mount point
+        reason, fix = _CHROOT, _PIVOT  # the chroot's folder is not a mount point
     elif rule := find_restriction(_name(call), error_number, _unrestricted_namespaces_command()):
         reason, fix = rule.reason, rule.fix
     elif call == "mount overlay":
@@ -114,7 +122,10 @@ def unavailable_error(reply: dict[str, Any]) -> SandboxError | ImageError:
 
 
 def open_files_command() -> str:
-    """Return the command that raises the limit of descriptors for this shell's processes."""
+    """Return the command that raises the limit of open descriptors for processes of this shell.
+
+    The text is empty if no command can do so.
+    """
     if in_container():
         return container_remedy(
             f"--ulimit nofile={_OPEN_FILES}", "a higher limit of the node's engine"
@@ -129,7 +140,12 @@ def open_files_command() -> str:
 
 
 def kernel_setting_command(name: str, value: int) -> str:
-    """Return the command that changes a kernel setting."""
+    """Return the command that changes a kernel setting.
+
+    Args:
+        name: The path of the setting below /proc/sys.
+        value: The new value.
+    """
     command = f"sysctl -w {name.replace('/', '.')}={value}"
     return f"{command}  # on the machine: no container can" if in_container() else as_root(command)
 
@@ -161,17 +177,21 @@ def _max_namespaces_command() -> str:
 
 
 def _name(call: str) -> str:
-    """Return a call's name: in a report of Python's own error, the source line in brackets."""
+    """Return the name of a system call from the text of an error.
+
+    An error of a function of Python does not name the call. `syscalls.with_line` has added the
+    source line in brackets, which takes the name's place.
+    """
     line = re.search(r"\((.+)\)$", call)
     return line[1] if line else call
 
 
 def caller_error(error: OSError, call: str) -> SandboxError:
-    """Return the error for a call of this process, before any sandbox exists.
+    """Return the error for a system call of this process that failed before any sandbox existed.
 
     Args:
         error: The kernel's error.
-        call: The call, or its purpose.
+        call: The name of the call, or its purpose.
     """
     error_number = error.errno or 0
     if rule := find_restriction(call, error_number, _unrestricted_namespaces_command()):
@@ -183,7 +203,10 @@ def caller_error(error: OSError, call: str) -> SandboxError:
 
 
 def active_rules_text() -> str:
-    """Return the active rules that may have caused an error, for the end of its message."""
+    """Return a text on the machine's active rules, to append to the message of an error.
+
+    The rules may have caused the error.
+    """
     reasons = [rule.reason for rule in active_restrictions()]
     return f"; on this machine {', '.join(reasons)}" if reasons else ""
 
@@ -206,12 +229,17 @@ def _namespace_problem(error_number: int) -> tuple[str, str]:
     if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
         return "user namespaces are off", _max_namespaces_command()
     if error_number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
-        return _CHROOT, _PIVOT  # to a mounted folder, by exclusion: it looks like a root
+        # No other rule is active. So this process is in a chroot whose folder is a mount point,
+        # which `_has_root_mount` cannot distinguish from a root.
+        return _CHROOT, _PIVOT
     return "a seccomp profile forbids namespaces, as Docker's default does", filter_remedy()
 
 
 def _has_root_mount() -> bool:
-    """Return whether the root is a mount point: false only in a chroot to a plain folder."""
+    """Return whether the root of this process is a mount point.
+
+    False only in a chroot whose folder is not a mount point.
+    """
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         return any(line.split()[4] == b"/" for line in file)
     return True

@@ -1,9 +1,14 @@
 """The spawner: a small single-threaded process that forks sandboxes for a large threaded caller.
 
-A fork of the caller would copy its memory map and its locks, and a sandbox would die with the
-thread that started it. The spawner owns a private mount namespace with the images' layers, creates
-each sandbox's process 1, allocates identities, and keeps the cgroups. The spawner ends, with all
-its sandboxes, when the caller's socket closes: so kill -9 of the caller leaves nothing behind.
+The caller is the process that uses InterCode. A fork of the caller itself would copy the caller's
+memory map and locks, and a sandbox would die with the thread that started it. The spawner owns a
+private mount namespace, in which the layers of images are mounted. The spawner creates each
+sandbox's process 1, allocates user ids, and keeps the cgroups. The spawner ends, with all its
+sandboxes, when the caller's socket closes. So kill -9 of the caller leaves nothing behind.
+
+Words of this module: a child is a fork that is, or waits to become, a sandbox's process 1. The
+stage is the folder `MOUNT_FOLDER`, with the spawner's mounts. A frozen layer holds the files of a
+frozen sandbox in memory.
 """
 
 from __future__ import annotations
@@ -28,27 +33,41 @@ from intercode_sandbox.native.zygote import NotLoadedError, Zygote, plan, probe_
 from intercode_sandbox.privileges import STAND_IN_ID, has_machines_id, missing_capabilities
 
 MOUNT_FOLDER = "/dev/pts"
-"""The folder of the spawner's mounts, in a private mount namespace. Every machine has this folder,
-and neither the spawner nor an image needs its content."""
+"""The stage: the folder of the spawner's mounts, in a private mount namespace. Every machine has
+this folder, and neither the spawner nor an image needs its content."""
 _FOLDERS = ("x", "o", "e", "d", "p", "m")
-"""The mount points of each sandbox on the stage: its files, its files with mapped ids, an empty
-folder, /dev, /proc, and a folder of the machine's programs on its way into an image."""
+"""The mount points on the stage that each child uses, in its copy of the mount namespace.
+
+The first two are for the sandbox's files, and for the same files with mapped ids. Then follow an
+empty folder, /dev, /proc, and a folder of programs before the child moves it into an image.
+"""
 _LEAVING_SECONDS = 1.0
 """Seconds between attempts to remove a cgroup."""
 _QUIET_SECONDS = 0.001, 0.005
-"""Idle seconds before a sandbox is prepared: with a processor for each running sandbox, and with
-none to spare."""
+"""Idle seconds before a sandbox is prepared: if each running sandbox has a processor, and if there
+are more sandboxes than processors."""
 _MAX_ENDS = 4096
+"""Maximum number of ended children whose ends the spawner remembers."""
 
 
 class Spawner:
     """The event loop of the spawner.
 
-    A spare child is always forked in advance. The next start then does not wait for the fork, for
-    new namespaces, and for the move into a cgroup. A spare child holds nothing of any sandbox.
+    A spare child is always forked in advance. So the next start of a sandbox does not wait for the
+    fork, for new namespaces, and for the move into a cgroup. A spare child contains nothing of any
+    sandbox.
 
-    After two equal requests in a row, the idle spawner prepares a third sandbox with its first
-    program. A different request discards it.
+    After two equal requests in a row, the idle spawner prepares a sandbox for a third equal
+    request, and starts the sandbox's first program. A different request discards the prepared
+    sandbox.
+
+    Args:
+        caller: The socket of the caller's requests.
+        owner: A descriptor of the caller's process.
+        ledger: The descriptor of the ledger: see `exit_ledger`.
+        name: The spawner's lease: see `ownership.new_lease`.
+        root: Whether the caller has the privileges of `privileges.is_root`.
+        workers: The modules that can run as workers in sandboxes.
     """
 
     def __init__(
@@ -62,27 +81,32 @@ class Spawner:
     ) -> None:
         self.caller = caller
         self.owner = owner
-        """A descriptor of the caller's process. The socket alone would not signal its end: a fork
-        of the caller may hold the other end, too."""
+        """A descriptor of the caller's process. The socket alone would not signal the caller's end,
+        because a fork of the caller may hold the other end of the socket, too."""
         self.ledger = ledger
-        """The descriptor of the ledger of sandboxes that are still ending."""
+        """The descriptor of the list of sandboxes that the kernel is still ending."""
         self.poll = select.epoll()
         self.children: dict[str, Child] = {}
-        """Name → child, from its fork until it is collected."""
+        """The child's name → the child, from its fork until `collect` releases it."""
         self.processes: dict[int, Child] = {}
-        """Descriptor of the child's process → child."""
+        """Descriptor of the child's process → the child."""
         self.starting_children: dict[int, Child] = {}
+        """Descriptor of the child's socket → the child, while its sandbox is starting."""
         self.spare_child: Child | None = None
+        """The child that was forked in advance."""
         self.prepared_child: Child | None = None
+        """The child with the prepared sandbox."""
         self.last_request: dict[str, Any] = {}
+        """The last request for a sandbox."""
         self.is_repeated = False
-        """Whether the last request equals the one before it."""
+        """Whether the last request equals the request before it."""
         self.ends: dict[str, dict[str, Any]] = {}
-        """Name → the end of a recent child, as fields of `base.Evidence`."""
+        """A child's name → facts on its recent end, as fields of `base.Evidence`."""
         self.count = 0
         self.processors = len(os.sched_getaffinity(0))
         prepare_namespaces(root)
-        self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the remaining privileges
+        # The cgroups are created with the privileges that remain after the line above.
+        self.cgroups = cgroup.Cgroups(name, os.getppid())
         self.machine = probe_machine(root)
         self.zygote = Zygote(self.machine, workers)
         self.layers = Layers(root)
@@ -90,7 +114,7 @@ class Spawner:
         self.pool = Identities(root)
 
     def run(self) -> None:
-        """Serve until the caller ends; then end every sandbox and clean up."""
+        """Serve requests until the caller ends; then end all sandboxes and clean up."""
         self.poll.register(self.caller, select.EPOLLIN)
         self.poll.register(self.owner, select.EPOLLIN)
         try:
@@ -104,18 +128,22 @@ class Spawner:
                     if fd in self.starting_children:
                         self.finish_start(fd)
                 self.collect_ended(events)
-                # The caller last: its request may need the files of a child that has just started.
+                # The caller's request comes last. The request may freeze the files of a child whose
+                # start the lines above have just finished.
                 if self.caller.fileno() in events and not self.take_request():
                     return
         finally:
             self.close()
 
     def take_request(self) -> bool:
-        """Serve one request; report failures on its socket. Return False if the caller has left."""
+        """Serve one request of the caller; return False if the caller has ended.
+
+        A request that needs a reply comes with a socket for the reply. Failures are reported there.
+        """
         try:
             spec, fds = wire.receive(self.caller)
         except wire.TruncatedError:
-            return True  # the caller sees the end of the lost socket
+            return True  # the request's socket is lost, and the caller notices its closing
         except (EOFError, OSError):
             return False
         if not fds:
@@ -140,31 +168,42 @@ class Spawner:
         return True
 
     def evidence(self, name: str) -> dict[str, Any]:
-        """Return evidence of a sandbox that does not answer, as fields of `base.Evidence`."""
+        """Return the evidence about a sandbox that does not answer, as fields of `base.Evidence`.
+
+        Args:
+            name: The name of the sandbox's child.
+        """
         if name in self.children:
             self.collect(self.children[name])
         return {"running": True} if name in self.children else self.ends.get(name, {})
 
     def note_ending(self, name: str) -> None:
-        """Record that a caller has killed a sandbox and does not wait for its end."""
+        """Record that the caller has killed a sandbox, and no longer waits for the sandbox's end.
+
+        Args:
+            name: The name of the sandbox's child.
+        """
         if name in self.children:
             self.children[name].ending = True
             self.count_endings()
 
     def count_endings(self) -> None:
-        """Update the ledger of sandboxes that are still ending, for ``intercode doctor``."""
+        """Write the list of sandboxes that the kernel is still ending to the ledger.
+
+        ``intercode doctor`` reads the ledger.
+        """
         children = self.children.values()
         write_ledger(self.ledger, {child.cgroup: child.pid for child in children if child.ending})
 
     def freeze(self, name: str, room: int) -> dict[str, Any]:
-        """Retain the files of a sandbox without running processes as a layer.
+        """Retain the files of a sandbox, in which only process 1 runs, as a frozen layer.
 
         Args:
-            name: The sandbox's name.
+            name: The name of the sandbox's child.
             room: Maximum size of the layer in bytes.
 
         Returns:
-            The ``bytes`` and ``files`` of the layer, and its ``name`` if it was created.
+            The ``bytes`` and ``files`` of the layer, and the layer's ``name`` if it was created.
         """
         child = self.children.get(name)
         if child is None or (tree := child.files) is None:
@@ -183,14 +222,14 @@ class Spawner:
         return reply
 
     def thaw(self, name: str) -> None:
-        """Release a frozen layer."""
+        """Release a frozen layer of this name."""
         if name in self.last_request.get("frozen", ()):
             self.discard_prepared()
             self.is_repeated, self.last_request = False, {}
         self.frozen_mounts.remove(name)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for a run's record and `doctor`."""
+        """Return the facts of this machine for a run's record and for ``intercode doctor``."""
         return {
             "root": self.machine.root,
             "cgroup": self.cgroups.version,
@@ -199,7 +238,13 @@ class Spawner:
         }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
-        """Start one sandbox. The sandbox reports on its socket when it is ready."""
+        """Start one sandbox for a request of the caller.
+
+        Args:
+            spec: The request.
+            control: The sandbox's socket. The sandbox's process 1 sends a message to the caller as
+                soon as the sandbox is ready.
+        """
         self.layers.prepare(spec)
         self.is_repeated, self.last_request = spec == self.last_request, spec
         if self.start_prepared(spec, control):
@@ -209,11 +254,18 @@ class Spawner:
         self.send_plan(child, spec, [control.fileno()])
 
     def send_plan(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
-        """Send a child its sandbox's plan and identity."""
+        """Send a child the settings of its sandbox, which the child then builds.
+
+        Args:
+            child: The child.
+            spec: The caller's request.
+            fds: Further descriptors for the child.
+        """
         try:
             identity = child.identity = self.pool.take(spec["limits"]["processes"])
             limits = spec["limits"]
-            # Files in memory count as memory: their quota is added to the limit.
+            # A sandbox's files lie in memory, and the kernel counts them as memory. So the limit of
+            # the cgroup includes the limit of disk space.
             total = limits["memory"] + limits["disk"]
             processes = limits["processes"] + OWN_THREADS
             self.cgroups.limit(child.cgroup, total, processes)
@@ -233,7 +285,15 @@ class Spawner:
         self.poll.register(child.link, select.EPOLLIN)
 
     def start_prepared(self, spec: dict[str, Any], control: socket.socket) -> bool:
-        """Give the caller the prepared sandbox, if its request is the same."""
+        """Give the prepared sandbox to the caller, if the sandbox was prepared for this request.
+
+        Args:
+            spec: The caller's request.
+            control: The sandbox's socket.
+
+        Returns:
+            Whether the caller got the prepared sandbox.
+        """
         child = self.prepared_child
         if child is None or child.spec != spec:
             self.discard_prepared()
@@ -248,19 +308,19 @@ class Spawner:
         return True
 
     def discard_prepared(self) -> None:
-        """End the prepared sandbox, in which no request has run."""
+        """End the prepared sandbox, which no caller has used yet."""
         child, self.prepared_child = self.prepared_child, None
         if child is not None:
             child.close()
 
     @property
     def may_prepare(self) -> bool:
-        """Whether the spawner should prepare a sandbox once it is idle."""
+        """Whether the spawner should prepare a sandbox as soon as the spawner is idle."""
         is_wanted = self.is_repeated and not self.last_request["network"]
         return is_wanted and self.prepared_child is None and not self.starting_children
 
     def poll_timeout(self) -> float | None:
-        """Return the poll's time-out in seconds; None: wait for an event."""
+        """Return the seconds that the event loop waits for an event; None: without a limit."""
         if self.may_prepare:
             running_count = len(self.children) - (self.spare_child is not None)
             return _QUIET_SECONDS[running_count > self.processors]
@@ -269,24 +329,35 @@ class Spawner:
     def prepare_sandbox(self) -> None:
         """Prepare a sandbox for a repetition of the last request."""
         self.is_repeated = False
-        with suppress(OSError):  # the next request meets the error again, and reports it
+        with suppress(OSError):  # if the error persists, the next request reports the error
             child = self.take_child(network=False)
             child.spec = self.last_request
             with child.first_program() as child_ends:
                 self.send_plan(child, self.last_request, child_ends)
 
     def take_child(self, network: bool) -> Child:
-        """Return the spare child if it fits, or a new child."""
+        """Return the spare child if it suits the next sandbox, or otherwise a new child.
+
+        A spare child does not suit a sandbox that shares the machine's network. Nor does a child
+        that was forked before the newest layer was mounted, because the child lacks that mount.
+
+        Args:
+            network: Whether the sandbox shares the machine's network.
+        """
         child = self.spare_child
         if child is not None and not network:
             self.spare_child = None
             if child.layer_count == self.layers.mount_count:
                 return child
-            child.link.close()  # ends the child
+            child.link.close()  # the child notices the closed socket, and ends
         return self.fork(network)
 
     def fork(self, network: bool) -> Child:
-        """Return a new child, which enters its own cgroup."""
+        """Fork and return a new child, which enters a cgroup for its sandbox.
+
+        Args:
+            network: Whether the child shares the machine's network.
+        """
         self.count += 1
         name = str(self.count)
         group = self.cgroups.take(name)
@@ -302,11 +373,18 @@ class Spawner:
         return child
 
     def announce_process(self, child: Child, control: socket.socket) -> None:
-        """Send the caller a descriptor of its sandbox's process 1."""
+        """Send the caller a descriptor of a child's process, the sandbox's process 1.
+
+        The caller's ends of the prepared program's channels follow, if the child has a program.
+        """
         wire.send(control, {"name": child.name}, [child.process, *child.prepared_fds])
 
     def finish_start(self, link: int) -> None:
-        """Finish the spawner's part of a start: the child has a file system, or has failed."""
+        """Finish the start of a child that has built its file system, or has failed.
+
+        Args:
+            link: The descriptor of the child's socket.
+        """
         child = self.starting_children.pop(link)
         self.poll.unregister(link)
         child.receive_files()
@@ -314,21 +392,25 @@ class Spawner:
             child.link.close()
         elif child.spec == self.last_request:
             self.prepared_child = child
-        else:  # another request has come meanwhile, or its frozen layers were released
+        else:  # the caller has sent a different request, or released a frozen layer, meanwhile
             child.close()
         if self.spare_child is None:
-            with suppress(OSError):  # the next start meets the error again, and reports it
+            with suppress(OSError):  # if the error persists, the next start reports the error
                 self.spare_child = self.fork(network=False)
 
     def collect_ended(self, events: Sequence[int]) -> None:
-        """Collect the children whose ends are among these events, and remove ended cgroups."""
+        """Release the children that have ended, and remove their cgroups.
+
+        Args:
+            events: The descriptors that the event loop found readable.
+        """
         for fd in events:
             if fd in self.processes:
                 self.collect(self.processes[fd])
         self.cgroups.remove_unused()
 
     def collect(self, child: Child) -> None:
-        """Release a child and its resources, if it has ended."""
+        """Release the resources of a child, if the child has ended."""
         exit_code = child.exit_code()
         if exit_code is None:
             return
@@ -337,11 +419,12 @@ class Spawner:
         if self.starting_children.pop(child.link.fileno(), None) is not None:
             self.poll.unregister(child.link)
         self.record_end(child, exit_code)
-        # The resources that the kernel frees slowly may still count for its cgroup.
+        # A slowly ending sandbox leaves resources that may still count for its cgroup. So this
+        # cgroup is not used for another sandbox.
         self.cgroups.give_back(child.cgroup, reuse=not child.ending)
         child.release()
         if child.identity is not None:
-            # Process 1 is the last process with these ids to end.
+            # The ids are free, because process 1 always ends after all other processes with them.
             self.pool.give_back(child.identity)
         if self.spare_child is child:
             self.spare_child = None
@@ -351,20 +434,21 @@ class Spawner:
             self.count_endings()
 
     def record_end(self, child: Child, exit_code: int) -> None:
-        """Record the end of a child, while its cgroup still has the counts."""
+        """Record facts on the end of a child; its cgroup, which has the counts, still exists."""
         starved = self.cgroups.oom_kills(child.cgroup) > child.oom_kills
         self.ends[child.name] = {"exit_code": exit_code, "starved": starved}
         if len(self.ends) > _MAX_ENDS:
             del self.ends[next(iter(self.ends))]
 
     def close(self) -> None:
-        """End every sandbox and clean up, even if the kernel takes long for an end."""
+        """End every sandbox, wait until the kernel has ended all of them, and clean up."""
         for child in self.children.values():
             child.kill()
             child.ending = True
         self.count_endings()
         with suppress(OSError):
-            # The message frees the caller from waiting: only a spawner that was stopped sends none.
+            # The caller waits for this message. If no message comes, a signal has stopped the
+            # spawner, and the caller kills it.
             wire.send(self.caller, {"ending": len(self.children)})
         self.poll.unregister(self.caller)
         self.poll.unregister(self.owner)
@@ -388,12 +472,12 @@ def main(
     """Run a spawner.
 
     Args:
-        caller: The descriptor of its caller's socket.
+        caller: The descriptor of the socket of the caller's requests.
         owner: A descriptor of the caller's process.
-        ledger: The descriptor of its ledger; see `exit_ledger`.
-        name: Its lease; see `ownership.new_lease`.
+        ledger: The descriptor of the ledger: see `exit_ledger`.
+        name: The spawner's lease: see `ownership.new_lease`.
         root: Whether the caller has the privileges of `privileges.is_root`.
-        workers: The fields of the `Workers` of its sandboxes.
+        workers: The fields of `Workers`, for the sandboxes' workers.
     """
     with socket.socket(fileno=caller) as sock:
         try:
@@ -412,7 +496,7 @@ def main(
 
 
 def report(control: socket.socket, error: OSError | EOFError) -> None:
-    """Report to the caller why a sandbox, or this spawner, did not start."""
+    """Send the caller the reason why a sandbox, or this spawner, did not start."""
     error_number = error.errno if isinstance(error, OSError) else None
     cause = sc.with_line(error) if isinstance(error, OSError) else error
     with suppress(OSError):
@@ -423,11 +507,15 @@ _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 _PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ESCAPES = {b"\\040": b" ", b"\\011": b"\t", b"\\012": b"\n", b"\\134": b"\\"}
-"""Escapes of mountinfo for characters that would break its lines; the backslash is decoded last."""
+"""The kernel's escapes in mountinfo for characters that would break lines or fields. The backslash
+is the last entry, because it must be decoded last."""
 
 
 def prepare_namespaces(root: bool) -> None:
-    """Create a private mount namespace for this process, and the stage."""
+    """Move this process into a private mount namespace, and create the stage there.
+
+    An ordinary user needs a user namespace, too.
+    """
     if root:
         sc.unshare(sc.CLONE_NEWNS)
     else:
@@ -443,10 +531,12 @@ def prepare_namespaces(root: bool) -> None:
 
 
 def _stand_in() -> None:
-    """Give up the machine's user 0, which no sandbox may ever have, for the stand-in user.
+    """Change this process's user from the machine's user 0 to the stand-in user.
+
+    No sandbox may ever run as the machine's user 0: see `privileges.has_machines_id`.
 
     Raises:
-        OSError: This process lacks the privileges, or the id is not mapped.
+        OSError: This process lacks the privileges, or its namespace does not map the id.
     """
     missing_names = missing_capabilities(stand_in=True)
     try:
@@ -461,38 +551,44 @@ def _stand_in() -> None:
 
 
 class Layers:
-    """The layers mounted on the stage."""
+    """The layers of images, mounted on the stage. The name of a layer is its folder on the stage.
+
+    Args:
+        root: Whether the spawner has the privileges of `privileges.is_root`.
+    """
 
     def __init__(self, root: bool) -> None:
         self.root = root
         self.names: dict[str, str] = {}
+        """Path of a mounted folder → its name on the stage."""
         self.programs: list[tuple[str, str]] | None = None
+        """The result of `mount_programs`, after its first call."""
         self.mount_count = 0
-        """The number of mounts so far: a process forked before the last lacks it."""
+        """The number of mounts so far. A child that was forked before the last mount lacks it."""
 
     def prepare(self, spec: dict[str, Any]) -> None:
-        """Replace the host's paths in a request by names on the stage; mount new layers.
+        """Mount the layers that a request needs, and replace their paths in the request by names.
 
         Raises:
             OSError: A layer is missing or cannot be mounted.
         """
         names = [self.mount_layer(path) for path in spec["layers"]]
-        names.reverse()  # the request lists the lowest first, overlayfs the topmost
+        names.reverse()  # the request begins with the lowest layer, and overlayfs with the topmost
         special = {self.mount_layer(path): files for path, files in spec["special"]}
         programs = self.mount_programs() if spec["host"] else []
         spec.update(layers=names, special=special, programs=programs)
 
     def forget(self, path: str) -> None:
-        """Unmount a layer. Running sandboxes keep their own copies."""
+        """Unmount a layer, if it is mounted. Running sandboxes keep their copies of the mount."""
         name = self.names.pop(path, None)
         if name is not None:
             sc.umount(f"{MOUNT_FOLDER}/{name}")
             os.rmdir(f"{MOUNT_FOLDER}/{name}")
 
     def mount_layer(self, path: str) -> str:
-        """Mount a folder as a layer; return its name on the stage."""
+        """Mount a folder as a layer, unless it is mounted already; return its name on the stage."""
         if path not in self.names:
-            # Nested mounts are part of an ordinary user's view of a folder.
+            # The kernel permits an ordinary user to copy a mount only with its nested mounts.
             self.names[path] = self._attach(path, recursive=not self.root)
         return self.names[path]
 
@@ -510,9 +606,11 @@ class Layers:
         return name
 
     def mount_programs(self) -> list[tuple[str, str]]:
-        """List folders of this machine's programs: their paths in a sandbox and names on the stage.
+        """Mount the folders of this machine's programs, for sandboxes with the image ``host``.
 
-        A nested mount comes after the folder that contains it.
+        Returns:
+            The path in a sandbox, and the name on the stage, of each folder. A nested mount comes
+            after the folder that contains it.
         """
         if self.programs is None:
             top_folders = [f"/{name}" for name in _PROGRAMS]
@@ -536,7 +634,7 @@ def _nested_mounts(top_folders: list[str]) -> list[str]:
             for escape, character in _ESCAPES.items():
                 field = field.replace(escape, character)
             path = os.fsdecode(field)
-            # A file that is mounted stays out: an overlay consists of folders.
+            # A mounted file is ignored, because an overlay consists of folders.
             if path.startswith(tuple(f"{top}/" for top in top_folders)) and os.path.isdir(path):
                 folders.add(path)
     return sorted(folders)

@@ -1,8 +1,9 @@
-"""Messages between the caller, the spawner and a sandbox's process 1: values and descriptors.
+"""Messages between the caller, the spawner and a sandbox's process 1.
 
-A message is one packet of a Unix ``SOCK_SEQPACKET`` socket, which permits requests in advance. A
-message too large for a packet (a 1 MiB argument list) travels in a memory file. Between Python
-processes it is JSON; the static process 1 uses a packed format, described in ``static/wire.h``.
+A message is a mapping, with descriptors. Each message is one packet of a Unix ``SOCK_SEQPACKET``
+socket. So a sender may send further requests before the first reply. A message that is too large
+for a packet (a 1 MiB argument list) is passed in a memory file. Messages between Python processes
+are JSON. Messages to and from process 1, a C program, have a packed format: see ``static/wire.h``.
 """
 
 from __future__ import annotations
@@ -18,27 +19,33 @@ from typing import Any
 
 MAX_FDS = 250  # the kernel's SCM_MAX_FD is 253
 HIGH_FD = 300
-"""A number above all descriptors that a caller requests inside."""
+"""A descriptor above all descriptors that a caller can request for a program's channels."""
 _PACKET = 64 * 1024
+"""Maximum size in bytes of a packet."""
 _FD_BYTES = array("i").itemsize
 _JSON, _PACKED = (b"J", b"M"), (b"B", b"F")
-"""The first byte of a packet: its body follows, or is in a memory file."""
+"""The possible first bytes of a packet, for each format. After the first tag the message follows in
+the packet; with the second tag the message is in a memory file."""
 _NUMBER, _LENGTH = struct.Struct("<q"), struct.Struct("<I")
 _CONSTANTS = {None: b"n", True: b"t", False: b"f"}
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets."""
+    """Return two connected sockets for messages."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def keep_only(sock: socket.socket) -> socket.socket:
-    """Close, in a fork, every descriptor except this socket and the standard ones.
+    """Close every descriptor of a fork but this socket and the standard streams.
 
-    A fork that kept other sockets open would hide their end from their peers.
+    A fork that kept other sockets open would prevent their peers from noticing the end of the
+    fork's parent.
+
+    Returns:
+        The socket, now with descriptor 3.
     """
-    # The high number enlarges the table of descriptors once and for all: if threads share the
-    # table, the kernel waits for all processors before it enlarges the table.
+    # The copy to a high number makes the kernel enlarge this process's table of descriptors now.
+    # Later, if threads share the table, the kernel would wait for all processors to enlarge it.
     os.dup2(os.dup2(sock.fileno(), HIGH_FD), 3, inheritable=False)
     sock.detach()
     os.closerange(4, 65536)
@@ -46,7 +53,7 @@ def keep_only(sock: socket.socket) -> socket.socket:
 
 
 class TruncatedError(OSError):
-    """A message without its descriptors: this process may open no more."""
+    """A message whose descriptors were lost, because this process may open no further ones."""
 
 
 def send(
@@ -57,8 +64,8 @@ def send(
     Args:
         sock: The socket.
         message: A mapping with text keys.
-        fds: Descriptors to pass with it.
-        packed: Whether the receiver is the static process 1.
+        fds: Descriptors to pass with the message.
+        packed: Whether to use the packed format, because the receiver is process 1 or the zygote.
 
     Raises:
         OSError: The receiver has closed its end.
@@ -86,17 +93,20 @@ def _send_packet(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Wait for one message. All descriptors are close-on-exec; the receiver must close them.
+    """Wait for one message, and return it with its descriptors.
+
+    The descriptors are close-on-exec, and the caller of this function must close them.
 
     Raises:
         EOFError: The sender has closed its end.
-        TruncatedError: Its descriptors exceed this process's limit. The message is lost.
-        OSError: For instance a time-out set on the socket.
+        TruncatedError: The descriptors of the message exceed this process's limit. The message is
+            lost.
+        OSError: The socket failed, for instance by its time-out.
     """
-    # The wait consumes nothing: received descriptors would be lost if a signal's handler raised an
-    # exception, which Python does at the return of a call.
+    # This call waits, but leaves the message in the socket. Python runs signal handlers when a call
+    # returns. If a handler raised an exception after `recvmsg`, received descriptors would be lost.
     sock.recv(1, socket.MSG_PEEK)
-    # Not `socket.recv_fds`, which ignores its flags.
+    # `socket.recv_fds` is unsuitable, because it ignores its flags.
     ancillary_size = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
     packet, ancillary, flags, _ = sock.recvmsg(_PACKET, ancillary_size, socket.MSG_CMSG_CLOEXEC)
     descriptors = array("i")

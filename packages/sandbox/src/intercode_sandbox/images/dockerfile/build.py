@@ -1,4 +1,4 @@
-"""Builds of a Dockerfile's stages: the stages that the target needs, layer by layer."""
+"""The build of a Dockerfile's image: of the target stage, and of all stages that it needs."""
 
 from __future__ import annotations
 
@@ -40,22 +40,27 @@ from intercode_sandbox.path_containment import resolve_data_path
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
 _MAX_WATCHED_FILES = 500
-"""Maximum of files that are checked for changes at each later use of the image in this process."""
+"""Maximum number of copied files that are checked for changes at each later use of the image in
+this process. If the build has read more files, none of them is checked."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The scheme's argument: ``PATH[NAME=VALUE,--target=STAGE,--network=default]``."""
+    """The options in an image's name ``dockerfile:PATH[NAME=VALUE,--target=STAGE,…]``."""
 
     path: Path
+    """The path of the Dockerfile."""
     arguments: Mapping[str, str] = field(default_factory=dict)
+    """Name of a build argument → its value."""
     target: str = ""
+    """The name or number of the stage to build; empty: the last stage."""
     network: bool = False
+    """Whether commands may use the network by default."""
 
     @classmethod
     def read(cls, argument: str) -> Options:
-        """Parse the text after ``dockerfile:``; a folder stands for the Dockerfile in it.
+        """Parse the text after ``dockerfile:``. If PATH is a folder, its Dockerfile is meant.
 
         Raises:
             ImageError: An option is unknown or malformed.
@@ -81,7 +86,12 @@ class Options:
 
 
 def make(argument: str, context: Context) -> Image:
-    """Return the image of a Dockerfile's last stage, or of its target stage."""
+    """Return the image of a Dockerfile's last stage, or of the target stage, built if necessary.
+
+    Args:
+        argument: The text after ``dockerfile:``: see `Options`.
+        context: See `Context`.
+    """
     options = Options.read(argument)
     return _Build(options, context, f"dockerfile:{argument}").image()
 
@@ -91,7 +101,8 @@ class _Build:
         self._options = options
         self._context = context
         self._spec = spec
-        self._folder = options.path.parent.resolve()  # a link's layers would not be folders
+        # The path is resolved, because the layer of a tree must be a folder, not a link to one.
+        self._folder = options.path.parent.resolve()
         self._source = read(options.path)
         self._plan: Plan = plan(self._source)
         rules, file = find_ignore(options.path, self._folder)
@@ -102,7 +113,7 @@ class _Build:
         context.inputs.update(filter(None, (options.path, file, self._folder)))
 
     def image(self) -> Image:
-        """Return the target stage's image."""
+        """Return the image of the target stage."""
         for warning in self._plan.warnings:
             self._context.progress(warning)
         for instruction in self._plan.arguments:
@@ -161,7 +172,8 @@ class _Build:
         )
         image = base
         for instruction, step in state.steps(stage.instructions):
-            # A cached layer has the name of the file from which it was first built.
+            # A layer in the cache has the name of the Dockerfile from which it was first built. So
+            # the name is replaced.
             image = replace(self._layer(image, instruction, step), name=base.name)
         self._args[stage.index] = state.args
         try:
@@ -178,7 +190,10 @@ class _Build:
         return replace(finished_image, env={**finished_image.env, **(home if state.user else {})})
 
     def _base(self, stage: Stage) -> tuple[Image, dict[str, str]]:
-        """Return a stage's base image, and the build arguments in force."""
+        """Return the base image of a stage, and the build arguments that the stage inherits.
+
+        A stage inherits build arguments only if its base is another stage.
+        """
         start = stage.start
         try:
             name = expand_base_name(stage.base, self._arguments, self._source.escape)
@@ -224,7 +239,10 @@ class _Build:
         return self._context.cache.build(template, self._spec, fill, self._context.progress)
 
     def _save_image(self, image: Image) -> Image:
-        """Return the image under a digest that also covers its settings for programs."""
+        """Return the image with a digest that also covers the settings of its programs.
+
+        The cache stores the image under this digest, with an empty layer on top.
+        """
         digest = joint_digest("dockerfile image", VERSION, image.digest, facts(image))
         if not (saved_image := self._context.cache.lookup(digest)):
             saved_image = self._context.cache.build(
@@ -237,7 +255,7 @@ class _Build:
 
 
 def _platform() -> dict[str, str]:
-    """Return the predefined arguments of every Dockerfile."""
+    """Return the build arguments that every Dockerfile has, such as ``TARGETPLATFORM``."""
     machine = _MACHINES.get(platform.machine(), platform.machine())
     values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
     return {f"{prefix}{name}": v for prefix in ("TARGET", "BUILD") for name, v in values.items()}
@@ -250,7 +268,12 @@ _RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
 
 
 def find_base(name: str, folder: Path, context: Context) -> Image:
-    """Return the base image of a stage, under the Dockerfile's name for it.
+    """Return the image that ``FROM`` or ``--from`` names, built if necessary.
+
+    Args:
+        name: The name in the Dockerfile.
+        folder: The folder of the Dockerfile, in which all files that the name contains must lie.
+        context: See `Context`.
 
     Raises:
         ImageError: The image does not exist, lies outside the folder, or is not supported.
@@ -277,7 +300,11 @@ def find_base(name: str, folder: Path, context: Context) -> Image:
 
 
 def base_name(name: str, folder: Path) -> str:
-    """Convert a Dockerfile's name for an image to InterCode's.
+    """Return InterCode's name for the image that a Dockerfile names.
+
+    Args:
+        name: The name in the Dockerfile.
+        folder: The folder of the Dockerfile.
 
     Raises:
         ImageError: InterCode has no such image.

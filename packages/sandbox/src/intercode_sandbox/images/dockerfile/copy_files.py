@@ -1,4 +1,7 @@
-"""``COPY`` and ``ADD``: find the sources, apply ``.dockerignore``, and copy them into a layer."""
+"""The instructions ``COPY`` and ``ADD``: search of the sources, and copies of them into a layer.
+
+This module also has the rules of ``.dockerignore`` files.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,17 @@ from intercode_sandbox.images.host import host_mounts
 from intercode_sandbox.images.tree import Tree, TreeEntry
 
 _MAX_DOUBLE_STARS = 8
-"""Maximum number of ``**`` in a pattern: each multiplies the work."""
+"""Maximum number of ``**`` in a pattern: each multiplies the time of a match."""
 _WILD = re.compile(r"[*?\[]")
 _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
 
 
 def find(tree: Tree, source: str) -> list[Item]:
-    """Return the items of a source: one path, or all matches of a pattern.
+    """Return the files and folders that a source of ``COPY`` names.
+
+    Args:
+        tree: The build's context, or the files of another image.
+        source: A path, or a pattern.
 
     Raises:
         LookupError: No path matches.
@@ -55,7 +62,12 @@ def find(tree: Tree, source: str) -> list[Item]:
 
 
 def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item]:
-    """Return the files whose content is in the Dockerfile itself."""
+    """Return the files whose content is a heredoc of the instruction.
+
+    Args:
+        instruction: The instruction.
+        word: A function that expands a word.
+    """
     contents = dict(instruction.heredocs)
     items: list[Item] = []
     for value in instruction.values[:-1] if contents else ():
@@ -72,7 +84,17 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item
 
 
 def digest(tree: Tree, items: Sequence[Item], documents: Sequence[Item], image: str) -> str:
-    """Return a digest of all sources: names, kinds, modes, content; or of the source image."""
+    """Return a digest of all sources of an instruction.
+
+    For files of the context, the digest covers names, kinds, modes and content. For files of an
+    image, it covers the image's digest and the names.
+
+    Args:
+        tree: The tree of the items.
+        items: The files and folders of the tree.
+        documents: The files from heredocs.
+        image: The digest of the image whose files are copied; empty: the context's files.
+    """
     digest_inputs: list[str | bytes] = [image]
     for item in documents:
         digest_inputs += ["document", item.name, item.content]
@@ -95,7 +117,7 @@ def _location_text(tree: Tree) -> str:
 
 
 def _match_paths(tree: Tree, pattern: str) -> list[str]:
-    """Return the matching paths, component by component; a star does not match a slash."""
+    """Return all paths of a tree that match a pattern. A star does not match a slash."""
     paths = [""]
     for component in pattern.split("/"):
         expression = glob(re.sub(r"\*{2,}", "*", component))
@@ -127,7 +149,7 @@ def _entry_facts(path: str, entry: TreeEntry) -> list[str | bytes]:
 
 
 def _expand_document(content: str, word: Callable[[str], str]) -> str:
-    """Expand a document's variables, but keep its quotes, like a shell."""
+    """Expand the variables in the content of a heredoc; keep its quotes, as a shell does."""
     return "".join(
         word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
     )
@@ -140,19 +162,23 @@ class _Rule:
 
 
 class Ignore:
-    """The rules of a ``.dockerignore`` file; the last matching rule decides.
+    """The rules of a ``.dockerignore`` file. For each path the last matching rule decides.
 
     Args:
-        text: The file's content.
+        text: The content of the file.
     """
 
     def __init__(self, text: str = "") -> None:
         self._rules = [rule for line in text.splitlines() if (rule := _parse_rule(line))]
         self.has_exceptions = any(rule.exception for rule in self._rules)
-        """Whether a file below an ignored folder may be an exception."""
+        """Whether the file has exceptions, by which a file in an ignored folder may be copied."""
 
     def __call__(self, path: str) -> bool:
-        """Return whether a path, relative to the context, or a folder above it is ignored."""
+        """Return whether a path is ignored, because of a rule for it or for a folder above.
+
+        Args:
+            path: The path, relative to the context.
+        """
         parts = path.split("/")
         prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
         for rule in reversed(self._rules):
@@ -162,7 +188,10 @@ class Ignore:
 
 
 def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
-    """Return the ignore rules of a Dockerfile and their file: its own, else its context's.
+    """Return the rules for ignored files of a Dockerfile, and the path of their file or None.
+
+    A file ``NAME.dockerignore`` beside the Dockerfile ``NAME`` takes precedence over the file
+    ``.dockerignore`` in the context.
 
     Raises:
         ImageError: The file cannot be read, or a line is malformed.
@@ -178,10 +207,11 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of Go's ``filepath.Match`` with ``**``, for paths without a leading slash.
+    """Compile a pattern of ``.dockerignore`` or ``COPY``, for paths without a leading slash.
 
-    Text between two stars is matched at its first occurrence only. Otherwise a name could make the
-    expression try all ways to divide it.
+    The syntax is that of Go's ``filepath.Match``, with ``**`` in addition. Text between two stars
+    is matched at its first occurrence only. Otherwise there could be names for which the regular
+    expression tries all divisions of the name, which takes too long.
 
     Raises:
         ValueError: A bracket is not closed, or the pattern has too many ``**``.
@@ -252,23 +282,24 @@ class Item:
     """A file or folder to copy."""
 
     name: str
-    """The name at its destination."""
+    """The name that the item gets in a destination folder."""
     tree: Tree | None = None
+    """The tree that has the item; None: the item is a heredoc."""
     parts: tuple[str, ...] = ()
-    """The item's path in the tree."""
+    """The path of the item in the tree."""
     content: bytes = b""
-    """Without a tree: the file's content."""
+    """The content of a heredoc."""
 
 
 class LayerWriter:
-    """A writer of files into a layer, as root or for an owner.
+    """A writer of copied files into a layer.
 
     Args:
         base: The image below.
-        layer: An empty folder.
-        owner: The owner of all files except an archive's members; None: root.
-        mode: The mode of all files; None: their own.
-        keep_owner: Whether, without `owner`, files keep their own owners.
+        layer: The empty folder of the layer.
+        owner: The user and group id of all files except members of archives; None: root.
+        mode: The mode of all files; None: each file keeps its mode.
+        keep_owner: Whether files keep their owners if `owner` is None.
     """
 
     def __init__(
@@ -287,11 +318,11 @@ class LayerWriter:
         self._now = time.time()
 
     def finish(self) -> None:
-        """Set the metadata of directories, at the end."""
+        """Set the owners, modes and times of directories, after the last file."""
         self._unpacker.finish()
 
     def folders(self, path: str) -> None:
-        """Create a directory, and its parents, if missing."""
+        """Create a directory and its parents, unless the image or the layer has them."""
         parts = split_name(path.strip("/"))
         for count in range(1, len(parts) + 1):
             folder_path = "/".join(parts[:count])
@@ -299,26 +330,47 @@ class LayerWriter:
                 self._add(_header(folder_path, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
 
     def text(self, path: str, content: bytes) -> None:
-        """Write a file with this content."""
+        """Write a file with this content.
+
+        Args:
+            path: The destination in the image.
+            content: The content.
+        """
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
         header = _header(path, tarfile.REGTYPE, 0o644, self._now)
         header.size = len(content)
         self._add(header, content)
 
     def file(self, source: Path, path: str) -> None:
-        """Write a copy of the file, link or pipe at `source`."""
+        """Copy a file, link or named pipe.
+
+        Args:
+            source: The path of the file on this machine.
+            path: The destination in the image.
+        """
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
         self._add_entry(source, source.lstat(), path)
 
     def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
-        """Write the content of a directory. An existing directory keeps its owner and mode."""
+        """Copy the content of a directory. A directory of the image keeps its owner and mode.
+
+        Args:
+            tree: The tree that has the directory.
+            parts: The path of the directory in the tree.
+            path: The destination in the image, a directory.
+        """
         self.folders(path)
         for entry_parts, entry in tree.walk(parts):
             relative_path = "/".join(entry_parts[len(parts) :])
             self._add_entry(entry.path, entry.info, f"{path.rstrip('/')}/{relative_path}")
 
     def archive(self, source: Path, path: str) -> None:
-        """Write an archive's members, with the archive's owners, like Docker."""
+        """Unpack an archive. The members keep the archive's owners, as in Docker.
+
+        Args:
+            source: The path of the archive on this machine.
+            path: The destination in the image, a directory.
+        """
         self.folders(path)
         with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
             for member in file:
@@ -340,7 +392,7 @@ class LayerWriter:
         }
         kind = kinds.get(stat.S_IFMT(info.st_mode))
         if kind is None:
-            return  # a socket, which is useless without its process
+            return  # a socket is not copied, because it is useless without its process
         header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
         if self._keep_owner:
             header.uid, header.gid = info.st_uid, info.st_gid
@@ -364,13 +416,13 @@ class LayerWriter:
 
 
 class _Content:
-    """The content of one file, in the form of an archive's member."""
+    """The content of one file, in a form that `Unpacker.add` takes in place of an archive."""
 
     def __init__(self, content: bytes | Path) -> None:
         self._content = content
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes]:
-        """Return an open file."""
+        """Return an open file with the content."""
         if isinstance(self._content, bytes):
             return io.BytesIO(self._content)
         return self._content.open("rb")
