@@ -81,7 +81,8 @@ def test_what_is_kept(shown: str, folder: Path) -> None:
 def test_a_plot_for_each_environment(shown: str, folder: Path, cli: Run) -> None:
     runs = [folder / "demo" / name for name in RUNS]
     told = cli("report", *runs, "--plot", env={"COLUMNS": "60"}).stdout
-    assert re.findall(r"^(\w+): success within a number of turns$", told, re.MULTILINE) == sorted(ENVS)
+    titles = re.findall(r"^(\w+): success within a number of turns$", told, re.MULTILINE)
+    assert titles == sorted(ENVS)
     assert told.count("100 % ┤●") == len(ENVS) and max(map(len, told.splitlines())) < 60
     plain = cli("report", runs[0], "--plot", env={"PYTHONIOENCODING": "ascii"}).stdout
     assert plain.isascii() and "100 % |*" in plain

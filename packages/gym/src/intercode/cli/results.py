@@ -537,5 +537,6 @@ def charts_by_environment(runs: Sequence[Run]) -> str:
             run.judge for run in runs if run.env_label == environment and run.judge
         )
         notes = "".join(f"successes judged by {safe(judge)} are among them\n" for judge in judges)
-        texts.append(f"{safe(environment)}: success within a number of turns\n\n{chart_text}{notes}")
+        title = f"{safe(environment)}: success within a number of turns"
+        texts.append(f"{title}\n\n{chart_text}{notes}")
     return "\n".join(texts)
