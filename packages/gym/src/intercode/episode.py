@@ -364,7 +364,7 @@ def _shallow_dict(value: Any) -> dict[str, Any]:
     messages are large. Fields in `_RARE` are omitted if they are None.
 
     Raises:
-        TypeError: The value is no dataclass.
+        TypeError: The value is not a dataclass.
     """
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")

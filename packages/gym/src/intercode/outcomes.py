@@ -62,7 +62,7 @@ def failure_kind(name: str) -> OutcomeKind:
     """Return the outcome kind of an episode that ended with an error; an unknown error is ``lost``.
 
     Args:
-        name: The name of the error's class. The argument is no class, because a record contains
+        name: The name of the error's class. The argument is not a class, because a record contains
             only the name.
     """
     kind = getattr(errors, name, None)

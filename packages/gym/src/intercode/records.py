@@ -663,7 +663,7 @@ def _listed_actions(value: Any, location: str) -> list[str]:
         if not isinstance(history, dict):
             raise RecordError(f"{location}: neither a list of actions nor a recorded episode")
         value = [_unwrap_action(action) for action in history.get("actions", [])]
-        # In the files of 2023, "blocked" is no action but a mark after the last turn, and None
+        # In the files of 2023, "blocked" is not an action but a mark after the last turn, and None
         # stands for a reply without code.
         value = [action for action in value if action not in (None, "", "blocked")]
     if not isinstance(value, list) or not all(isinstance(action, str) for action in value):

@@ -31,7 +31,7 @@ MIN_DIALOGUE_LENGTH = 16
 """The minimum length of a known value that the redactor replaces. A shorter value may be a common
 word, which dialogues contain, too."""
 _NO_SECRET = re.compile(r"[~/].*|https?://[^@]*|[-+.\deE]*", re.DOTALL)
-"""Pattern of values that are no secrets although their variables have secret names: paths, plain
+"""Pattern of values that are not secrets although their variables have secret names: paths, plain
 URLs and numbers."""
 PATTERNS = (
     r"\bsk-[A-Za-z0-9_-]{16,}",
@@ -116,7 +116,7 @@ def _more_patterns() -> list[re.Pattern[str]]:
     """Read the patterns in the file that ``INTERCODE_REDACT`` names; empty without the variable.
 
     Raises:
-        UsageError: The file cannot be read, or a line is no regular expression.
+        UsageError: The file cannot be read, or a line is not a regular expression.
     """
     if not (name := variables().get(PATTERNS_VARIABLE)):
         return []

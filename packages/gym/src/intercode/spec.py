@@ -1276,7 +1276,7 @@ def resolve_paths(options: Options) -> dict[str, Any]:
 
 
 def _resolve_value(name: str, value: Any) -> Any:
-    # A URL is no path. `RunSpec.recorded` removes its password.
+    # A URL is not a path. `RunSpec.recorded` removes its password.
     if not isinstance(value, str) or "://" in value:
         return value
     if name in ("out", "cache", "prices", "prompt"):

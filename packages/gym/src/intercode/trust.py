@@ -50,7 +50,7 @@ _READ = ("env", "data", "databases", "repositories")
 _WORD = re.compile(r"[\w-]+")
 _MODEL_NAME = re.compile(r"[\w.:@-]+(?:/[\w.:@-]+)*")
 _GENERATED = ("seed", "difficulty", "count", "split")
-"""Options in a dataset's name, such as ``generated-bash:seed=1``, whose values are no paths."""
+"""Options in a dataset's name, such as ``generated-bash:seed=1``, whose values are not paths."""
 
 _DEEDS = {
     "agent": "runs this agent",

@@ -66,7 +66,7 @@ class PoolCounts:
     failed: int
     """Attempts to start a resource that raised an error."""
     idle: int
-    """Leases that the pool ended because nobody had used them for the idle time."""
+    """Leases that the pool ended because no client had used them for the idle time."""
     aged: int
     """Leases that the pool ended at their maximum age."""
     abandoned: int

@@ -211,7 +211,8 @@ def rewards(answer: Answer, gold: Answer) -> Rewards:
     """Compute the reward by all versions: ``released`` in [-1, 1], the others in [0, 1].
 
     Args:
-        answer: The answer to the agent's last action. If it is no list of rows, all rewards are 0.
+        answer: The answer to the agent's last action. If it is not a list of rows, all rewards are
+            0.
         gold: The answer to gold, executed now. If gold failed, it counts as having no rows, except
             for ``first``.
     """

@@ -11,7 +11,7 @@ The parser returns the first match in this order:
 4. The only piece of inline code (between single backticks), if it reads as code.
 
 The parser ignores a model's reasoning (`strip_thoughts`). A block without a closing fence extends
-to the end of the text. In a truncated reply, such a block is no code. Code that writes a README,
+to the end of the text. In a truncated reply, such a block is not code. Code that writes a README,
 for example, contains fences. A fence within a here-document or a multi-line string therefore
 belongs to the code, if a later fence closes the block. In a copied terminal session, only the text
 after the prompts is code.
@@ -350,7 +350,7 @@ def _remove_indent(line: str, width: int) -> str:
 def _parse_inline_block(match: re.Match[str]) -> Block:
     tag, code = (match["tag"] or "").lower(), match["code"]
     if tag and not any(tag in tags for tags in TAGS.values()):
-        # The first word is no language, so it belongs to the code.
+        # The first word is not a language, so it belongs to the code.
         return Block("", match[0].strip("`").strip())
     return Block(tag, code.strip())
 

@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
         The exit code 0.
 
     Raises:
-        UsageError: A confirmation is needed, but the standard input is no terminal.
+        UsageError: A confirmation is needed, but the standard input is not a terminal.
     """
     if args.all:
         return _clean_all(args)

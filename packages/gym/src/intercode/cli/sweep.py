@@ -115,7 +115,7 @@ def _run_label(target: str, agent: str, model: str | None, skill: str | None) ->
     Args:
         target: The environment, or ``ENV=DATA``.
         agent: The agent's name.
-        model: The model's name; None: the agent is no language model.
+        model: The model's name; None: the agent is not a language model.
         skill: The folder of a skill, or `NO_SKILL`; None: the agent reads no skills.
     """
     names = [

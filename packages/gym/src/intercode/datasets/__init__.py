@@ -182,7 +182,7 @@ def _call_loader(
 
     Raises:
         TaskError: A loader of the user raises an exception or exits. Or a loader returns an object
-            that is no dataset.
+            that is not a dataset.
     """
     try:
         dataset = loader(**options)

@@ -216,7 +216,7 @@ class _Unpacker:
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise FetchError(f"the archive has a member {name!r}, which is outside of the archive")
         if "__MACOSX" in path.parts or path.name == ".DS_Store":
-            return  # macOS adds these files to archives; they are no data
+            return  # macOS adds these files to archives; they are not data
         target = folder.joinpath(*path.parts)
         if content is None:
             target.mkdir(parents=True, exist_ok=True)

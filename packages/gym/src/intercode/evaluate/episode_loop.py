@@ -371,7 +371,7 @@ def _make_agent(agent: AgentFactory, env: PlayableEnv, task: Task) -> Agent | Ep
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):
-        # These errors are no mistakes in the agent's code. A `UsageError` is common to all tasks.
+        # These errors are not mistakes in the agent's code. A `UsageError` is common to all tasks.
         # The others are failures of the workspace that the agent inspects.
         raise
     except BaseException as error:

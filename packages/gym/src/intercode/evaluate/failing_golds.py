@@ -28,7 +28,7 @@ _NOT_RUN = (126, 127)
 _SIGPIPE = 141
 _DIFFERS = 1
 """The exit code by which ``grep``, ``diff``, ``cmp`` and ``test`` report a negative result, which
-is no failure."""
+is not a failure."""
 _REMARK = re.compile(r"(?i:.*\b(?:warning|note|hint)): ?.*")
 _FAILURE_CODE = 98
 # This text precedes a setup. The text is part of the setup's first line, so the setup's lines keep

@@ -288,7 +288,7 @@ def _changed_file(
     """Return the name of the file whose changed content explains a changed digest.
 
     Returns:
-        The file or database in words. None: the fact is no digest of a file, or the reference to
+        The file or database in words. None: the fact is not a digest of a file, or the reference to
         the file also changed.
     """
     if fact_name.startswith(_IMAGES) and "engine" in recorded_manifest.get("env", {}):

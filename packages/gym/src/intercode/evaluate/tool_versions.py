@@ -61,7 +61,7 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
 def _base(name: str) -> str:
     """Return the name of an image's base, which is the name without the added layers.
 
-    If the base alone is no valid image, the name is returned unchanged.
+    If the base alone is not valid image, the name is returned unchanged.
     """
     try:
         spec = parse(name)

@@ -23,8 +23,8 @@ from intercode.errors import ActionError, CausedInsideError, UsageError
 from intercode_sandbox.base import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
-"""Multiple of the output limit at which an action is stopped: nobody would read further output."""
-IS_INTERACTIVE: ContextVar[bool] = ContextVar("INTERACTIVE", default=False)
+"""Multiple of the output limit at which an action is stopped: no reader needs further output."""
+IS_INTERACTIVE: ContextVar[bool] = ContextVar("IS_INTERACTIVE", default=False)
 """Whether a person types the actions: Ctrl-C then stops the running action, not the program."""
 BY_CALLER = "caller"
 """Stop reason of an action that Ctrl-C or a cancellation has stopped."""

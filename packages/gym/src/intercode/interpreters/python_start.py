@@ -149,7 +149,7 @@ class PythonProcess:
         """Return the messages that have arrived; None if the worker has closed the channel.
 
         Raises:
-            ValueError: The bytes are no valid message, so the code in the worker has written them.
+            ValueError: The bytes are not valid message, so the code in the worker has written them.
         """
         try:
             chunk = os.read(self.control, _CHUNK)

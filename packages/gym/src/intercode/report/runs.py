@@ -219,7 +219,7 @@ class PairedComparison:
     difference: Estimate
     """The rate of the second run minus the rate of the first, with the paired t interval."""
     drawn: Estimate | None
-    """The same difference, with an interval that treats images or databases as clusters. The
+    """The difference with an interval that treats images or databases as clusters. The
     interval is a bootstrap interval, or a t interval if the clusters are few. None: the tasks have
     a single image or database."""
     test: McNemar | None

@@ -458,7 +458,7 @@ def _row(answer: Form, line: str) -> _Row | None:
 
 
 def _words(line: str) -> tuple[list[Quantity], list[str]]:
-    """Return the numbers and words of a line; a unit after a number is no word: "3 files"."""
+    """Return the numbers and words of a line; a unit after a number is not a word: "3 files"."""
     line_quantities, words = quantities([_SEPARATOR.sub(" ", line)]), []
     is_after = False
     for token in tokens(_SEPARATOR.sub(" ", line)):

@@ -4,7 +4,7 @@ A question has one answer in many forms: ``8``, ``8 files``, ``/srv: 8``; absolu
 paths; a list with or without sizes. A task may declare the type of its answer
 (``metadata.answer``). Gold's output alone then determines how outputs are read (`answer_parsing`),
 and the agent's output is read in that way. The whole output counts: a right answer among wrong ones
-is no answer.
+is not an answer.
 
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count

@@ -130,7 +130,7 @@ def _check_signature(function: Function) -> set[str]:
     """Return a function's parameter names, after a check that it accepts the arguments of a reward.
 
     Raises:
-        UsageError: The object is no function, is async, or does not accept the arguments.
+        UsageError: The object is not a function, is async, or does not accept the arguments.
     """
     try:
         signature = inspect.signature(function)

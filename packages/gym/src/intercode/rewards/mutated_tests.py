@@ -523,7 +523,7 @@ class _LiteralReader:
     def _containment_literals(
         self, substring: ast.expr, container: ast.expr, literals_by_name: LiteralsByName
     ) -> Iterator[ast.expr]:
-        """Yield a literal text that must be contained in a value that is no literal."""
+        """Yield a literal text that must be contained in a value that is not a literal."""
         if self._literals(container, literals_by_name):
             return
         for literal in self._literals(substring, literals_by_name):

@@ -156,7 +156,7 @@ def _is_change(statement: Sequence[Token]) -> bool:
     if words[0] in ("SELECT", "WITH") and "INTO" in words:
         return True
     if words[0] == "WITH":
-        # The function REPLACE(…) is no statement.
+        # The function REPLACE(…) is not a statement.
         next_words = [*words[1:], ""]
         pairs = zip(words, next_words, strict=True)
         return any(word in _CHANGES and next_word != "(" for word, next_word in pairs)

@@ -348,7 +348,7 @@ class EpisodeBudget(Budget):
         return super().reserve(tokens, cost)
 
     def count(self, call: Call) -> None:
-        """Count a finished call; a request for a token count is no call."""
+        """Count a finished call; a request for a token count is not a call."""
         with self._lock:
             self._calls += not call.is_count
 

@@ -60,7 +60,7 @@ MEMBER = "$."
 _PLACEHOLDER = re.compile(r"\{(query|model|url_v1|url|token)\}")
 _PLACEHOLDERS = ("query", "model", "url_v1", "url", "token")
 _BRACED_NAME = re.compile(r"(?<![$\\{])\{([A-Za-z_]\w*)\}(?!\})")
-"""Pattern of a name in braces that is no shell variable, and so may be a misspelt placeholder."""
+"""Pattern of a name in braces that is not a shell variable: perhaps a misspelt placeholder."""
 _MODEL_PLACEHOLDER = re.compile(r"\{(model|url_v1|url|token)\}")
 
 

@@ -74,7 +74,7 @@ class ConnectionPool:
             method: GET or POST.
             path: The path from ``/v1`` onwards. The upstream's own ``/v1`` is removed.
             body: The request's body.
-            headers: The request's headers besides host, credentials, encoding and length.
+            headers: The request's headers, without host, credentials, encoding and length.
             timeout: The seconds without data from the server after which the request fails.
 
         Raises:

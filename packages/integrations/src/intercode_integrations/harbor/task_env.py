@@ -61,7 +61,7 @@ class SourceTask:
         try:
             answer = decode(await async_sandbox.read_file(ANSWER))
         except (OSError, OutputLimitError) as error:
-            # The file of the answer is missing, is no regular file, or is too large to be right.
+            # The file of the answer is missing, is not a regular file, or is too large to be right.
             if isinstance(error, SandboxError) and not isinstance(error, CausedInsideError):
                 raise
             answer = None

@@ -186,7 +186,7 @@ def _reward(task: Task, episode: Episode, workspace: SandboxBackend) -> Score:
 def _convert_number(value: Any) -> float:
     """Return the number that Inspect reads in the value of a score; NaN if it contains none.
 
-    Inspect itself converts an unknown text to 0, which would hide that the score is no number.
+    Inspect itself converts an unknown text to 0, which would hide that the score is not a number.
     """
     if isinstance(value, (dict, list)):
         return math.nan

@@ -79,7 +79,7 @@ class EpisodeSession:
 
     def __init__(self, idle_seconds: float | None = None) -> None:
         self.secret = secrets.token_urlsafe(24)
-        """The name of the session in its URL. The name is random, so nobody else can guess it."""
+        """The name of the session in its URL: random, so other clients cannot guess it."""
         self.episode_start: Future[_EpisodeStart] = Future()
         self._idle_seconds = idle_seconds
         self._calls: SimpleQueue[_PendingToolCall | None] = SimpleQueue()

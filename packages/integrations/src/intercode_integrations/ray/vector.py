@@ -325,7 +325,7 @@ class ClusterEnv(ProxyEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an episode in the process that the proxy has when it is no fork."""
+        """Start an episode in the process that the proxy has when it is not a fork."""
         self._close_fork()
         if self._home_slot is None:
             self._home_slot = self._make_env(self._actors.next_actor())

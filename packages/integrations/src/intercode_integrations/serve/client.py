@@ -107,7 +107,7 @@ class RemoteServer:
         """Fetch the JSON of a route, by GET without `body`, by POST with `body`.
 
         Raises:
-            InterCodeError: The server refuses the request, or is no InterCode server.
+            InterCodeError: The server refuses the request, or is not an InterCode server.
             SandboxError: The server cannot be reached.
         """
         data = msgspec.json.encode(body) if body else None

@@ -54,7 +54,7 @@ RUN_PREFIX = "run-"
 
 
 class RuntimeFolder:
-    """This process's folder with the files that its containers need.
+    """The folder of the current process with the files that its containers need.
 
     The folder is removed when this process ends.
 

@@ -110,7 +110,7 @@ def read_schema(path: str | Path) -> Schema:
     The function reads every row once for each column.
 
     Raises:
-        TaskError: The file is no SQLite database, or is damaged.
+        TaskError: The file is not SQLite database, or is damaged.
     """
     try:
         with closing(_open(path)) as connection:

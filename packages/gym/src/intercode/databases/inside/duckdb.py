@@ -179,7 +179,7 @@ class DuckDBDatabase(worker.WorkerDatabase):
         ]
 
     def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
-        """Run one statement; if it is no query, or if it writes, run it on a copy."""
+        """Run one statement; if it is not a query, or if it writes, run it on a copy."""
         if not self.writable:
             if statement.type == duckdb.StatementType.SELECT:
                 try:

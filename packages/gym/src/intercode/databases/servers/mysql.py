@@ -222,7 +222,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         with closing(self._connect(self._connect_args)) as new_connection:
             uptime = int(str(new_connection.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
         lost_connection = clone.connection
-        # After its start, a server numbers its connections anew, and counts its uptime in seconds.
+        # A server that starts numbers connections from 1, and counts its uptime in seconds.
         restarted = new_connection.thread <= lost_connection.thread or uptime + 1 < age
         if clone.generation != self.generation or restarted:
             raise DatabaseError("the MySQL server was restarted")

@@ -17,8 +17,8 @@ from intercode.models.local.store import find_weights
 from intercode.models.openai import ChatClient
 
 SILENCE = 3600.0
-"""Maximum seconds for which a server may send nothing. The value is large, because a slow reply is
-no failure, and the crash of a server is detected separately."""
+"""Maximum seconds for which a server may send nothing. The value is large: a slow reply is not a
+failure, and the crash of a server is detected separately."""
 _HOSTS = ("127.0.0.1", "localhost")
 
 

@@ -45,7 +45,7 @@ def exit_with_parent(log: str) -> None:
     """Wait for the end of standard input, then remove the log and exit the process.
 
     Args:
-        log: The path of the server's log, which nobody needs after an exit without a failure.
+        log: The path of the server's log, which has no use after an exit without a failure.
     """
     while os.read(sys.stdin.fileno(), 1024):
         pass
