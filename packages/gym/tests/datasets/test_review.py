@@ -19,7 +19,7 @@ from intercode.datasets.files import apply, read_rows, reviews
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
 from intercode.evaluate.validate import validate
-from intercode.syntax import parse
+from intercode.python_source import parse
 from intercode.task import CANNOT, Dataset, Task
 from waiting import PATIENCE
 

@@ -1,4 +1,4 @@
-"""The 2023 Bash reward, exact to the rounding: 0.01 plus three parts of at most 0.33.
+"""The exact Bash reward of 2023, including its rounding: 0.01 plus three parts of at most 0.33.
 
 The parts compare the agent's container with gold's: the paths of changed files, the content of
 added files, and the similarity of the outputs.

@@ -49,8 +49,8 @@ _PREFIX = "cmd "
 class PaperCtfEnv(CtfEnv):
     """The 2023 CTF environment: a new process for each action, and any number of submitted flags.
 
-    ``submit FLAG`` submits the second word of the action; case does not matter. A wrong flag is a
-    turn, and the episode continues. ``submit`` alone gives up.
+    ``submit FLAG`` submits the second word of the action; the flag's case does not matter. A wrong
+    flag is a turn, and the episode continues. ``submit`` alone gives up.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.

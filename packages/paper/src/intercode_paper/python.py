@@ -168,9 +168,9 @@ def submitted_name(action: str) -> str:
 
 
 def defined_name(action: str) -> str | None:
-    """Return the function that the experiments of 2023 submitted after an action; None without one.
+    """Return the name of the function that an action defines at its start; None without a function.
 
-    The function is the one that the action defines at its start.
+    The experiments of 2023 submitted this function after the action.
     """
     match = _FUNCTION.match(action)
     return match[1] if match else None

@@ -264,7 +264,8 @@ def _episode(key: str, value: Any) -> RecordedEpisode:
         value = {**value, "turn_history": _convert(value, _Person).history()}
     data = _convert(value, _Episode)
     history = data.turn_history
-    # Only ReAct has thoughts. Commands of other strategies may contain the text "execute[…]".
+    # Thoughts identify ReAct, because no other strategy has them. The text "execute[…]" does not
+    # identify ReAct, because commands of other strategies may contain the text.
     react = history.thoughts is not msgspec.UNSET
     columns = (history.actions, history.observations, history.rewards, history.valid_action)
     rows = islice(zip_longest(*(column or () for column in columns)), len(history.actions))

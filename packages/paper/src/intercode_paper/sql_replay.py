@@ -87,7 +87,7 @@ def replay_sql(
     Raises:
         RecordError: An episode's task is not among `tasks`.
         TaskError: A task has no gold or no database.
-        DatabaseError: The engine failed. The other episodes give no report then.
+        DatabaseError: The engine failed. Then no report is returned, even of finished episodes.
     """
     start_time = time.monotonic()
     jobs = [(episode, find_task(tasks, episode)) for episode in recorded_run.episodes]

@@ -30,7 +30,7 @@ from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import PrivateServer, start_mariadb
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 from intercode_paper.sql_databases import (
     MAX_ROWS,
     TIMEOUT,

@@ -248,7 +248,7 @@ def _read_files(folder: Path, skip: Callable[[SkippedFile], None]) -> list[_File
 def _parse_experiment(path: Path) -> _Experiment | None:
     """Return the experiment that a file's name denotes; None if the name denotes none."""
     match = _NAME.fullmatch(path.stem.replace(_HANDICAP, ""))
-    # The words after a number of turns have no known meaning.
+    # A name with unknown words after ``N_turns``, such as ``_old``, denotes no experiment.
     if match is None or "_turns" in match["what"]:
         return None
     description, turns = match["what"], int(match["turns"] or 0)

@@ -7,7 +7,7 @@ import pytest
 from intercode.cli.main import main
 from intercode.errors import SandboxUnavailableError
 from intercode.interpreters.python_start import provider
-from intercode.syntax import parse
+from intercode.python_source import parse
 from intercode_paper.python import TestResults, model_observation
 
 from .upstream import UPSTREAM

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
 
-from intercode.syntax import parse
+from intercode.python_source import parse
 
 __all__ = ["TAGS", "Block", "blocks", "find_code", "strip_thoughts"]
 

@@ -131,7 +131,7 @@ class DemoProgress(results.Watcher):
         self._successes = sum(outcome.success for outcome in finished_outcomes)
 
     def end(self) -> None:
-        """Add the success rate of the current agent to the line, at the end of its run."""
+        """Add the agent's success rate to the live and the final line, after the agent's run."""
         scored_count = self._finished_count - self._errors
         errors = f" ({format_count(self._errors, 'error')})" if self._errors else ""
         rate = percent(self._successes / scored_count if scored_count else None)

@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
 def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
     """Return the spec of a run from the options of a command.
 
-    If the options contain ``locked``, the record of that run supplies all other options.
+    If ``locked`` names a recorded run, the record supplies all options that the command lacks.
 
     Args:
         options: The options of the command.
@@ -60,7 +60,8 @@ def make_spec(options: Options, *, trust: bool = False) -> RunSpec:
 
     Raises:
         UsageError: `trust` is true, but the options name no record.
-        TrustError: The record names code, paths or addresses that are neither repeated nor trusted.
+        TrustError: The record names code, paths or addresses that `options` do not repeat, and
+            that `trust` does not permit.
     """
     if "locked" in options:
         folder = run_folder(options["locked"])

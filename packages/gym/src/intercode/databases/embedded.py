@@ -51,7 +51,7 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits, Provider, SandboxBackend, Worker, cause_of_death
 from intercode_sandbox.interruption import is_callers
 from intercode_sandbox.native.provider import NativeProvider

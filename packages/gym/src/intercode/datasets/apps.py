@@ -18,7 +18,7 @@ from typing import Any
 from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.datasets.files import locate, read_rows
 from intercode.errors import TaskError
-from intercode.syntax import parse
+from intercode.python_source import parse
 from intercode.task import Dataset, Task
 from intercode_sandbox.units import format_count
 

@@ -373,9 +373,9 @@ def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
 
 @cache
 def reviews(file: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Read a file of reviews, whose lines `apply` describes.
+    """Read a file of reviews; `apply` describes the fields of a line.
 
     Returns:
-        Value of ``row`` as text → the line.
+        Value of a line's field ``row``, as text → the whole line.
     """
     return {str(row["row"]): row for _, row in read_rows(file)}

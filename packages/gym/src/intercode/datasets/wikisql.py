@@ -25,7 +25,7 @@ from typing import Any
 from intercode.datasets.dataset_cache import cached_loader
 from intercode.datasets.files import locate, read_rows, read_tasks
 from intercode.errors import TaskError
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 from intercode.task import Dataset
 
 SPLITS = ("dev", "train", "test")

@@ -21,7 +21,7 @@ from intercode.rewards.custom import choose_reward
 from intercode.rewards.python import PythonReward
 from intercode.rewards.python_plan import has_tests, stdio_cases
 from intercode.rewards.verification import CommandReward
-from intercode.syntax import parse
+from intercode.python_source import parse
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import SandboxBackend
 

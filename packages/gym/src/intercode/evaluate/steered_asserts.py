@@ -11,7 +11,7 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from intercode.syntax import parse
+from intercode.python_source import parse
 
 _CONSTANTS = (ast.Constant, ast.JoinedStr)
 

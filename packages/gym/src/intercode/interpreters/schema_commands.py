@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from intercode.databases.base import ActionOutcome, Failure, StatementResult
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 Run = Callable[[str], ActionOutcome]
 """A function that runs a statement in the agent's session."""

@@ -21,7 +21,7 @@ from intercode.errors import RecordWriteError, UsageError
 from intercode.models.base import as_openai
 from intercode.records import Outcome
 from intercode.registry import MESSAGES
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 from intercode.task import Task
 from intercode_sandbox.files import atomic_file
 

@@ -37,7 +37,7 @@ from typing import Any, cast
 from intercode.errors import OutputLimitError
 from intercode.rewards.swe_plan import SwePlan
 from intercode.rewards.swe_run import SweRun, run
-from intercode.syntax import parse
+from intercode.python_source import parse
 from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.units import MIB
 

@@ -19,7 +19,7 @@ from typing import Any
 from intercode.episode import Episode
 from intercode.errors import TaskError
 from intercode.rewards.side_effects import is_harmless
-from intercode.syntax import parse
+from intercode.python_source import parse
 from intercode.task import Task
 
 

@@ -162,7 +162,8 @@ class TestRun:
         self._timeout = timeout
         self._processes: dict[str, PythonProcess] = {}
         self._is_open = False
-        # If the image lacks Python, each test starts it again, and fails with this error.
+        # The start fails if the sandbox lacks Python. Each test then repeats the start, and fails
+        # with the error of the start.
         with suppress(ImageError):
             self._processes[SUBMISSION] = start(subject, SUBMISSION, python)
 

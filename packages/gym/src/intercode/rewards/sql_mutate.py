@@ -30,7 +30,7 @@ from typing import Any
 
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_conditions import Lookup, QueryConditions
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 VERSION = 13
 """The version of the mutation. Increase the number with every change that gives other rows."""

@@ -28,7 +28,7 @@ from intercode.rewards.sql_copies import COPIES, TRIES, mutated_copy
 from intercode.rewards.sql_gold import DIALECTS, parse_statements
 from intercode.rewards.sql_run import SqlGrader
 from intercode.rewards.sql_states import State, compare_states, family, normalise_sql
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 from intercode.task import Task
 
 _MAX_CONSTANT_PAIRS = 40

@@ -91,7 +91,8 @@ class SwePlan:
         stems = [name.partition(".")[0] for name in path_parts]
         if not self.stems.isdisjoint(zip(ancestors, stems, strict=True)):
             return False
-        # A module x.py of the agent would replace a folder x with tests that has no __init__.py.
+        # Python prefers a module x.py to a folder x without __init__.py. So a module x.py of the
+        # agent would replace such a folder of tests.
         if stems and path_parts[-1] != stems[-1] and (ancestors[-1], stems[-1]) in self.folders:
             return False
         return not any(_matches_any(path_part, TEST_FILES) for path_part in path_parts)

@@ -154,9 +154,9 @@ def openai(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
 
 
 def vllm(payload: Payload, request_body: Mapping[str, Any]) -> Payload:
-    """Add the fields that only vLLM has.
+    """Write an answer as vLLM does: with vLLM's own fields, and without details of the usage.
 
-    The usage has no details, and ``stop`` is also the finish reason of tool calls.
+    The finish reason of tool calls becomes ``stop``.
     """
     choice = payload["choices"][0]
     choice |= {"stop_reason": None, "token_ids": None}

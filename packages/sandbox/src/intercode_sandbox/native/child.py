@@ -1,4 +1,7 @@
-"""`Child`: the spawner's object for a forked process, with the descriptors that belong to it."""
+"""`Child`: the spawner's object for a process that the spawner has forked.
+
+The object owns the spawner's descriptors for this process, such as a socket and a pidfd.
+"""
 
 from __future__ import annotations
 

@@ -140,7 +140,8 @@ def _free_range() -> tuple[int, int]:
             continue
         lock = os.open(f"{_REGISTRY}/ids-{index % _LOCK_FILES}", flags, 0o600)
         try:
-            # The bytes are the kernel's struct flock. In a lock of the open file, l_pid must be 0.
+            # The bytes are the kernel's struct flock. An open file description lock (OFD) requires
+            # that l_pid is 0.
             byte = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0)
             fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)
             return lock, index
@@ -221,8 +222,8 @@ def _run_helper(link: socket.socket, init_id: int, processes: int) -> None:
     try:
         link = wire.keep_only(link)  # if the spawner ends, this socket reports the end
         if init_id:
-            # The kernel counts the resources of the namespace for its creator. The creator must
-            # not be root, whose resources all sandboxes would share.
+            # The kernel charges the namespace's resources to the user that creates the namespace.
+            # This user must not be root, because all sandboxes would then share root's resources.
             capabilities = read_permitted_capabilities()
             sc.prctl(sc.PR_SET_KEEPCAPS, 1)
             os.setgroups([])

@@ -132,10 +132,10 @@ _F_SETLEASE = 1024
 # F_NOTIFY is refused: whenever a descriptor of a folder is closed, the kernel searches all watches
 # of the folder.
 _F_NOTIFY = 1026
-# F_OFD_SETLK and F_OFD_SETLKW are refused. Such a lock ends with the last copy of its descriptor.
-# Until then, whenever a descriptor of the file is closed, the kernel searches all of its locks.
-# Programs that use these locks have fallbacks for older kernels: the other locks of fcntl(2), and
-# flock(2), are permitted.
+# F_OFD_SETLK and F_OFD_SETLKW are refused, because many such locks delay the end of a sandbox. A
+# lock remains until the last copy of its descriptor is closed. Until then, whenever any descriptor
+# of the file is closed, the kernel searches all locks of the file. Programs fall back to the other
+# locks of fcntl(2), or to flock(2), as on older kernels. Both are permitted.
 _OFD_LOCKS = 37, 38
 _PTRACE_OTHERS = (16, 0x4206)  # PTRACE_ATTACH, PTRACE_SEIZE
 # The second value has MEMORY_MERGE and SCHED_CORE, which affect other programs of the machine.
@@ -259,8 +259,9 @@ def _socket_rules() -> dict[str, list[bytes]]:
         ),
     ]
     netlink = _test_word(_ARG2, *_NETLINKS, on_match=permission, on_mismatch=protocol)
-    # SO_LINGER has no effect. With this option the closing of a socket blocks the closing process.
-    # This process may be a receiver of the descriptor, or a worker of the kernel.
+    # The filter ignores SO_LINGER, and the call succeeds. With this option, the closing of a socket
+    # blocks the process that closes it. The blocked process may be another program that has
+    # received the descriptor, or a worker of the kernel.
     filters = _test(*_SOCKET_FILTERS, on_match=refusal, on_mismatch=permission)
     socket_level = _test_word(_ARG2, _SO_LINGER, on_match=[_NO_EFFECT], on_mismatch=filters)
     ipv4_level = _test_word(

@@ -36,10 +36,10 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def keep_only(sock: socket.socket) -> socket.socket:
-    """Close every descriptor of a fork but this socket and the standard streams.
+    """Close all descriptors of a forked process, except one socket and the standard streams.
 
-    A fork that kept other sockets open would prevent their peers from noticing the end of the
-    fork's parent.
+    The process inherits copies of its parent's other sockets. If these copies stayed open, the
+    peers of the sockets would not notice the end of the parent.
 
     Returns:
         The socket, now with descriptor 3.

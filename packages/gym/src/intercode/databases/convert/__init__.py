@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 Progress = Callable[[str], None]
 """Function that is called with a line of text about slow work, or about an omitted part."""

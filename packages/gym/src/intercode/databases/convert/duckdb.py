@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.databases.convert import Progress, join_quoted, schema, schema_ddl
 from intercode.errors import TaskError, UsageError
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 if TYPE_CHECKING:
     import duckdb

@@ -28,7 +28,7 @@ from decimal import Decimal
 
 from intercode.databases.convert import Progress, dump, join_quoted
 from intercode.errors import TaskError
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 _VIEW = re.compile(
     r"CREATE\b.*?\bVIEW\s+(?:`((?:[^`]|``)+)`|(\w+))\s*(\([^)]*\)\s*)?AS\s+(.*)",

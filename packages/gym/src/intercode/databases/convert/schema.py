@@ -21,7 +21,7 @@ from urllib.parse import quote
 from intercode.databases.convert import join_quoted
 from intercode.databases.convert.schema_types import Type, choose_type, decode, fit, is_whole_text
 from intercode.errors import TaskError
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 MAX_KEY_LENGTH = 768
 """Maximum characters of text in a key: InnoDB's limit is 3072 bytes, PostgreSQL's is similar."""

@@ -17,7 +17,7 @@ from typing import Literal
 from intercode.databases.convert import Progress
 from intercode.databases.convert.schema import Column, Schema, TableSchema
 from intercode.databases.convert.schema_types import Type, fit
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 Dialect = Literal["mysql", "postgres", "duckdb"]
 

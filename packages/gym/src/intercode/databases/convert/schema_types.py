@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
 
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 Kind = Literal[
     "integer", "bigint", "double", "decimal", "varchar", "text", "blob", "date", "datetime", "time"

@@ -26,7 +26,7 @@ from intercode.databases.servers.schemas import RelationSchema, mysql_schema, wi
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits
 
 _PRIVILEGES = (

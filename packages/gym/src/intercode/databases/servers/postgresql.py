@@ -34,7 +34,7 @@ from intercode.databases.servers.session import (
 )
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits
 
 _MIN_VERSION = 140000

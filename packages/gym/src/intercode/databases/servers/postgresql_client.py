@@ -24,7 +24,7 @@ from intercode.databases.servers.session import (
     UnreachableServer,
 )
 from intercode.errors import DatabaseError
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 from intercode_sandbox.base import Limits
 
 psycopg = driver("PostgreSQL")

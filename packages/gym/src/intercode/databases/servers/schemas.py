@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from intercode.databases.base import Constraint, Row, Trigger
-from intercode.syntax import quote_identifier
+from intercode.sql_identifiers import quote_identifier
 
 Query = Callable[..., list[Row]]
 """The type of a connection's method `Connection.query`, which runs statements."""

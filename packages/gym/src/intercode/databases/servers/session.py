@@ -400,7 +400,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
         return _interrupted_outcome(outcome, seconds) if strike_count else outcome
 
     def _reconnect(self, loss: ConnectionLoss) -> None:
-        """Connect to the clone again. Raises `DatabaseError` if the server itself was lost."""
+        """Connect again to the clone, which is this session's copy of the database.
+
+        Raises `DatabaseError` if the server itself was lost.
+        """
         self._connection.close()
         try:
             self._home.check_same_server(self._clone)

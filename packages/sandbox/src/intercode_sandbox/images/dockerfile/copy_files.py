@@ -422,7 +422,7 @@ class _Content:
         self._content = content
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes]:
-        """Return an open file with the content."""
+        """Return the content as an open file; the argument `member` is ignored."""
         if isinstance(self._content, bytes):
             return io.BytesIO(self._content)
         return self._content.open("rb")

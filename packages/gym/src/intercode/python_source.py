@@ -1,4 +1,5 @@
-"""Syntax helpers: quoting of SQL names, and parsing of Python source."""
+"""Parser of Python source for several threads."""
+
 
 from __future__ import annotations
 
@@ -21,14 +22,3 @@ def parse(source: str) -> ast.Module:
     with _parse_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
-
-
-def quote_identifier(name: str, quote: str = '"') -> str:
-    """Quote an SQL identifier, or an SQL string if `quote` is ``'``.
-
-    Args:
-        name: The identifier or the string.
-        quote: The quotation mark, which is doubled within the result: ``"`` as in the SQL standard,
-            a backtick for MySQL, or ``'``.
-    """
-    return f"{quote}{name.replace(quote, quote * 2)}{quote}"
