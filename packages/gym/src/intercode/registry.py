@@ -154,7 +154,7 @@ REWARDS = Registry(
         "sql:bird-ex": "intercode.rewards.bird:ExReward",
         "sql:bird-soft-f1": "intercode.rewards.bird:SoftF1Reward",
         "sql:bird-r-ves": "intercode.rewards.bird:RVesReward",
-        "sql:spider-test-suite": "intercode.rewards.test_suite:SuiteReward",
+        "sql:spider-test-suite": "intercode.rewards.test_suite:SqlTestSuiteReward",
     },
     "intercode.rewards",
 )

@@ -232,8 +232,8 @@ def _has_effect(name: str, value: Any, options: Mapping[str, Any]) -> bool:
     if value is None or value is False or value in ([], ""):
         return False
     if name in DATA_OPTIONS:
-        values = value if isinstance(value, list) else [value]
-        return not all(isinstance(item, str | int | float) for item in values)
+        elements = value if isinstance(value, list) else [value]
+        return not all(isinstance(item, str | int | float) for item in elements)
     is_harmless = _HARMLESS_TESTS.get(name)
     return not (is_harmless and isinstance(value, str) and is_harmless(value, options))
 

@@ -15,7 +15,7 @@ from intercode.databases.base import Row
 from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import UsageError
-from intercode.rewards.test_suite import SuiteReward, equal, prepare
+from intercode.rewards.test_suite import SqlTestSuiteReward, equal, prepare
 from intercode.task import Dataset, Task
 
 from .sql_store import Store
@@ -110,7 +110,7 @@ def score(
     turns = [] if answer is None else [Turn(answer, "", info={"columns": 1})]
     episode = Episode("t", "?", "sql", turns=turns)
     with closing(databases.open(task)) as session:
-        return SuiteReward(databases, **options)(task, episode, session)
+        return SqlTestSuiteReward(databases, **options)(task, episode, session)
 
 
 def test_it_must_agree_on_every_database(sqlite_engine: DatabaseEngine, folder: Path) -> None:
@@ -137,4 +137,4 @@ def test_order_counts_where_gold_orders(sqlite_engine: DatabaseEngine, folder: P
 
 def test_without_a_suite_it_says_so(store: Store) -> None:
     with pytest.raises(UsageError, match="so it is not a test suite"):
-        store.score("SELECT 1", "SELECT 1", reward=SuiteReward(store.databases))
+        store.score("SELECT 1", "SELECT 1", reward=SqlTestSuiteReward(store.databases))

@@ -146,9 +146,11 @@ def _check(tasks: Dataset, task: Task) -> None:
     location = tasks.where(task)
     if not task.gold:
         raise TaskError(f"{location}, field 'gold': the paper protocol compares with gold")
-    for field in ("setup", "files", "verification"):
-        if getattr(task, field):
-            raise TaskError(f"{location}, field {field!r}: the paper protocol has no such field")
+    for unsupported_field in ("setup", "files", "verification"):
+        if getattr(task, unsupported_field):
+            raise TaskError(
+                f"{location}, field {unsupported_field!r}: the paper protocol has no such field"
+            )
 
 
 _OTHER_SUITES = {
@@ -206,7 +208,8 @@ def replay_bash(
             for name in dict.fromkeys(images)
         }
         calls = [
-            partial(_episode, golds[name], *job) for name, job in zip(images, jobs, strict=True)
+            partial(_episode, golds[name], *task_and_episode)
+            for name, task_and_episode in zip(images, jobs, strict=True)
         ]
         replays = run_jobs(calls, workers, progress)
     report = _report(recorded_run.episodes, replays)

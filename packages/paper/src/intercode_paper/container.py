@@ -107,18 +107,18 @@ class PaperImage:
             return self._preparation
 
 
-def prepare(sandbox: SandboxBackend, script: str | None = None) -> Index:
+def prepare(sandbox: SandboxBackend, script_name: str | None = None) -> Index:
     """Bring a fresh sandbox into the state of a 2023 container after its first reset.
 
     Args:
         sandbox: The sandbox.
-        script: The name of the script that created the image's file system; None without one.
+        script_name: The name of the script that created the image's file system; None without one.
 
     Returns:
         The tracked files.
     """
-    if script:
-        _add_script(sandbox, script)
+    if script_name:
+        _add_script(sandbox, script_name)
     entries = _entries(sandbox)
     index = Index(
         {

@@ -52,10 +52,12 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
     thoughts, steps = _notes_by_turn(episode, "thought"), _notes_by_turn(episode, "step")
     turns = _as_react(episode) if thoughts else _with_final_turn(episode)
     rewards = [turn.reward for turn in turns]
-    history: dict[str, list[Any]] = {}
-    for name, notes in (("thoughts", thoughts), ("steps", steps)):
-        if notes:
-            history[name] = [notes.get(turn_index, "") for turn_index in range(len(turns))]
+    note_columns: dict[str, list[Any]] = {}
+    for name, notes_by_turn in (("thoughts", thoughts), ("steps", steps)):
+        if notes_by_turn:
+            note_columns[name] = [
+                notes_by_turn.get(turn_index, "") for turn_index in range(len(turns))
+            ]
     task_id = episode.task_id
     record = {
         "environment": f"ic_{episode.env}",
@@ -64,7 +66,7 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
         "task_id": int(task_id) if task_id.isascii() and task_id.isdigit() else task_id,
         "query": episode.query,
         "turn_history": {
-            **history,
+            **note_columns,
             "actions": [turn.action for turn in turns],
             "observations": [turn.observation for turn in turns],
             "rewards": rewards,

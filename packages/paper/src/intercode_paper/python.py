@@ -100,9 +100,9 @@ class PaperPython:
         if not task.tests:
             raise RewardError(f"task {task.task_id!r} has no tests")
         self._execute(f"{gold_name(task)} = {name}")
-        agent = self._tests(task)
+        agent_results = self._tests(task)
         self._ask("reset", "")
-        return TestResults(agent, self._tests(task, task.gold[0]))
+        return TestResults(agent_results, self._tests(task, task.gold[0]))
 
     def kill(self) -> None:
         """Do nothing, because the tests need the agent's namespace."""

@@ -240,8 +240,8 @@ def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
 def _default_success_text(report: RegradedReport) -> str:
     """Return a text about the success of the same episodes under the default protocol."""
     text = f"success under the default protocol: {report.success_default} of {report.episodes}"
-    changes = (("lost", report.success_lost), ("gained", report.success_gained))
-    for name, tasks in changes:
+    success_changes = (("lost", report.success_lost), ("gained", report.success_gained))
+    for name, tasks in success_changes:
         if tasks:
             text += f"\n  {name}: {safe(', '.join(tasks))}"
     return text
@@ -256,16 +256,16 @@ def _rates_text(report: SqlReplayReport) -> str:
         ("recorded", *(_success_rate(counts.success_recorded, counts) for counts in rates)),
         ("replayed", *(_success_rate(counts.success_replayed, counts) for counts in rates)),
     ]
-    totals = (report.success_recorded, report.success_replayed)
+    success_counts = (report.success_recorded, report.success_replayed)
     rows = [
         (*row, percent(count / report.episodes if report.episodes else None))
-        for row, count in zip(rows, totals, strict=True)
+        for row, count in zip(rows, success_counts, strict=True)
     ]
     text = table((f"success on {report.engine}", *levels, "all"), rows)
-    versions = sorted({part.version for part in report.parts})
+    reward_versions = sorted({part.version for part in report.parts})
     turn_counts = {
         name: sum(report_part.turns for report_part in report.parts if report_part.version == name)
-        for name in versions
+        for name in reward_versions
     }
     versions_text = ", ".join(
         f"{name} ({format_count(count, 'turn')})" for name, count in turn_counts.items()

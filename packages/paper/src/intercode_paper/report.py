@@ -84,10 +84,10 @@ class ReplayReport:
         self.success_recorded += episode.success
         self.success_replayed += success
         self.success_agree += task.success_agree
-        for total in (self, task):
-            total.turns += len(turns)
-            total.reward_equal += sum(turn.same_reward for turn in turns)
-            total.observation_equal += sum(turn.same_observation for turn in turns)
+        for tally in (self, task):
+            tally.turns += len(turns)
+            tally.reward_equal += sum(turn.same_reward for turn in turns)
+            tally.observation_equal += sum(turn.same_observation for turn in turns)
         self.mismatches += [
             Mismatch(
                 task=episode.task_id,

@@ -194,7 +194,7 @@ def is_error(answer: Answer) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewards:
+class RewardsByVersion:
     """The rewards of one answer by all versions of the reward."""
 
     released: float = 0.0
@@ -207,7 +207,7 @@ class Rewards:
         return value
 
 
-def rewards(answer: Answer, gold: Answer) -> Rewards:
+def rewards(answer: Answer, gold: Answer) -> RewardsByVersion:
     """Compute the reward by all versions: ``released`` in [-1, 1], the others in [0, 1].
 
     Args:
@@ -217,7 +217,7 @@ def rewards(answer: Answer, gold: Answer) -> Rewards:
             for ``first``.
     """
     if not isinstance(answer, list):
-        return Rewards()
+        return RewardsByVersion()
     failed = isinstance(gold, str)
     agent_rows = [str(row) for row in answer]
     gold_rows = [str(row) for row in gold] if isinstance(gold, list) else []
@@ -230,7 +230,7 @@ def rewards(answer: Answer, gold: Answer) -> Rewards:
     )
     # numpy rounds as in 2023: -0.95 · 0.5 becomes -0.48. Python's `round` would give -0.47.
     released_reward = overlap if math.isnan(tau) else float(numpy.round(tau * overlap, 2))
-    return Rewards(released_reward, overlap, 1.0 if failed else overlap)
+    return RewardsByVersion(released_reward, overlap, 1.0 if failed else overlap)
 
 
 def score(answer: Answer, gold: Answer, version: Version = "released") -> Score:

@@ -19,7 +19,7 @@ from intercode.task import Task
 from intercode_paper.report import CUT, Progress, ReplayedTurn, ReplayReport
 from intercode_paper.results import RecordedEpisode, RecordedRun, find_task
 from intercode_paper.sql_databases import Answer, Databases, SharedConnection
-from intercode_paper.sql_env import VERSIONS, Rewards, Version, rewards
+from intercode_paper.sql_env import VERSIONS, RewardsByVersion, Version, rewards
 
 _MIN_PROCESS_EPISODES = 4
 """Minimum average number of episodes in a part. Below it, the tasks count as randomly ordered."""
@@ -63,7 +63,7 @@ class SqlReplayReport(ReplayReport):
 
 @dataclass(frozen=True, slots=True)
 class _SqlTurn(ReplayedTurn):
-    rewards: Rewards
+    rewards: RewardsByVersion
 
 
 _Job = tuple[RecordedEpisode, Task]
@@ -142,7 +142,7 @@ def _episode(connection: SharedConnection, task: Task, episode: RecordedEpisode)
             # The ReAct parser of 2023 executed only the first statement of a command.
             statement = turn.command.partition(";")[0] if episode.react else turn.command
             answer = connection.execute(statement)
-        turn_rewards = Rewards()
+        turn_rewards = RewardsByVersion()
         if is_submission or not episode.react:
             gold = connection.execute(task.gold[0])
             turn_rewards = rewards(answer, gold) if turn.command != "skip" else turn_rewards

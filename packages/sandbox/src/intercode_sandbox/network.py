@@ -134,9 +134,11 @@ class Policy:
         texts = network.split(",") if isinstance(network, str) else list(network)
         if not texts:
             return cls()
-        policies = [_parse_entry(text, is_single and len(texts) == 1) for text in texts]
-        endpoints = tuple(dict.fromkeys(entry for policy in policies for entry in policy.endpoints))
-        hosts = tuple(dict.fromkeys(entry for policy in policies for entry in policy.hosts))
+        entry_policies = [_parse_entry(text, is_single and len(texts) == 1) for text in texts]
+        endpoints = tuple(
+            dict.fromkeys(entry for policy in entry_policies for entry in policy.endpoints)
+        )
+        hosts = tuple(dict.fromkeys(entry for policy in entry_policies for entry in policy.hosts))
         ports = [port for _, port in endpoints]
         if duplicate_ports := [port for port in ports if ports.count(port) > 1]:
             raise UsageError(

@@ -161,9 +161,9 @@ def describe_error(error: BaseException) -> str:
     locations = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        module = str(frame.f_globals.get("__name__", ""))
+        frame_module = str(frame.f_globals.get("__name__", ""))
         is_installed = any(component in INSTALLED for component in Path(file).parts)
-        if module.partition(".")[0] not in _NON_USER_MODULES and not is_installed:
+        if frame_module.partition(".")[0] not in _NON_USER_MODULES and not is_installed:
             locations.append(f"{file}, line {line}: ")
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     return f"{locations[-1] if locations else ''}{text}"
@@ -177,8 +177,8 @@ def _module(kind: str, reference: str, path: Path) -> ModuleType:
         message = f"cannot read {path}" if reason else f"there is no file {path}"
         raise UsageError(f"{kind} {reference}: {message}{reason}") from None
     # The digest of the path distinguishes files with equal names in two folders.
-    mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
-    name = f"{_PREFIX}{path.stem}_{mark}"
+    path_digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    name = f"{_PREFIX}{path.stem}_{path_digest}"
     with _lock:
         module = sys.modules.get(name)
         if module is not None and module.__dict__["__source__"] == source:

@@ -1,4 +1,4 @@
-"""Interfaces of agents: `Agent`, `EpisodeAgent`, and the factories that make them.
+"""Interfaces of agents: `Agent`, `WholeEpisodeAgent`, and the factories that make them.
 
 An `AgentFactory` makes a fresh agent for each episode. The ``Supports…`` protocols are optional
 abilities of factories and agents. The run detects an ability by the methods that the protocol
@@ -43,7 +43,7 @@ class Agent(Protocol):
 
 
 @runtime_checkable
-class EpisodeAgent(Protocol):
+class WholeEpisodeAgent(Protocol):
     """An agent that controls the environment and plays the whole episode itself.
 
     Agents that search over forks use this interface, and so do external agents, which are programs
@@ -62,7 +62,7 @@ class EpisodeAgent(Protocol):
         """
 
 
-AgentFactory = Callable[["Task"], Agent | EpisodeAgent]
+AgentFactory = Callable[["Task"], Agent | WholeEpisodeAgent]
 """A function or class that makes the agent of one episode from its task."""
 
 
@@ -137,7 +137,7 @@ class SupportsPermits(Protocol):
 class SupportsEnvironment(Protocol):
     """A factory that uses the environment, in addition to the task. Optional."""
 
-    def make_agent(self, env: object, task: Task) -> Agent | EpisodeAgent:
+    def make_agent(self, env: object, task: Task) -> Agent | WholeEpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Args:
@@ -206,7 +206,7 @@ def sees_gold(factory: object) -> bool:
     return getattr(factory, "needs_gold", False) is True
 
 
-def make(factory: AgentFactory, env: Any, task: Task) -> Agent | EpisodeAgent:
+def make(factory: AgentFactory, env: Any, task: Task) -> Agent | WholeEpisodeAgent:
     """Make the agent of a running episode.
 
     The agent receives no gold, unless the factory asks for gold (`sees_gold`).

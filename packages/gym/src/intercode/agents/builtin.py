@@ -182,15 +182,15 @@ class Predictions:
         return ScriptedAgent([action_for(resolve_traits(env), text)] if text.strip() else [])
 
 
-def action_for(traits: Traits, text: str) -> str:
+def action_for(traits: Traits, prediction_text: str) -> str:
     """Return the action for a prediction.
 
     The action is the code in the prediction, unless the environment's traits define another form.
     Other forms are the submission of a flag or the application of a patch.
     """
     if traits.prediction is not None:
-        return traits.prediction(text)
-    return find_code(text, traits.language) or text
+        return traits.prediction(prediction_text)
+    return find_code(prediction_text, traits.language) or prediction_text
 
 
 def read_predictions(path: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from intercode.agents.base import Agent, EpisodeAgent
+from intercode.agents.base import Agent, WholeEpisodeAgent
 from intercode.agents.conversation import (
     Clip,
     Conversation,
@@ -35,7 +35,7 @@ from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models.base import Message, Model, Reply, Settings, Tool
 from intercode.models.local import PROVIDER as LOCAL
-from intercode.models.transcript import Transcript
+from intercode.models.transcript import RecordingModel
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -169,7 +169,7 @@ class Strategy:
 
     def agent(
         self, talk: Conversation, options: StrategyOptions, allowance: Allowance
-    ) -> Agent | EpisodeAgent:
+    ) -> Agent | WholeEpisodeAgent:
         """Make the agent of one episode."""
         agent = self.make(talk)
         return LimitedAgent(SuccessSubmitter(agent) if self.sees_reward else agent, allowance)
@@ -259,11 +259,11 @@ class LanguageAgents:
         clone._permits = permits
         return clone
 
-    def __call__(self, task: Task) -> Agent | EpisodeAgent:
+    def __call__(self, task: Task) -> Agent | WholeEpisodeAgent:
         """Make the agent of one episode in a shell, for a caller that passes no environment."""
         return self.make_agent(None, task)
 
-    def make_agent(self, env: object, task: Task) -> Agent | EpisodeAgent:
+    def make_agent(self, env: object, task: Task) -> Agent | WholeEpisodeAgent:
         """Make the agent of one episode in this environment.
 
         Raises:
@@ -284,7 +284,7 @@ class LanguageAgents:
             scene = replace(scene, examples=find_examples(scene.env, scene.language))
         if options.context is not None:
             scene = replace(scene, overview=clip(read_overview(env)))
-        transcript = Transcript(self._model, self._permits)
+        transcript = RecordingModel(self._model, self._permits)
         talk = Conversation(
             Dialogue(
                 self._make_sampler(transcript, scene),
@@ -300,7 +300,7 @@ class LanguageAgents:
         )
         return self._strategy.agent(talk, options, Allowance(transcript, options.limits))
 
-    def _make_sampler(self, transcript: Transcript, scene: PromptContext) -> Model:
+    def _make_sampler(self, transcript: RecordingModel, scene: PromptContext) -> Model:
         if self._options.samples == 1 or self._strategy.searches:
             return transcript
         if self._options.choose == "vote":
@@ -343,7 +343,7 @@ class Allowance:
         limits: The limits.
     """
 
-    def __init__(self, transcript: Transcript, limits: EpisodeLimits) -> None:
+    def __init__(self, transcript: RecordingModel, limits: EpisodeLimits) -> None:
         self.transcript = transcript
         self._limits = limits
         self._start_time = time.monotonic()
@@ -429,7 +429,7 @@ class Sampler:
         samples: The number of calls; each call has its own seed.
     """
 
-    def __init__(self, model: Transcript, samples: int) -> None:
+    def __init__(self, model: RecordingModel, samples: int) -> None:
         self.name = model.name
         self._model = model
         self._samples = samples
@@ -467,7 +467,7 @@ class SelfConsistency(Sampler):
             ends of actions.
     """
 
-    def __init__(self, model: Transcript, samples: int, language: str) -> None:
+    def __init__(self, model: RecordingModel, samples: int, language: str) -> None:
         super().__init__(model, samples)
         self._language = language
 

@@ -180,9 +180,9 @@ def _remove_unused(dry_run: bool) -> list[CleanupPart]:
             )
         )
     engine_images = [] if parts[-1].in_use else prune(dry_run)
-    sizes = sum(size for _, size in engine_images)
+    total_size = sum(size for _, size in engine_images)
     names = tuple(f"image {name}" for name, _ in engine_images)
-    return [*parts, CleanupPart("images in Docker's engine", names, sizes, parts[-1].in_use)]
+    return [*parts, CleanupPart("images in Docker's engine", names, total_size, parts[-1].in_use)]
 
 
 def _sweep_remains(dry_run: bool) -> list[str]:

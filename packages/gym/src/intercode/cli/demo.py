@@ -370,15 +370,15 @@ def _run_command(model: str, options: str, package: str = "openai") -> str:
     return _prepend_installation(package, run, package)
 
 
-def _prepend_installation(package: str, command: str, requirement: str) -> str:
+def _prepend_installation(imported_module: str, command: str, requirement: str) -> str:
     """Return a command; if a package is missing, a ``pip install`` precedes it.
 
     Args:
-        package: The module that the command imports.
+        imported_module: The module that the command imports.
         command: The command.
         requirement: The argument of ``pip install``.
     """
-    is_missing = find_spec(package) is None
+    is_missing = find_spec(imported_module) is None
     return (
         f"{_shell_path(sys.executable)} -m pip install {requirement} && {command}"
         if is_missing

@@ -124,8 +124,10 @@ def _relocate_paths(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]
         path = Path(match[0])
         if path.exists():
             return match[0]
-        ends = (Path(*path.parts[start:]) for start in range(1, len(path.parts)))
-        locations = (location / end for end in ends for location in folder.parents[:-1])
+        path_tails = (Path(*path.parts[start:]) for start in range(1, len(path.parts)))
+        locations = (
+            location / path_tail for path_tail in path_tails for location in folder.parents[:-1]
+        )
         return str(next((location for location in locations if location.exists()), path))
 
     def relocate_value(value: Any) -> Any:

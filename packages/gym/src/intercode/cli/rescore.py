@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
         )
     except DriftError as error:
         if spec.run_options.json:
-            differences = [asdict(difference) for difference in error.differences]
+            differences = [asdict(run_difference) for run_difference in error.differences]
             print_json({"rescored": str(folder), "differences": differences})
         raise
     except KeyboardInterrupt:

@@ -482,11 +482,11 @@ def errors(outcomes: Sequence[Outcome], known_error: str | None = None) -> str:
     kinds = errors_by_type(outcomes)
     if not kinds:
         return ""
-    counts = ", ".join(f"{count} {safe(kind)}" for kind, count in kinds.items())
+    counts_text = ", ".join(f"{count} {safe(kind)}" for kind, count in kinds.items())
     failed_outcomes = [
         outcome for outcome in outcomes if outcome.failed and outcome.error != known_error
     ]
-    lines = [f"Episodes without a result: {counts}. Rates and means exclude them."]
+    lines = [f"Episodes without a result: {counts_text}. Rates and means exclude them."]
     lines += [
         f"  {safe(o.task_id)}: {one_line(o.error or '', 200)}"
         for o in failed_outcomes[:MAX_LISTED_ERRORS]

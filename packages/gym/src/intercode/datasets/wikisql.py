@@ -159,12 +159,12 @@ def _authored_fields(
         raise TaskError(f"field 'table_id': there is no table {identifier!r}")
     header, types = tables[identifier]
     table = "table_" + identifier.replace("-", "_")
-    columns = ", ".join(
+    columns_text = ", ".join(
         f"col{column_index} is {name!r}" for column_index, name in enumerate(header)
     )
     return {
         "task_id": index,
-        "query": f"{row['question']} (Use table {table}, in which {columns})",
+        "query": f"{row['question']} (Use table {table}, in which {columns_text})",
         "gold": to_sql(row["sql"], table, types),
         "db": split,
         "dialect": "sqlite",

@@ -105,12 +105,12 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
         On another engine, gold may have another meaning. See `InterCodeEnv.filter_tasks`.
         """
         engine = options.get("engine") or "sqlite"
-        name = engine_name(engine) if isinstance(engine, str) else engine.name
-        supported_tasks = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
-        excluded_count = len(tasks) - len(supported_tasks)
-        note = (
-            f"for other engines than {name}, and left out: {excluded_count} of {len(tasks)} tasks"
+        selected_engine = engine_name(engine) if isinstance(engine, str) else engine.name
+        supported_tasks = tasks.filter(
+            lambda task: selected_engine in task.metadata.get("engines", (selected_engine,))
         )
+        excluded_count = len(tasks) - len(supported_tasks)
+        note = f"for other engines than {selected_engine}, and left out: {excluded_count} of {len(tasks)} tasks"
         return supported_tasks, note if excluded_count else ""
 
     def _attempt(self, task: Task, session: DatabaseSession, output: str | None) -> Episode:

@@ -24,10 +24,10 @@ from intercode.agents.base import (
     Agent,
     AgentError,
     AgentFactory,
-    EpisodeAgent,
     SupportsMetadata,
     SupportsPermits,
     SupportsWaitExclusion,
+    WholeEpisodeAgent,
     make,
 )
 from intercode.agents.guarded_env import (
@@ -247,7 +247,7 @@ def run_episode(
     facts: dict[str, Any] = {}
     try:
         guarded_env = GuardedEnv(env, attempt_context, observation)
-        if isinstance(agent_instance, EpisodeAgent):
+        if isinstance(agent_instance, WholeEpisodeAgent):
             attempt_context.working = partial(permit.pause, attempt_context.working)
             with permit, defer_scores(env):
                 chosen_env = _play_by_agent(agent_instance, guarded_env, attempt_context)
@@ -336,7 +336,7 @@ def _play_by_turns(agent: Agent, guarded_env: GuardedEnv, permit: DecisionPermit
 
 
 def _play_by_agent(
-    agent: EpisodeAgent, guarded_env: GuardedEnv, attempt_context: AttemptContext
+    agent: WholeEpisodeAgent, guarded_env: GuardedEnv, attempt_context: AttemptContext
 ) -> GuardedEnv:
     """Let an agent drive its own episode; return the environment whose episode counts."""
     try:
@@ -367,7 +367,7 @@ def _play_by_agent(
     return chosen_env
 
 
-def _make_agent(agent: AgentFactory, env: PlayableEnv, task: Task) -> Agent | EpisodeAgent:
+def _make_agent(agent: AgentFactory, env: PlayableEnv, task: Task) -> Agent | WholeEpisodeAgent:
     try:
         return make(agent, env, task)
     except (UsageError, SandboxError, TaskError, ImageError):

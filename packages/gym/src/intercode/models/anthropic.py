@@ -36,7 +36,7 @@ class AnthropicClient:
     def __init__(self, model: str, base_url: str, key: str, timeout: float) -> None:
         module = wire.sdk("anthropic", "Anthropic's protocol")
         self.model = model
-        self._errors = wire.Errors(module, key)
+        self._errors = wire.SdkErrorTranslator(module, key)
         self._timeout = module.Timeout(timeout, connect=min(wire.CONNECT, timeout))
         self._sdk: sdk_types.Anthropic = module.Anthropic(
             api_key=key, base_url=base_url, timeout=self._timeout, max_retries=0

@@ -35,7 +35,7 @@ class LiteLlmClient:
         provider = model.partition("/")[0].upper().replace("-", "_")
         self._key = find(f"{provider}_API_KEY") or ""
         # LiteLLM's errors are classes of OpenAI's SDK, or subclasses of these.
-        self._errors = wire.Errors(wire.sdk("openai", "LiteLLM"), self._key)
+        self._errors = wire.SdkErrorTranslator(wire.sdk("openai", "LiteLLM"), self._key)
         self._timeout = timeout
         self._base_url = base_url
         self.model = model

@@ -67,7 +67,7 @@ class _OpenAI:
     def __init__(self, model: str, base_url: str, key: str, timeout: float) -> None:
         openai = wire.sdk("openai", "OpenAI's protocol")
         self.model = model
-        self._errors = wire.Errors(openai, key)
+        self._errors = wire.SdkErrorTranslator(openai, key)
         self._sdk: sdk_types.OpenAI = openai.OpenAI(
             api_key=key,
             base_url=base_url,

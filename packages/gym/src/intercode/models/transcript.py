@@ -12,7 +12,7 @@ from intercode.errors import ModelError
 from intercode.models.base import Message, Model, Reply, Settings, Tool, Usage
 
 
-class Transcript:
+class RecordingModel:
     """A `Model` that records all messages to and from another model.
 
     Each message is recorded once, even if the message is sent repeatedly. The records of calls

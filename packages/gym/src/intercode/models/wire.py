@@ -97,7 +97,7 @@ def sdk(name: str, consumer: str) -> ModuleType:
         raise UsageError(f"{consumer} needs {package(name)} ({error})") from None
 
 
-class Errors(AbstractContextManager[None]):
+class SdkErrorTranslator(AbstractContextManager[None]):
     """A context that converts errors of OpenAI's or Anthropic's SDK into InterCode's errors.
 
     Both SDKs have error classes with equal names. The converted errors are not chained to the SDK's

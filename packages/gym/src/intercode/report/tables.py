@@ -358,7 +358,7 @@ def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table
     Args:
         counts_by_name: Name of a row → numbers about the judge; None: the run had no judge.
     """
-    names: dict[str, Kind] = {
+    column_kinds: dict[str, Kind] = {
         "": "text",
         **dict.fromkeys(("judged", "judged equal", "disagreed", "steered", "malformed"), "count"),
         "by execution alone": "rate",
@@ -376,7 +376,7 @@ def judge_tables(counts_by_name: Mapping[str, JudgeCounts | None]) -> list[Table
         for name, counts in counts_by_name.items()
         if counts is not None
     )
-    return [Table("The judge", tuple(names.items()), rows, note)] if rows else []
+    return [Table("The judge", tuple(column_kinds.items()), rows, note)] if rows else []
 
 
 def judge_sentence(counts: JudgeCounts | None) -> str:

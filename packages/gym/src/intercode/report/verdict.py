@@ -302,9 +302,11 @@ def _pair_verdict(
             )
         if comparison.needed is not None:
             clauses.append(f"tasks needed for the observed one {comparison.needed:,}")
-    if gold_labels := [candidate.label for candidate in (baseline, run) if candidate.shown_gold]:
+    if runs_shown_gold := [
+        candidate.label for candidate in (baseline, run) if candidate.shown_gold
+    ]:
         clauses.append(
-            f"{' and '.join(gold_labels)} was shown gold, so this does not measure ability"
+            f"{' and '.join(runs_shown_gold)} was shown gold, so this does not measure ability"
         )
     pair_link = {"first": baseline.name, "second": run.name}
     comparison_sides = (
@@ -313,11 +315,11 @@ def _pair_verdict(
     )
     links = [
         (
-            f"{format_count(len(names), 'task')} better by {better_run.label}",
+            f"{format_count(len(better_task_ids), 'task')} better by {better_run.label}",
             {**pair_link, "only": side},
         )
-        for side, names, better_run in comparison_sides
-        if names
+        for side, better_task_ids, better_run in comparison_sides
+        if better_task_ids
     ]
     return Verdict(headline, "; ".join(clauses), kind, tuple(links))
 

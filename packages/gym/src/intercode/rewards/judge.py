@@ -144,9 +144,9 @@ class Judge:
         Raises:
             ModelError: The model gave no answer, and the agent's output is not the cause.
         """
-        from intercode.models.transcript import Transcript
+        from intercode.models.transcript import RecordingModel
 
-        transcript = Transcript(self.model)
+        transcript = RecordingModel(self.model)
         gold_comparisons: list[dict[str, Any]] = []
         try:
             for gold in dict.fromkeys(golds):

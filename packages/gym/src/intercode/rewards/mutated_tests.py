@@ -35,9 +35,9 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from intercode.errors import OutputLimitError
+from intercode.python_source import parse
 from intercode.rewards.swe_plan import SwePlan
 from intercode.rewards.swe_run import SweRun, run
-from intercode.python_source import parse
 from intercode_sandbox.base import SandboxBackend
 from intercode_sandbox.units import MIB
 
@@ -108,7 +108,7 @@ class Twin:
 
 
 @dataclass(frozen=True, slots=True)
-class Twins:
+class MutatedTests:
     """The twins of a task."""
 
     sources: Mapping[str, bytes] = field(default_factory=dict)
@@ -131,7 +131,9 @@ class TwinVerdict:
     """Unchanged tests that did not pass again."""
 
 
-def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.Random) -> Twins:
+def find_twins(
+    plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.Random
+) -> MutatedTests:
     """Return twins of FAIL_TO_PASS tests; gold passes these tests and fails each twin.
 
     Args:
@@ -158,7 +160,9 @@ def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.R
         candidate_twins = [twin for twin in candidate_twins if twin.tests]
         if not candidate_twins:
             break
-        result = _run_twins(gold, plan, Twins(sources, tuple(candidate_twins)), candidate_twins)
+        result = _run_twins(
+            gold, plan, MutatedTests(sources, tuple(candidate_twins)), candidate_twins
+        )
         if result.reason:  # no test has passed, so no twin is confirmed
             break
         failed_tests = [
@@ -177,8 +181,9 @@ def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.R
             for twins in pending_twins
             if len(twins) > 1 and not _retained_tests(twins[-1], failed_tests)
         ]
-    twins = Twins(
-        sources, tuple(_undisturbed_twins(gold, plan, Twins(sources, tuple(confirmed_twins))))
+    twins = MutatedTests(
+        sources,
+        tuple(_undisturbed_twins(gold, plan, MutatedTests(sources, tuple(confirmed_twins)))),
     )
     for _ in range(PAIRS - 1):
         twins = _add_edits(gold, plan, twins, draw)
@@ -186,8 +191,8 @@ def find_twins(plan: SwePlan, gold: Callable[[], SandboxBackend], draw: random.R
 
 
 def _add_edits(
-    gold: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins, draw: random.Random
-) -> Twins:
+    gold: Callable[[], SandboxBackend], plan: SwePlan, twins: MutatedTests, draw: random.Random
+) -> MutatedTests:
     """Return the twins with one further change for each twin, if gold fails that change, too."""
     extra_edits = {}
     for twin in twins.twins:
@@ -223,7 +228,7 @@ def _names_in(twin: Twin, plan: SwePlan) -> tuple[str, ...]:
 
 def detect_tampering(
     plan: SwePlan,
-    twins: Twins,
+    twins: MutatedTests,
     passed_tests: Collection[str],
     start_work: Callable[[], SandboxBackend],
     draw: random.Random,
@@ -246,10 +251,10 @@ def detect_tampering(
     twins = replace(twins, twins=tuple(twin for twin in candidate_twins if twin.tests))
     tampered_tests: set[str] = set()
     failed_tests: set[str] = set()
-    for pair in range(PAIRS if twins.twins else 0):
+    for pair_index in range(PAIRS if twins.twins else 0):
         changes = [(twin.edit, *twin.other_edits) for twin in twins.twins]
         drawn_twins = [
-            replace(twin, edit=twin_edits[pair % len(twin_edits)])
+            replace(twin, edit=twin_edits[pair_index % len(twin_edits)])
             for twin, twin_edits in zip(twins.twins, changes, strict=True)
         ]
         heads = [twin for twin in drawn_twins if draw.random() < 0.5]
@@ -264,7 +269,7 @@ def detect_tampering(
 
 
 def _undisturbed_twins(
-    gold: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins
+    gold: Callable[[], SandboxBackend], plan: SwePlan, twins: MutatedTests
 ) -> Iterator[Twin]:
     """Yield the twins whose unchanged tests gold passes while other twins run.
 
@@ -291,7 +296,10 @@ def _undisturbed_twins(
 
 
 def _run_twins(
-    start: Callable[[], SandboxBackend], plan: SwePlan, twins: Twins, active_twins: Sequence[Twin]
+    start: Callable[[], SandboxBackend],
+    plan: SwePlan,
+    twins: MutatedTests,
+    active_twins: Sequence[Twin],
 ) -> SweRun:
     """Run the tests that have twins; each twin of `active_twins` replaces its tests."""
     with closing(start()) as sandbox:

@@ -44,7 +44,7 @@ from intercode.errors import (
 from intercode.rewards.aliases import resolve_links
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.leftovers import variables
-from intercode.rewards.mutated_tests import Twins, detect_tampering, find_twins
+from intercode.rewards.mutated_tests import MutatedTests, detect_tampering, find_twins
 from intercode.rewards.swe_names import collect_names, is_cut, resolve_names
 from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
 from intercode.rewards.swe_run import SweRun, check_runner, run
@@ -191,18 +191,18 @@ class SweReward:
             raise
         return fresh_sandbox
 
-    def _twins(self, task: Task, plan: SwePlan) -> Twins:
+    def _twins(self, task: Task, plan: SwePlan) -> MutatedTests:
         """Return the twins of the task; none if the task has no gold or its tests are commands."""
         if plan.runner == "command" or not task.gold:
-            return Twins()
+            return MutatedTests()
 
-        def compute_twins() -> Twins:
+        def compute_twins() -> MutatedTests:
             gold = partial(self._start_with_tests, task, plan, task.gold[0])
             try:
                 return find_twins(plan, gold, random.Random(self._key("twins", task)))
             except (TaskError, CausedInsideError):
                 # Gold or its tests are faulty. The command `validate` reports this error.
-                return Twins()
+                return MutatedTests()
 
         return self._cache.get(self._key("twins", task), compute_twins)
 

@@ -70,7 +70,7 @@ def prepare(sql: str, dialect: str, keep_distinct: bool = False) -> str:
     return sql if keep_distinct else _remove_distinct(sql, dialect)
 
 
-class SuiteReward:
+class SqlTestSuiteReward:
     """The reward by test-suite accuracy: 1.0 if answer and gold agree on all databases, else 0.0.
 
     ``parts`` holds ``databases``, the share of databases on which they agree.

@@ -426,7 +426,9 @@ def _install_npm(
         f"{path.rpartition('node_modules/')[2]}@{package['version']}": package.get("integrity", "")
         for path, package in installed_lock["packages"].items()
     }
-    if unverified_names := [name for name, checksum in checksums.items() if not checksum]:
+    if unverified_names := [
+        program_name for program_name, checksum in checksums.items() if not checksum
+    ]:
         raise ImageError(f"the index has no checksum of {', '.join(unverified_names)}")
     # npm omits an optional package silently if it is missing or has another checksum.
     lock_packages = msgspec.json.decode(lock)["packages"]
@@ -439,16 +441,16 @@ def _install_npm(
             "differs"
         )
     main = requirements[0].rpartition("@")[0]
-    text = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
-    programs = msgspec.json.decode(text).get("bin", {})
+    package_json = sandbox.read_file(f"{home}/node_modules/{main}/package.json")
+    programs = msgspec.json.decode(package_json).get("bin", {})
     if isinstance(programs, str):
         programs = {main.rpartition("/")[2]: programs}
     run("mkdir", "-p", f"{home}/bin")
-    for name, script in programs.items():
-        native = _install_native(name, home, run)
+    for program_name, script in programs.items():
+        native = _install_native(program_name, home, run)
         target = native or f"{home}/node_modules/{main}/{script}"
         run("chmod", "a+rx", target)
-        run("ln", "-s", target, f"{home}/bin/{name}")
+        run("ln", "-s", target, f"{home}/bin/{program_name}")
     return lock, checksums
 
 

@@ -18,7 +18,7 @@ from intercode.agents.parser import find_code
 from intercode.episode import Turn
 from intercode.errors import ModelError
 from intercode.models.base import Finish, Message, Reply, Settings, TokenTrace, Tool
-from intercode.models.transcript import Transcript
+from intercode.models.transcript import RecordingModel
 from intercode.tool_calls import ToolCall
 from intercode_integrations.external_agents.profile import MEMBER, Record
 
@@ -71,7 +71,7 @@ class _ReplayModel:
 
 def rebuild_turns(
     name: str, calls: Sequence[Call], record: Record
-) -> tuple[list[Turn], Transcript]:
+) -> tuple[list[Turn], RecordingModel]:
     """Rebuild an episode's turns and its dialogue from the calls to the model.
 
     Args:
@@ -84,7 +84,7 @@ def rebuild_turns(
     """
     calls = [call for call in calls if not call.is_count]
     model = _ReplayModel(name)
-    transcript, turns = Transcript(model), list[Turn]()
+    transcript, turns = RecordingModel(model), list[Turn]()
     by_tools = any(call.tool_calls for call in calls)
     results = {
         message.call_id: message.content

@@ -91,7 +91,9 @@ class UpstreamBackend:
 
     def delay(self) -> tuple[float, str] | None:
         """Return the longest delay over all models; see `CallLimiter.delay`."""
-        return max(filter(None, (frame.delay() for frame in self._frames.values())), default=None)
+        return max(
+            filter(None, (limiter.delay() for limiter in self._frames.values())), default=None
+        )
 
     def frame(self, model: str) -> CallLimiter:
         """Return the object that applies rate limit, budget and retries to calls of a model."""
@@ -157,9 +159,9 @@ class ForwardedCall:
     def run(self) -> None:
         """Send the request, forward the answer to the client, and record the call."""
         frame, start_time = self._gateway.frame(self._request_body["model"]), time.monotonic()
-        cache, key = self._cache_key()
+        reply_cache, key = self._cache_key()
         try:
-            entry = cache.get(key) if cache else None
+            entry = reply_cache.get(key) if reply_cache else None
             if entry is not None:
                 self.is_answered = True
                 reply = replace(entry, cached=True, cost=0.0, seconds=0.0, retries=0)
@@ -173,8 +175,8 @@ class ForwardedCall:
                     budget=budget,
                     is_over=lambda: self._session.is_closed,
                 )
-                if cache and not self._error:
-                    cache.put(key, replace(reply, text=self._answer_bytes.decode()))
+                if reply_cache and not self._error:
+                    reply_cache.put(key, replace(reply, text=self._answer_bytes.decode()))
         except (ModelError, ClientDisconnect) as error:
             self._fail(error, time.monotonic() - start_time)
             return

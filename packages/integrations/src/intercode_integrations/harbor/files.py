@@ -58,7 +58,7 @@ class FileChecks:
             RewardError: Gold could not be run.
         """
         outcomes = [self._env.outcome(replace(task, gold=(gold,))) for gold in task.gold]
-        counts = [_is_output_counted(task, outcome) for outcome in outcomes]
+        output_flags = [_is_output_counted(task, outcome) for outcome in outcomes]
         tests = {"test.sh": read_check("files.sh"), "list.sh": read_check("list.sh")}
         with closing(self._env.stage.open(task)) as workspace:
             setup_paths = {
@@ -67,19 +67,19 @@ class FileChecks:
             scope = _scope(task, {**self._image_paths(task), **setup_paths}, outcomes)
             workspace.write_file(f"{TESTS}/list.sh", tests["list.sh"])
             listing = _list_files(task, workspace, scope)
-        for number, (outcome, answer) in enumerate(zip(outcomes, counts, strict=True)):
+        for number, (outcome, answer) in enumerate(zip(outcomes, output_flags, strict=True)):
             tests[f"gold-{number}/files"] = _gold_listing(task, listing, outcome)
             if answer:
                 tests[f"gold-{number}/answer"] = sha256(encode(normalise(outcome.output))).encode()
         tests |= scope
         *actions, _ = self._env.solution(task)
         solution_script, prompt = "\n".join(actions), ""
-        if any(counts):
+        if any(output_flags):
             prompt = (
                 "Write the answer, exactly as a command that finds it prints it, and nothing else, "
                 f"to {ANSWER}."
             )
-        if counts[0]:
+        if output_flags[0]:
             solution_script = f"{{\n{solution_script}\n}} 2>&1 | tee {ANSWER}"
         return TaskChecks(tests, solution_script, prompt)
 

@@ -122,8 +122,8 @@ class RayExecutor:
             raise self._failure
 
     def _begin(self) -> None:
-        ray, plan = self._ray, self._work.plan
-        facts, spec = self._work.setting.facts, plan.spec
+        ray, run_plan = self._ray, self._work.plan
+        facts, spec = self._work.setting.facts, run_plan.spec
         images = {} if self._work.setting.provider is None else facts["images"]
         self._ledger: Any = None
         if spec.model.name or spec.env.judge_model or spec.run_options.max_connections:
@@ -145,9 +145,9 @@ class RayExecutor:
                 )
             )
         image_digests = {n: d for n, d in images.items() if not self._image(n).host}
-        hidden_paths = [spec.run_options.out, plan.dataset.source]
+        hidden_paths = [spec.run_options.out, run_plan.dataset.source]
         assignment = Assignment(
-            plan,
+            run_plan,
             facts,
             image_digests,
             folder=str(Path.cwd()),
@@ -201,9 +201,9 @@ class RayExecutor:
             self._wait_start = now
         elif now - self._wait_start > WAIT_NOTICE_SECONDS:
             self._wait_start = now
-            reasons = "; ".join(f"{n}: {reason}" for n, reason in self._refusals.items())
+            reasons_text = "; ".join(f"{n}: {reason}" for n, reason in self._refusals.items())
             notice = "no node has room for a process with environments yet"
-            progress.nodes(0, f"{notice} ({reasons})" if reasons else notice)
+            progress.nodes(0, f"{notice} ({reasons_text})" if reasons_text else notice)
 
     def _start(self, node: str, share: int, resources: dict[str, float]) -> None:
         # The worker reserves memory for the sandboxes of its environments in Ray, but not more than
@@ -295,9 +295,9 @@ class RayExecutor:
             batch = self._calls.pop(call).batch
             if len(batch) == 1:  # a larger batch does not show which job caused the loss
                 self._loss_counts[batch[0].key] += 1
-            for job in reversed(batch):
-                self._loss_counts.setdefault(job.key, 0)
-                self._remaining_jobs.appendleft(job)
+            for lost_job in reversed(batch):
+                self._loss_counts.setdefault(lost_job.key, 0)
+                self._remaining_jobs.appendleft(lost_job)
 
     # Images
 
@@ -318,20 +318,20 @@ class RayExecutor:
     def _assign_batches(self) -> None:
         free_slots = self._worker_count - sum(worker.batch_count for worker in self._worker_handles)
         worker_heap = [
-            (worker.batch_count, n, worker)
-            for n, worker in enumerate(self._worker_handles)
+            (worker.batch_count, worker_index, worker)
+            for worker_index, worker in enumerate(self._worker_handles)
             if worker.is_open
         ]
         heapify(worker_heap)
         while self._remaining_jobs and worker_heap and free_slots > 0:
-            _, n, worker = worker_heap[0]
+            _, worker_index, worker = worker_heap[0]
             batch = self._take_batch()
             keys = [(job.epoch, job.task.task_id) for job in batch]
             call = _WorkerCall(worker, batch)
             self._calls[worker.actor.play.remote(keys)] = call
             worker.batch_count += 1
             free_slots -= 1
-            heapreplace(worker_heap, (worker.batch_count, n, worker))
+            heapreplace(worker_heap, (worker.batch_count, worker_index, worker))
 
     def _take_batch(self) -> list[Job]:
         """Take the jobs of a batch from the queue. A job that lost a worker is alone in it."""

@@ -216,18 +216,18 @@ class Batch:
         content = str(message["content"])
         has_added_tokens = len(split_text(content, added_tokens(tokenizer))) > 1
         shown_message = {**message, "content": _DATA} if has_added_tokens else message
-        text = tokenizer.apply_chat_template(
+        rendered_text = tokenizer.apply_chat_template(
             [{"role": "user", "content": ""}, reply, shown_message],
             add_generation_prompt=True,
             tokenize=False,
             chat_template=trainer.chat_template,
             **trainer.chat_template_kwargs,
         )
-        text = text.partition(_REPLY)[2]
+        rendered_text = rendered_text.partition(_REPLY)[2]
         if has_added_tokens:
-            text_before_data, _, suffix = text.partition(_DATA)
+            text_before_data, _, suffix = rendered_text.partition(_DATA)
             ids = encode(tokenizer, text_before_data) + encode_data(tokenizer, content)
             ids += encode(tokenizer, suffix)
         else:
-            ids = encode(tokenizer, text)
+            ids = encode(tokenizer, rendered_text)
         return ids[1:] if ids[0] == last_token else ids

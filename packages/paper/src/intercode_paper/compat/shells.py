@@ -55,17 +55,17 @@ class BashEnv(IntercodeEnv):
 
     def _new_container(self, name: str) -> Container:
         image, sandbox, network, environment = self._container_settings
-        paper_image = gold_runs(get_provider(sandbox), image).image
+        prepared_image = gold_runs(get_provider(sandbox), image).image
 
         def reset(container: Container) -> str:
             container.reset()
             return ""
 
         answers = {
-            GIT_STATUS_SCRIPT: lambda container: paper_image.short_status(container.sandbox),
+            GIT_STATUS_SCRIPT: lambda container: prepared_image.short_status(container.sandbox),
             GIT_RESET_SCRIPT: reset,
         }
-        return Container(name, lambda: paper_image.start(network), environment, answers)
+        return Container(name, lambda: prepared_image.start(network), environment, answers)
 
     def reset_container(self) -> None:
         """Reset the container to its image, and the working directory to ``/``."""
@@ -170,8 +170,8 @@ class CTFEnv(BashEnv):
         stage = CtfStage(sandbox, image, LIMITS, network)
 
         def start() -> SandboxBackend:
-            converted_fields = task_fields(self.record.fields, folder)
-            return stage.open(self._task({**converted_fields, "released_setup": None}))
+            ctf_fields = task_fields(self.record.fields, folder)
+            return stage.open(self._task({**ctf_fields, "released_setup": None}))
 
         return Container(name, start, environment)
 

@@ -164,23 +164,23 @@ def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
 
 
 def _clean_root(root: Path, system: System) -> None:
-    for name in _EMPTIED_FOLDERS:
-        _empty_folder(root / name)
-    for name, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
-        (root / name).mkdir(parents=True)
-        (root / name).chmod(mode)
+    for relative_path in _EMPTIED_FOLDERS:
+        _empty_folder(root / relative_path)
+    for relative_path, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
+        (root / relative_path).mkdir(parents=True)
+        (root / relative_path).chmod(mode)
     if not system.keep_logs:
         for folder, _, files in os.walk(root / "var/log"):
-            for name in files:
-                os.truncate(Path(folder, name), 0)
+            for relative_path in files:
+                os.truncate(Path(folder, relative_path), 0)
     else:  # the log must not contain the path of the system's folder on this machine
         log = root / "var/log/bootstrap.log"
         log.write_bytes(log.read_bytes().replace(os.fsencode(root), b""))
     for path in (*(root / "var/lib/dpkg").glob("*-old"), *(root / "etc").glob("*-")):
         path.unlink()
     (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
-    for name, text in _TEXTS.items():
-        path = root / name
+    for relative_path, text in _TEXTS.items():
+        path = root / relative_path
         path.unlink(missing_ok=True)
         path.write_text(text, encoding="ascii")
         path.chmod(0o644)

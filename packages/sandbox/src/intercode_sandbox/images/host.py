@@ -416,9 +416,9 @@ def _installed_versions() -> dict[str, str]:
     """
     packages = dict(line.split(" ", 1) for line in _packages())
     programs = [
-        (f"{program_folder}/{name}", facts)
+        (f"{program_folder}/{name}", program_facts)
         for program_folder in _program_folders()
-        for name, _, facts in (line.partition("\0") for line in _programs(program_folder))
+        for name, _, program_facts in (line.partition("\0") for line in _programs(program_folder))
     ]
     return packages | dict(programs)
 

@@ -215,11 +215,11 @@ def _find_in_docker_archive(store: Store, name: str) -> Manifest:
     return _make_manifest(store.json(path, digest), digest, matches[0]["Layers"])
 
 
-def _make_manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
+def _make_manifest(config: Mapping[str, Any], digest: str, layer_paths: list[str]) -> Manifest:
     digests = (config.get("rootfs") or {}).get("diff_ids") or []
-    if len(digests) != len(layers):
-        raise ImageError(f"it has {len(layers)} layers and digests of {len(digests)}")
-    return Manifest(config, digest, tuple(zip(layers, digests, strict=True)))
+    if len(digests) != len(layer_paths):
+        raise ImageError(f"it has {len(layer_paths)} layers and digests of {len(digests)}")
+    return Manifest(config, digest, tuple(zip(layer_paths, digests, strict=True)))
 
 
 def _selection_problem(name: str, names: list[str], count: int) -> str:

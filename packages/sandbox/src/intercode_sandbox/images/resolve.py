@@ -228,7 +228,7 @@ def make_folder(argument: str, context: Context) -> Image:
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise ImageError(f"the image {argument} {problem}")
-    if not any((folder / name).is_dir() for name in ("usr", "bin")):
+    if not any((folder / subfolder).is_dir() for subfolder in ("usr", "bin")):
         if (folder / "Dockerfile").is_file():
             return _find_maker("dockerfile")(argument, context)
         raise ImageError(

@@ -32,7 +32,7 @@ _HEADER = "INTERCODE.image"
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
-class _Facts(msgspec.Struct, frozen=True):
+class _ArchiveHeader(msgspec.Struct, frozen=True):
     """The content of the header: the image's fields, and facts that the import checks.
 
     The facts are the architecture of the machine, and the digest of the tree.
@@ -83,7 +83,7 @@ def export_image(image: Image, spec: str, file: Path) -> None:
             f"the image {spec!r} contains this machine's own /usr, which cannot be exported: use "
             "an image that is based on base, debian:SUITE or a tarball"
         )
-    facts = _Facts(
+    facts = _ArchiveHeader(
         spec=spec,
         machine=platform.machine(),
         tree=content_digest(image.layers),
@@ -140,11 +140,11 @@ def import_image(
     return facts.spec, cache.build(template, facts.spec, fill, progress)
 
 
-def _read_facts(file: Path) -> _Facts:
+def _read_facts(file: Path) -> _ArchiveHeader:
     try:
         with tarfile.open(file, "r:*") as archive:
             archive.next()
-            return msgspec.json.decode(archive.pax_headers[_HEADER], type=_Facts)
+            return msgspec.json.decode(archive.pax_headers[_HEADER], type=_ArchiveHeader)
     except (*DAMAGE, KeyError, msgspec.MsgspecError) as error:
         raise ImageError(
             f"cannot read {file} as an image: {error}. It must be a file of 'intercode images "

@@ -226,7 +226,7 @@ def _argument_rules() -> dict[str, list[bytes]]:
 
 def _process_rules() -> dict[str, list[bytes]]:
     permission, refusal = _PERMISSION, _REFUSAL
-    unknown = [_deny(errno.EINVAL)]
+    einval_refusal = [_deny(errno.EINVAL)]
     return {
         "clone": _refuse_bits(_ARG0, _CLONE_NEW_FLAGS, refusal),
         "personality": _test_word(_ARG0, *_PERSONALITIES, on_match=permission, on_mismatch=refusal),
@@ -237,9 +237,13 @@ def _process_rules() -> dict[str, list[bytes]]:
         "sched_setattr": _test_word(_ARG0, 0, on_match=permission, on_mismatch=refusal),
         # The result is that of a kernel without seccomp filters. Programs that install filters
         # continue without them.
-        "seccomp": [*unknown],
+        "seccomp": [*einval_refusal],
         "prctl": _test_word(
-            _ARG0, _PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, on_match=unknown, on_mismatch=permission
+            _ARG0,
+            _PR_SET_SECCOMP,
+            *_PR_OF_THE_MACHINE,
+            on_match=einval_refusal,
+            on_mismatch=permission,
         ),
         # Two processes that trace each other can wait for each other's end forever, even after
         # SIGKILL. So only the parent of a process, or the parent's tracer, may trace the process.

@@ -142,7 +142,7 @@ class Spawner:
         """
         try:
             spec, fds = wire.receive(self.caller)
-        except wire.TruncatedError:
+        except wire.DescriptorsLostError:
             return True  # the request's socket is lost, and the caller notices its closing
         except (EOFError, OSError):
             return False

@@ -52,7 +52,7 @@ def keep_only(sock: socket.socket) -> socket.socket:
     return socket.socket(fileno=3)
 
 
-class TruncatedError(OSError):
+class DescriptorsLostError(OSError):
     """A message whose descriptors were lost, because this process may open no further ones."""
 
 
@@ -99,7 +99,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
     Raises:
         EOFError: The sender has closed its end.
-        TruncatedError: The descriptors of the message exceed this process's limit. The message is
+        DescriptorsLostError: The descriptors of the message exceed this process's limit. The message is
             lost.
         OSError: The socket failed, for instance by its time-out.
     """
@@ -116,7 +116,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     fds = descriptors.tolist()
     try:
         if flags & socket.MSG_CTRUNC:
-            raise TruncatedError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise DescriptorsLostError(errno.EMFILE, os.strerror(errno.EMFILE))
         if not packet:
             raise EOFError("the other end closed")
         body = packet[1:]

@@ -175,7 +175,7 @@ def _words(draw: TaskDraw, operations: Sequence[str], values: dict[str, str]) ->
         "below": (f" below {values['price']}", f" cheaper than {values['price']}"),
     }
     noun = "goods" + "".join(
-        draw.pick(phrase) for name, phrase in conditions.items() if name in operations
+        draw.pick(sentence) for name, sentence in conditions.items() if name in operations
     )
     aggregate = next(
         (_AGGREGATES[operation][1] for operation in operations if operation in _AGGREGATES), None
@@ -183,11 +183,11 @@ def _words(draw: TaskDraw, operations: Sequence[str], values: dict[str, str]) ->
     if aggregate is not None and "group" not in operations:
         return draw.pick(aggregate).format(s=noun)
     if aggregate is not None:
-        phrase = draw.pick(aggregate).format(s=noun)
-        phrase = draw.pick(("For each kind: ", "Per kind: ")) + phrase[0].lower() + phrase[1:]
+        sentence = draw.pick(aggregate).format(s=noun)
+        sentence = draw.pick(("For each kind: ", "Per kind: ")) + sentence[0].lower() + sentence[1:]
         orders = {"up": " Sort by kind.", "down": " Sort by kind, z to a."}
     else:
-        phrase = draw.pick(_LISTS).format(s=noun) + "."
+        sentence = draw.pick(_LISTS).format(s=noun) + "."
         orders = {"up": " Cheapest first.", "down": " Dearest first."}
-    phrase += "".join(text for name, text in orders.items() if name in operations)
-    return phrase + (f" Only the first {values['few']}." if "first" in operations else "")
+    sentence += "".join(text for name, text in orders.items() if name in operations)
+    return sentence + (f" Only the first {values['few']}." if "first" in operations else "")

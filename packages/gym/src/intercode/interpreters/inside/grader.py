@@ -22,7 +22,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.object_proxy import NO_DATA, Peer
+from intercode.interpreters.inside.object_proxy import NO_DATA, ProxyEndpoint
 from intercode.interpreters.inside.wire import STARTED
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _ORDER = "lt le gt ge"
 _FUNCTIONS = {"and": "and_", "or": "or_"}
 
 
-class Grader(Peer):
+class Grader(ProxyEndpoint):
     """The peer that runs the tests. All tests share the names that the constructor creates.
 
     Args:

@@ -102,7 +102,7 @@ _EXACT_COPIES: dict[type, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-class Peer:
+class ProxyEndpoint:
     """A process of the two, which encodes and decodes values, and sends and answers requests."""
 
     names_by_id = _BUILTIN_NAMES

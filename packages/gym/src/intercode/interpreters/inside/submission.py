@@ -17,7 +17,7 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.object_proxy import ASK, Peer
+from intercode.interpreters.inside.object_proxy import ASK, ProxyEndpoint
 from intercode.interpreters.inside.session import PythonSession
 from intercode.interpreters.inside.wire import STARTED
 
@@ -55,7 +55,7 @@ class Stub:
         return self._subject.call(self._number, args, kwargs)
 
 
-class Subject(Peer):
+class Subject(ProxyEndpoint):
     """The peer that runs the submission, and performs operations that the grader requests."""
 
     names_by_id = _TYPES

@@ -31,7 +31,7 @@ _WILD = re.compile(r"[*?\[]")
 _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=quote)")
 
 
-def find(tree: Tree, source: str) -> list[Item]:
+def find(tree: Tree, source: str) -> list[CopySource]:
     """Return the files and folders that a source of ``COPY`` names.
 
     Args:
@@ -47,7 +47,7 @@ def find(tree: Tree, source: str) -> list[Item]:
         raise ValueError(f"{source!r} is outside of the build context")
     source_parts = tree.resolve(path)
     if source_parts is not None:
-        return [Item(posixpath.basename(path), tree, source_parts)]
+        return [CopySource(posixpath.basename(path), tree, source_parts)]
     if not _WILD.search(path):
         raise LookupError(f"there is no {source!r}{_location_text(tree)}")
     items = []
@@ -55,13 +55,13 @@ def find(tree: Tree, source: str) -> list[Item]:
         target_parts = tree.resolve(matching_path)
         if target_parts is None:
             raise LookupError(f"the link {matching_path!r} points to no file{_location_text(tree)}")
-        items.append(Item(posixpath.basename(matching_path), tree, target_parts))
+        items.append(CopySource(posixpath.basename(matching_path), tree, target_parts))
     if not items:
         raise LookupError(f"nothing matches {source!r}{_location_text(tree)}")
     return items
 
 
-def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item]:
+def documents(instruction: Instruction, word: Callable[[str], str]) -> list[CopySource]:
     """Return the files whose content is a heredoc of the instruction.
 
     Args:
@@ -69,7 +69,7 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item
         word: A function that expands a word.
     """
     contents = dict(instruction.heredocs)
-    items: list[Item] = []
+    items: list[CopySource] = []
     for value in instruction.values[:-1] if contents else ():
         match = _HEREDOC.fullmatch(value)
         if match is None or match["name"] not in contents:
@@ -79,11 +79,13 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item
             content = "".join(line.lstrip("\t") for line in content.splitlines(keepends=True))
         if not match["quote"]:
             content = _expand_document(content, word)
-        items.append(Item(match["name"], content=content.encode("utf-8", "surrogateescape")))
+        items.append(CopySource(match["name"], content=content.encode("utf-8", "surrogateescape")))
     return items
 
 
-def digest(tree: Tree, items: Sequence[Item], documents: Sequence[Item], image: str) -> str:
+def digest(
+    tree: Tree, items: Sequence[CopySource], documents: Sequence[CopySource], image: str
+) -> str:
     """Return a digest of all sources of an instruction.
 
     For files of the context, the digest covers names, kinds, modes and content. For files of an
@@ -278,7 +280,7 @@ def _parse_rule(line: str) -> _Rule | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class CopySource:
     """A file or folder to copy."""
 
     name: str

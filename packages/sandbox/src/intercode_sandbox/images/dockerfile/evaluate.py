@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
 from intercode_sandbox.images.dockerfile.copy_files import (
-    Item,
+    CopySource,
     LayerWriter,
     digest as copy_digest,
     documents,
@@ -207,7 +207,7 @@ class State:
     def _env(self, instruction: Instruction) -> None:
         values = instruction.values
         # All words are expanded before the first variable of the instruction is set.
-        words = [self._word(value) for value in values]
+        words = [self._word(raw_word) for raw_word in values]
         self.env |= zip(words[::2], words[1::2], strict=True)
 
     def _arg(self, instruction: Instruction) -> None:
@@ -404,7 +404,7 @@ class Folder(BuildStep):
 class Copy(BuildStep):
     """The step that copies files from the context, another stage, or the Dockerfile itself."""
 
-    items: tuple[Item, ...]
+    items: tuple[CopySource, ...]
     digest: str
     """A digest of all sources."""
     destination: str
@@ -445,7 +445,7 @@ class Copy(BuildStep):
                 writer.file(entry.path, self._file_destination(base, item, is_folder))
         writer.finish()
 
-    def _file_destination(self, base: Image, item: Item, is_folder: bool) -> str:
+    def _file_destination(self, base: Image, item: CopySource, is_folder: bool) -> str:
         """Return the path to which an item is copied as a file.
 
         Args:
