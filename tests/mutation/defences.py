@@ -51,10 +51,10 @@ DOOR = "intercode_integrations/gateway/http.py"
 INTAKE = "intercode_integrations/gateway/intake.py"
 JSON = "intercode/json_limits.py"
 PLAIN = "intercode/plain_data.py"
-FILES = "intercode_sandbox/files.py"
+FILES = "intercode_sandbox/host_files.py"
 DOCKERFILE = "intercode_sandbox/images/dockerfile/parse.py"
-ADMISSION = "intercode/admission.py"
-RETENTION = "intercode_integrations/gateway/retention.py"
+ADMISSION = "intercode/connection_admission.py"
+RETENTION = "intercode_integrations/gateway/episode_calls.py"
 LEDGER = "intercode_integrations/ray/shared_limits.py"
 TRUST = "intercode/trust.py"
 RECORDS = "intercode/records.py"
@@ -1105,7 +1105,7 @@ DEFENCES = [
         "    paths += _cached_private_paths(str(cache_root()))\n", "", needs_root=True,
     ),
     _one(
-        "cache_of_others", "lateral", "intercode_sandbox/files.py",
+        "cache_of_others", "lateral", "intercode_sandbox/host_files.py",
         "        _check_owner(folder, folder.stat())\n", "        pass\n", needs_root=True,
     ),
     _one(
@@ -1513,7 +1513,7 @@ DEFENCES = [
     _one("record_link", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),
     _one("record_fifo", "host DoS", RECORDS, "    if not stat.S_ISREG(", "    if False and ("),
     _one(
-        "record_link_to_write", "host leak", "intercode_sandbox/files.py",
+        "record_link_to_write", "host leak", "intercode_sandbox/host_files.py",
         "    temporary.unlink(missing_ok=True)  # a link there would be written through\n", "",
     ),
     _one("record_link_of_the_writer", "host leak", RECORDS, "os.O_NOFOLLOW | ", ""),

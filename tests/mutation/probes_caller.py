@@ -20,7 +20,7 @@ from intercode.errors import (
     SandboxUnavailableError,
 )
 from intercode_sandbox import SandboxBackend, get_provider
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup, frozen_layers, process, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.sandbox import NativeSandbox

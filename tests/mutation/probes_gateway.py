@@ -22,7 +22,7 @@ from intercode_integrations.gateway.gateway import FREE_COUNTS
 from intercode_integrations.gateway.intake import Intake, check_embedded_tokens, check_tokens
 from intercode_integrations.gateway.policy import Refusal, admit_body
 from intercode_integrations.gateway.record import CallLog
-from intercode_integrations.gateway.retention import MAX_CHARACTERS, Dialogues
+from intercode_integrations.gateway.episode_calls import MAX_CHARACTERS, Dialogues
 from intercode_integrations.testing import ScriptedServer
 
 from .tools import one_of

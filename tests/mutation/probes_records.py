@@ -16,7 +16,7 @@ from intercode.records import EPISODES, MANIFEST, RecordWriter, read_manifest
 from intercode.registry import ENVS
 from intercode.report.live_runs import RunLibrary
 from intercode.spec import RunSpec, recorded_options
-from intercode_sandbox.files import write_atomically
+from intercode_sandbox.host_files import write_atomically
 from intercode_sandbox.images.cache import RECORD, ImageCache
 from intercode_sandbox.images.resolve import SCHEMES, check
 from intercode_sandbox.lazy_imports import Registry

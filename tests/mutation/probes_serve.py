@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.request_guard import RequestGuard
 from intercode_integrations.serve import wire
 from intercode_integrations.serve.catalog import EnvironmentEntry

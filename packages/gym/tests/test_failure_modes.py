@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from intercode.cli.results import as_text
+from intercode.cli.run_output import as_text
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.summary import by_failure_mode
 from intercode.failure_modes import FAILURE_MODES

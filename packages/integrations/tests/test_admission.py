@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gateway.doors import BODIES, KEY, said
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.models.scripted import Line, Rule, script
 from intercode.report.live_runs import RunLibrary
 from intercode.report.server import Viewer

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.spawner import MOUNT_FOLDER
 from waiting import eventually

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from intercode.errors import FetchError, UsageError
-from intercode_sandbox.files import sha256 as digest
+from intercode_sandbox.host_files import sha256 as digest
 
 Progress = Callable[[int, "int | None"], None]
 """A callback that receives the number of received bytes, and the file's size (None: unknown)."""

@@ -30,7 +30,7 @@ from intercode.envs.options import LimitOptions, Option, list_constructor_option
 from intercode.errors import ImageError, InterCodeError, UsageError
 from intercode.registry import ENVS, VECTORS, environment, parse_scheme
 from intercode_sandbox.base import Limits
-from intercode_sandbox.files import open_regular
+from intercode_sandbox.host_files import open_regular
 from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS

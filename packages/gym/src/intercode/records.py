@@ -33,7 +33,7 @@ from intercode.json_limits import load_record
 from intercode.manifest import check_manifest
 from intercode.outcomes import UNSCORED, OutcomeKind
 from intercode.redaction import Redactor
-from intercode_sandbox.files import sync_folder, write_atomically
+from intercode_sandbox.host_files import sync_folder, write_atomically
 
 MANIFEST = "run.json"
 EPISODES = "episodes.jsonl"

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.spelling_suggestions import hint_text, nearest_word
 from intercode_sandbox.units import LIMITS, format_count
 
@@ -91,7 +91,7 @@ class Task:
     """The maximum number of processes and threads in the sandbox; None: the environment's limit."""
     capabilities: tuple[str, ...] | None = None
     """The capabilities of root in the sandbox, by their names in
-    `intercode_sandbox.capabilities.CAPABILITIES`; None: those that the environment grants."""
+    `intercode_sandbox.linux_capabilities.CAPABILITIES`; None: those that the environment grants."""
     verification_timeout: float | None = None
     """The time limit of the verification in seconds; None: the value of `timeout`."""
     folder: Path | None = field(default=None, compare=False, repr=False)

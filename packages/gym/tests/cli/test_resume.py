@@ -13,7 +13,7 @@ from evaluate.fakes import Factory, dataset
 from intercode.cli.main import main
 from intercode.evaluate import evaluate
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_episodes, read_manifest
-from intercode_sandbox.files import remove_tree
+from intercode_sandbox.host_files import remove_tree
 from intercode_sandbox.images.cache import ImageCache
 
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(3)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.episode import Episode
 from intercode.records import Outcome
 

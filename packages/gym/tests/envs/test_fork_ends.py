@@ -18,7 +18,7 @@ import intercode
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ForkError
 from intercode.task import Dataset, Task
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import sweep
 from open_resources import held, held_once

@@ -25,7 +25,7 @@ from intercode.evaluate import evaluate
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.runner import RunResult
 from intercode.task import Dataset, Task
-from intercode_sandbox.files import remove_tree
+from intercode_sandbox.host_files import remove_tree
 from waiting import PATIENCE, eventually
 
 EPISODES = 60

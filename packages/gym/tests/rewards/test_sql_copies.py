@@ -9,7 +9,7 @@ import pytest
 
 from intercode.databases import StatementResult
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_copies import copies, is_guessable
+from intercode.rewards.sql_mutated_copies import copies, is_guessable
 from intercode.rewards.sql_run import SqlGrader
 
 from .sql_store import Store

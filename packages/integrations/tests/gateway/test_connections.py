@@ -13,7 +13,7 @@ from forks import in_a_fork
 from intercode.errors import UsageError
 from intercode.models.base import AttemptError
 from intercode.models.upstream import Upstream
-from intercode_integrations.gateway.connections import ConnectionPool
+from intercode_integrations.gateway.upstream_connections import ConnectionPool
 
 KEY = "sk-the-real-key"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

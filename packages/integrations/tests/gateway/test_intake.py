@@ -17,7 +17,7 @@ from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySessio
 from intercode_integrations.gateway.calls import Call
 from intercode_integrations.gateway.intake import FREE_BODY_BYTES, Intake, check_embedded_tokens
 from intercode_integrations.gateway.policy import Refusal
-from intercode_integrations.gateway.retention import (
+from intercode_integrations.gateway.episode_calls import (
     MAX_CHARACTERS,
     MAX_FAILED_CHARACTERS,
     Dialogues,
@@ -218,7 +218,7 @@ def test_a_message_that_is_sent_again_is_held_once(gateway: Gateway) -> None:
 def test_a_seat_whose_dialogues_are_full_makes_no_call(
     gateway: Gateway, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intercode_integrations.gateway.retention.MAX_CHARACTERS", 100)
+    monkeypatch.setattr("intercode_integrations.gateway.episode_calls.MAX_CHARACTERS", 100)
     server.exchanges.clear()
     with gateway.open_session() as seat:
         assert ask(seat, CHAT, message(content="x" * 100))[0] == 200

@@ -52,7 +52,7 @@ class Limits:
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
     """Capabilities of root, over the sandbox's own files, users, processes and ports only: names of
-    `intercode_sandbox.capabilities.CAPABILITIES`, as a list or a comma-separated text."""
+    `intercode_sandbox.linux_capabilities.CAPABILITIES`, as a list or a comma-separated text."""
     debugger: bool = False
     """Whether a program may trace another one and change its memory, like gdb and strace. Code
     under test could then control its tests."""

@@ -27,7 +27,7 @@ from intercode_sandbox.docker.runtime_mounts import (
     has_quota,
 )
 from intercode_sandbox.errors import InterCodeError, SandboxUnavailableError, UsageError
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup
 from intercode_sandbox.native.preflight import kernel_setting_command, open_files_command
 from intercode_sandbox.native.process import read_if_there

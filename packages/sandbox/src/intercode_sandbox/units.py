@@ -13,7 +13,7 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
-from intercode_sandbox.capabilities import parse_capabilities
+from intercode_sandbox.linux_capabilities import parse_capabilities
 
 LONGEST_SECONDS = 1e6
 """The longest possible time limit, in seconds."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.capabilities import CAPABILITIES, mask
+from intercode_sandbox.linux_capabilities import CAPABILITIES, mask
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.errors import UsageError
 from waiting import becomes_readable

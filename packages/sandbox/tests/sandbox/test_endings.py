@@ -15,7 +15,7 @@ import pytest
 
 from intercode_sandbox import SandboxBackend
 from intercode_sandbox.doctor import check_native
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import cgroup, process
 from intercode_sandbox.native.exit_ledger import (
     LEDGERS,

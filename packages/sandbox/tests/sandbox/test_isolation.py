@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from intercode_sandbox import Provider, SandboxBackend
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native.zygote import MASKED_FILES
 from intercode_sandbox.privileges import is_root
 from sandbox.fixtures import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook

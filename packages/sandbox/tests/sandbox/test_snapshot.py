@@ -19,7 +19,7 @@ from intercode_sandbox.base import SupportsFork
 from intercode_sandbox.docker.provider import DockerProvider
 from intercode_sandbox.docker.sandbox import DockerSnapshot
 from intercode_sandbox.errors import InterCodeError, SandboxError
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.native import archive, wire
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.native.snapshot import NativeSnapshot

@@ -27,7 +27,7 @@ from intercode.errors import UsageError
 from intercode_sandbox import images
 from intercode_sandbox.docker.images import prune
 from intercode_sandbox.docker.provider import sweep_all
-from intercode_sandbox.files import cache_root, empty_folder, tree_size
+from intercode_sandbox.host_files import cache_root, empty_folder, tree_size
 from intercode_sandbox.native.snapshot import endings, sweep
 from intercode_sandbox.units import format_count
 

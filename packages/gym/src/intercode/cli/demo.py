@@ -16,7 +16,7 @@ from typing import Any
 
 from intercode.agents.base import AgentFactory
 from intercode.agents.noisy_oracle import NAME, ScriptedAgents
-from intercode.cli import results
+from intercode.cli import run_output
 from intercode.cli.demo_model import demonstrate
 from intercode.cli.episodes import render
 from intercode.cli.run import fresh_folder
@@ -111,7 +111,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if demo.complete else 1
 
 
-class DemoProgress(results.Watcher):
+class DemoProgress(run_output.Watcher):
     """Progress of the runs of all agents in one environment.
 
     A live line shows the current counts; the final line is printed when the runs have ended.
@@ -295,7 +295,7 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
                 "run": str(run.folder),
                 "env": run.env_label,
                 "agent": run.label,
-                **results.as_json(run.outcomes),
+                **run_output.as_json(run.outcomes),
             }
             for run in runs
         ],
@@ -307,14 +307,14 @@ def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _print_summary(runs: Sequence[Run], skip_reasons: Mapping[str, str]) -> None:
     """Print the table of results, the errors, the skipped environments and the success curves."""
-    print(f"\n{results.table_text(matrix(runs))}")
+    print(f"\n{run_output.table_text(matrix(runs))}")
     for run in runs:
-        if errors_text := results.errors(run.outcomes):
+        if errors_text := run_output.errors(run.outcomes):
             print(f"{safe(str(run.folder))}: {errors_text}")
     for env, reason in skip_reasons.items():
         print(f"{env} was skipped: {safe(reason)}\n")
     print("Success within a number of turns, all environments together:\n")
-    print(results.for_terminal(_curves(runs)))
+    print(run_output.for_terminal(_curves(runs)))
     print(AGENT_NOTE)
 
 

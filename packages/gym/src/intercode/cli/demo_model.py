@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from intercode.cli import results
-from intercode.cli.results import Watcher
+from intercode.cli import run_output
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import print_json, safe
 from intercode.evaluate.runner import run
 from intercode.report.page import Episodes, write_page
@@ -74,9 +74,9 @@ def demonstrate(
     write_page(page, runs, episodes)
     outcomes = [outcome for recorded_run in runs for outcome in recorded_run.outcomes]
     if as_json:
-        print_json({"out": str(output_folder), "page": str(page), **results.as_json(outcomes)})
+        print_json({"out": str(output_folder), "page": str(page), **run_output.as_json(outcomes)})
     else:
-        print(f"\n{results.table_text(matrix(runs))}")
-        print(results.as_text(outcomes, tags=0))
+        print(f"\n{run_output.table_text(matrix(runs))}")
+        print(run_output.as_text(outcomes, tags=0))
         print(f"\nthe page with every episode, to open in a browser: {safe(str(page))}")
     return 0 if is_complete else 1

@@ -20,7 +20,7 @@ from intercode.redaction import Redactor
 from intercode.registry import EXPORTS
 from intercode.report import export
 from intercode.report.text import escape_formula
-from intercode_sandbox.files import atomic_file
+from intercode_sandbox.host_files import atomic_file
 from intercode_sandbox.units import format_count
 
 Convert = Callable[[Iterable[Episode], dict[str, Any]], Any]

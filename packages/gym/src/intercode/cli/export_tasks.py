@@ -6,7 +6,7 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import LiveLine, one_line, print_json, safe
 from intercode.cli.validate import make_spec
 from intercode.envs.base import InterCodeEnv

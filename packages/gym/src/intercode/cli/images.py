@@ -28,7 +28,7 @@ from pathlib import Path
 from intercode.cli.parser import add_action
 from intercode.cli.terminal import print_json, print_message, safe, size, table
 from intercode.errors import ImageError, UsageError
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images import (
     Image,
     ImageInfo,

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from intercode.agents.human import HumanAgent, TaskConsole, continuation_test
 from intercode.cli.episodes import ending
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import DelayedMessages, print_json
 from intercode.envs.traits import resolve_traits
 from intercode.episode import Episode

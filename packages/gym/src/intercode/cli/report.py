@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from intercode.cli import results
-from intercode.cli.results import charts_by_environment
+from intercode.cli import run_output
+from intercode.cli.run_output import charts_by_environment
 from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import UsageError
 from intercode.evaluate.run_differences import Difference
@@ -95,7 +95,7 @@ def _print_paper_tables(args: argparse.Namespace) -> int:
             }
         )
     else:
-        format_table = to_markdown if args.markdown else results.table_text
+        format_table = to_markdown if args.markdown else run_output.table_text
         print("\n".join(format_table(table) for table in paper.tables(rates)), end="")
     return 0
 
@@ -107,16 +107,16 @@ def _report_text(
         return to_csv(runs)
     if args.plot:
         return charts_by_environment(runs)
-    format_table = to_markdown if args.markdown else results.table_text
+    format_table = to_markdown if args.markdown else run_output.table_text
     format_list = to_list if args.markdown else str
     lead_text = _lead_text(runs, comparisons, format_list)
     if args.markdown:
         lead_text = f"## {escape_markdown(title(runs))}\n\n{lead_text}"
     if len(runs) == 1:
         run_facts = "\n".join(
-            filter(None, (results.facts(runs[0].manifest), runs[0].unfinished_note))
+            filter(None, (run_output.facts(runs[0].manifest), runs[0].unfinished_note))
         )
-        errors = results.errors(runs[0].outcomes)
+        errors = run_output.errors(runs[0].outcomes)
         return "\n".join(
             [
                 lead_text,
@@ -126,9 +126,9 @@ def _report_text(
             ]
         )
     heads = [
-        f"{safe(str(run.folder))}: {results.facts(run.manifest)}\n"
+        f"{safe(str(run.folder))}: {run_output.facts(run.manifest)}\n"
         + safe(f"  {run.unfinished_note}\n" if run.unfinished_note else "")
-        + results.errors(run.outcomes)
+        + run_output.errors(run.outcomes)
         for run in runs
     ]
     tables = [
@@ -209,7 +209,7 @@ def _run_facts(run: Run) -> dict[str, Any]:
         "run": str(run.folder),
         "manifest": run.manifest,
         "coverage": asdict(run.coverage),
-        **results.as_json(outcomes, judge),
+        **run_output.as_json(outcomes, judge),
         "levels": {level: as_data(stats, judge) for level, stats in by_level(outcomes).items()},
         "places": {
             place: as_data(stats, judge) for place, stats in by_image_or_database(outcomes).items()

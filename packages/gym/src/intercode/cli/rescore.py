@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from intercode.agents.registry import is_profile
-from intercode.cli import results
+from intercode.cli import run_output
 from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_spec
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
 from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
@@ -208,7 +208,7 @@ def _print_result(as_json: bool, run: Path, output_folder: Path, result: Rescore
         str(manifest["env"].get("reward", "default"))
         for manifest in (recorded_manifest, rescored_manifest)
     ]
-    print(results.facts(rescored_manifest), end="\n\n")
+    print(run_output.facts(rescored_manifest), end="\n\n")
     judges = (
         find_judge(recorded_manifest, result.before),
         find_judge(rescored_manifest, result.outcomes),
@@ -216,12 +216,12 @@ def _print_result(as_json: bool, run: Path, output_folder: Path, result: Rescore
     names = [add_judge(*pair) for pair in zip(("recorded", "rescored"), judges, strict=True)]
     rows = dict(zip(names, (summarize(result.before), result.statistics), strict=True))
     judge = judge_tables({names[1]: count_judgements(judges[1], result.outcomes)})
-    print("\n".join(map(results.table_text, (group_table("", rows), *judge))))
+    print("\n".join(map(run_output.table_text, (group_table("", rows), *judge))))
     print(f"reward: recorded {safe(rewards[0])}, now {safe(rewards[1])}")
     print(
         _scoring_text(result), _comparison_text(compare(result.before, result.outcomes)), sep="\n"
     )
-    for text in (_change_table(result.changes), results.errors(result.outcomes)):
+    for text in (_change_table(result.changes), run_output.errors(result.outcomes)):
         if text:
             print(f"\n{text}", end="")
     if recorded_manifest["env"].get("reward_every_turn"):
@@ -230,7 +230,7 @@ def _print_result(as_json: bool, run: Path, output_folder: Path, result: Rescore
             "have acted differently"
         )
     # The outcomes include the agent's recorded calls, which cost nothing now, so they are removed.
-    if bill := results.bill(
+    if bill := run_output.bill(
         [replace(outcome, calls=0, tokens_in=None) for outcome in result.outcomes]
     ):
         print(f"\n{bill}", end="")
@@ -328,5 +328,5 @@ def _as_json(run: Path, output_folder: Path, result: RescoreResult) -> dict[str,
             }
             for change in result.changes
         ],
-        **results.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
+        **run_output.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
     }

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.cli import results
+from intercode.cli import run_output
 from intercode.cli.recorded_spec import recorded_spec, repeated_options
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import duration, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
@@ -256,7 +256,7 @@ def _print_json(output_folder: Path, result: RunResult) -> None:
             "episodes_per_second": _episode_rate(result),
             "interrupted": result.cut_short,
             "stopped": result.stopped,
-            **results.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
+            **run_output.as_json(result.outcomes, find_judge(manifest, result.outcomes)),
         }
     )
 
@@ -264,9 +264,9 @@ def _print_json(output_folder: Path, result: RunResult) -> None:
 def _print_result(workers: int, output_folder: Path, result: RunResult) -> None:
     manifest = read_manifest(output_folder)
     judge = find_judge(manifest, result.outcomes)
-    text = results.as_text(result.outcomes, TAGS, judge, result.stopped)
-    print(results.facts(manifest), text, sep="\n\n", end="\n\n")
-    if bill := results.bill(result.outcomes):
+    text = run_output.as_text(result.outcomes, TAGS, judge, result.stopped)
+    print(run_output.facts(manifest), text, sep="\n\n", end="\n\n")
+    if bill := run_output.bill(result.outcomes):
         print(bill)
     if result.ran:
         pace = f"({_episode_rate(result):.1f}/s, {format_count(workers, 'worker')})"

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from intercode.cli import results
+from intercode.cli import run_output
 from intercode.cli.episodes import render
 from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import RecordError, TaskNotFoundError
@@ -49,7 +49,7 @@ def _list(runs: Sequence[Path], *, as_json: bool) -> int:
     facts: dict[str, str] = {}
     for run in runs:
         try:
-            facts[str(run)] = results.facts(read_manifest(run))
+            facts[str(run)] = run_output.facts(read_manifest(run))
         except RecordError as error:
             facts[str(run)] = str(error)
     if as_json:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode import project
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
 from intercode.datasets import loader_name
 from intercode.envs.traits import Guess, detect_environment

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from intercode.task import Dataset
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 
 Parameters = ParamSpec("Parameters")
 Signature = tuple[object, ...]

@@ -29,7 +29,7 @@ from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
-from intercode_sandbox.files import file_lock, remove_tree
+from intercode_sandbox.host_files import file_lock, remove_tree
 from intercode_sandbox.units import format_count
 
 LIMIT = 16 << 30

@@ -26,7 +26,7 @@ from intercode.datasets.dataset_cache import cached_loader, track_file
 from intercode.errors import TaskError
 from intercode.plain_data import build_object, check_plain, read_yaml
 from intercode.task import CANNOT, FIELDS, Dataset, Task, freeze
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 
 Row = tuple[str, Any]
 """A row's location, such as ``row 3 (line 7)``, and its content."""

@@ -17,7 +17,7 @@ from intercode.rewards.answer_types import last_output
 from intercode.rewards.gold import TROUBLES, differing_paths
 from intercode.task import Task
 from intercode_sandbox.base import Change, FileType, SandboxBackend
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 
 _TYPES: Mapping[int, FileType] = {
     stat.S_IFREG: "file",

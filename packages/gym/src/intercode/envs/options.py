@@ -33,7 +33,7 @@ from msgspec import Meta
 
 from intercode.errors import UsageError
 from intercode_sandbox.base import Limits
-from intercode_sandbox.capabilities import CAPABILITIES
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.network import Policy
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.units import LIMITS

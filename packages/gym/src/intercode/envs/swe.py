@@ -23,7 +23,7 @@ from intercode.rewards.swe import SweReward
 from intercode.rewards.swe_plan import APPLY, SwePlan, make_plan
 from intercode.task import Dataset, Task
 from intercode_sandbox import Limits, Provider, SandboxBackend
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images import hide
 from intercode_sandbox.images.repository import NO_HISTORY, is_url, prepare, refuse_links
 from intercode_sandbox.network import Network

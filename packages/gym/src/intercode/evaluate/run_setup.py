@@ -45,7 +45,7 @@ from intercode.rewards.gold import GoldCache
 from intercode.spec import RunSpec, environments, recorded_options, resolve_paths
 from intercode.task import COMMON_METADATA, Dataset, Task
 from intercode_sandbox import Limits, Provider
-from intercode_sandbox.files import preserve_working_directory
+from intercode_sandbox.host_files import preserve_working_directory
 from intercode_sandbox.spelling_suggestions import hint_text
 from intercode_sandbox.user_code import absolute, digest, is_reference
 

@@ -58,7 +58,7 @@ from intercode.records import (
 )
 from intercode.spec import CODE, RunSpec, resolve_paths
 from intercode.task import Dataset
-from intercode_sandbox.files import preserve_working_directory
+from intercode_sandbox.host_files import preserve_working_directory
 from intercode_sandbox.images import hide
 from intercode_sandbox.user_code import absolute, remember
 

@@ -39,7 +39,7 @@ from intercode.evaluate.episode_loop import (
 from intercode.evaluate.progress import Progress
 from intercode.models.drain import Drain, run_drain
 from intercode.records import Key
-from intercode_sandbox.files import preserve_working_directory
+from intercode_sandbox.host_files import preserve_working_directory
 from intercode_sandbox.interruption import is_handlers
 from intercode_sandbox.user_code import describe_error
 

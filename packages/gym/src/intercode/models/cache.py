@@ -15,7 +15,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.models.base import Reply, Request, Settings, TokenTrace, ToolCall, Usage
-from intercode_sandbox.files import atomic_file, sha256
+from intercode_sandbox.host_files import atomic_file, sha256
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from intercode.records import Outcome
 from intercode.registry import MESSAGES
 from intercode.sql_identifiers import quote_identifier
 from intercode.task import Task
-from intercode_sandbox.files import atomic_file
+from intercode_sandbox.host_files import atomic_file
 
 _TEXT, _COUNT, _NUMBER = "VARCHAR", "INTEGER", "DOUBLE"
 EPISODE_COLUMNS = {

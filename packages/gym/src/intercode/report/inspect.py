@@ -27,7 +27,7 @@ from intercode.evaluate.summary import Statistics, by_attempts, summarize
 from intercode.records import Outcome, ending_action
 from intercode.report.export import escape_values
 from intercode.report.runs import Coverage, compute_coverage, find_judge, rate_name
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 
 VERSION = 2
 """The version of the log's format."""

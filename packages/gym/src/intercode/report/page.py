@@ -31,7 +31,7 @@ from intercode.report.overview import overview
 from intercode.report.runs import Run
 from intercode.report.text import escape_unprintable
 from intercode.report.verdict import BaselineComparison
-from intercode_sandbox.files import write_atomically
+from intercode_sandbox.host_files import write_atomically
 
 CHUNK = 100
 """The number of episodes that are compressed together, as a chunk."""

@@ -21,7 +21,7 @@ from io import BufferedIOBase
 from typing import Any
 from urllib.parse import parse_qs
 
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.errors import RecordError
 from intercode.report.episodes import columns
 from intercode.report.live_runs import RunLibrary

@@ -31,7 +31,7 @@ from typing import Any
 from intercode.episode import Episode
 from intercode.errors import TaskError
 from intercode.rewards.answer_parsing import READINGS, Form, ParsedColumn, collapse_blanks
-from intercode.rewards.archive import KINDS
+from intercode.rewards.digest_archive import KINDS
 from intercode.rewards.error_messages import drop_complaints, is_message
 from intercode.rewards.quantities import Question
 from intercode.task import Task
@@ -59,7 +59,7 @@ class AnswerType(Form):
     both: bool = False
     """Whether both the files and the output count."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """Path → kind (`intercode.rewards.archive`) of archives, which are compared by their members.
+    """Path → kind (`intercode.rewards.digest_archive`) of archives, which are compared by their members.
     """
 
     @classmethod

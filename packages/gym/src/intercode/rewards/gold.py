@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from intercode.episode import decode, encode
 from intercode.errors import CausedInsideError, OutputLimitError, RewardError, SandboxError
 from intercode.interpreters.base import Interpreter
-from intercode.rewards import archive
+from intercode.rewards import digest_archive
 from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
 from intercode_sandbox.base import Change, SandboxBackend
@@ -286,7 +286,7 @@ def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
         SandboxError: The sandbox failed.
     """
     try:
-        content = sandbox.read_file(path, archive.MAX_BYTES)
+        content = sandbox.read_file(path, digest_archive.MAX_BYTES)
     except OutputLimitError:
         return ""  # an archive above the limit is unreadable; the sandbox continues
     except OSError as error:
@@ -294,6 +294,6 @@ def archive_digest(sandbox: SandboxBackend, path: str, kind: str) -> str:
             raise
         return ""
     # The archive is untrusted: a separate process with limits reads it.
-    argv = [sys.executable, "-I", archive.__file__, kind]
+    argv = [sys.executable, "-I", digest_archive.__file__, kind]
     result = subprocess.run(argv, input=content, capture_output=True, check=False)
     return result.stdout.decode().strip() if result.returncode == 0 else ""

@@ -21,7 +21,7 @@ import msgspec
 from intercode.cli.parser import add_action
 from intercode.cli.terminal import print_json, safe, size, table
 from intercode_integrations.external_agents import layers
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images.base import Progress
 
 

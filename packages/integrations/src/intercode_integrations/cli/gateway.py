@@ -322,7 +322,7 @@ def _open_port(session: GatewaySession, port: int) -> Iterator[int]:
     Raises:
         UsageError: The port is not available.
     """
-    from intercode.admission import Admission
+    from intercode.connection_admission import Admission
     from intercode_sandbox.forwarding import Forward
 
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)

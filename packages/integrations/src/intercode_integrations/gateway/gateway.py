@@ -60,7 +60,7 @@ from intercode_integrations.gateway.policy import (
     context_size,
     parse_body,
 )
-from intercode_integrations.gateway.retention import EpisodeCalls
+from intercode_integrations.gateway.episode_calls import EpisodeCalls
 
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_PER_CALL = 16, 4

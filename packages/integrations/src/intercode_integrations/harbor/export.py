@@ -27,7 +27,7 @@ from intercode_integrations.harbor.checks import query
 from intercode_integrations.harbor.files import FileChecks
 from intercode_integrations.harbor.writer import ANSWER, TaskChecks, folder_name, read_check, write
 from intercode_sandbox import Limits
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images.base import parse
 
 HOST = "host"

@@ -22,7 +22,7 @@ from intercode.rewards.answer_types import AnswerType, normalise
 from intercode.task import Task
 from intercode_integrations.harbor.writer import ANSWER, TESTS, TaskChecks, read_check
 from intercode_sandbox.base import Change, SandboxBackend
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.images.base import parse
 from intercode_sandbox.units import MIB
 

@@ -16,7 +16,7 @@ import msgspec
 
 from intercode.errors import TaskError, UsageError
 from intercode.task import CANNOT, Dataset, Task
-from intercode_sandbox.files import joint_digest
+from intercode_sandbox.host_files import joint_digest
 from intercode_sandbox.network import Policy
 from intercode_sandbox.units import MIB
 

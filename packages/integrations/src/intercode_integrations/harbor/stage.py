@@ -27,7 +27,7 @@ from intercode_integrations.harbor.folders import (
 from intercode_sandbox import Limits, Provider, SandboxBackend
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, resolve_account
 from intercode_sandbox.base import Completed, SupportsCapabilityCheck
-from intercode_sandbox.capabilities import CAPABILITIES
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.network import Network, Policy
 from intercode_sandbox.script_arguments import script
 

@@ -16,7 +16,7 @@ from typing import Any
 from intercode.envs.dockerfile_export import WorkspaceRecipe
 from intercode.errors import TaskError, UsageError
 from intercode.task import Task
-from intercode_sandbox.files import sha256
+from intercode_sandbox.host_files import sha256
 from intercode_sandbox.units import MIB
 
 ANSWER = "/logs/agent/answer.txt"

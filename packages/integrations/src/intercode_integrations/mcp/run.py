@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.cli.run import assign_folder
 from intercode.cli.terminal import output, print_message, safe
 from intercode.episode import Episode

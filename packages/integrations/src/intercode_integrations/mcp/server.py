@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from intercode import __version__
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
 from intercode.json_limits import count_tokens

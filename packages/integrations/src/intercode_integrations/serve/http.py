@@ -3,7 +3,7 @@
 websockets parses only GET requests without a body. `RequestConnection` reads the body of any other
 request itself, and passes the request on to websockets as a GET without body. Until a request has
 shown the valid token, its connection counts against a small quota, and may exist only for a short
-time: see `intercode.admission`.
+time: see `intercode.connection_admission`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode_integrations.serve import wire
 
 MAX_HEAD_BYTES = 32 * 1024

@@ -17,7 +17,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from intercode.admission import Admission
+from intercode.connection_admission import Admission
 from intercode.errors import CapacityError
 from intercode.request_guard import RequestGuard
 from intercode_integrations.serve import wire

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.cli.results import Watcher
+from intercode.cli.run_output import Watcher
 from intercode.errors import ModelUnavailableError
 from intercode.evaluate import worker
 from intercode.models.base import Answer, AttemptError

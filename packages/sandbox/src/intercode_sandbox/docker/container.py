@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
 from intercode_sandbox.base import Evidence, Limits
-from intercode_sandbox.capabilities import mask
+from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.docker.engine import (
     DOCKER_HOST_COMMAND,
     LABEL,
@@ -35,7 +35,7 @@ from intercode_sandbox.docker.engine import (
 from intercode_sandbox.docker.images import EngineImage
 from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, RuntimeFolder
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
-from intercode_sandbox.files import Descriptor
+from intercode_sandbox.host_files import Descriptor
 from intercode_sandbox.images.base import HOSTNAME
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import OWN_THREADS

@@ -18,7 +18,7 @@ from typing import Any
 
 from intercode_sandbox.docker.engine import LABEL, LEASE, DockerEngine, MissingObjectError
 from intercode_sandbox.errors import ImageError, SandboxError
-from intercode_sandbox.files import joint_digest, sha256
+from intercode_sandbox.host_files import joint_digest, sha256
 from intercode_sandbox.images import (
     BuildScript,
     Image,

@@ -31,7 +31,7 @@ from intercode_sandbox.docker.runtime_mounts import (
 from intercode_sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, SnapshotFile
 from intercode_sandbox.errors import ImageError, InterCodeError, SandboxError
 from intercode_sandbox.extensions import bare_packages
-from intercode_sandbox.files import cache_root
+from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images import Command, Image, Progress
 from intercode_sandbox.native.process_start import Workers
 from intercode_sandbox.native.sandbox import NativeSandbox

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.errors import SandboxUnavailableError
-from intercode_sandbox.files import cache_root, file_lock, hold_folder, joint_digest
+from intercode_sandbox.host_files import cache_root, file_lock, hold_folder, joint_digest
 from intercode_sandbox.native.preflight import missing_program_error
 from intercode_sandbox.native.process_start import PROGRAM, Workers, command
 from intercode_sandbox.ownership import new_lease, register_finalizer

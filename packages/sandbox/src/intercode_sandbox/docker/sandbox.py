@@ -19,7 +19,7 @@ from intercode_sandbox.base import Change, Evidence, Limits
 from intercode_sandbox.docker.container import Container
 from intercode_sandbox.docker.images import EngineImage
 from intercode_sandbox.errors import SandboxError
-from intercode_sandbox.files import Descriptor, cache_root, joint_digest
+from intercode_sandbox.host_files import Descriptor, cache_root, joint_digest
 from intercode_sandbox.images import Image
 from intercode_sandbox.native.process import SandboxSlot
 from intercode_sandbox.native.sandbox import NativeSandbox

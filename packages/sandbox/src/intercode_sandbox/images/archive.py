@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import (
+from intercode_sandbox.host_files import (
     DiskBudget,
     cache_root,
     file_digest,

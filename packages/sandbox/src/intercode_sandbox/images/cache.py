@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import cache_root, file_lock, remove_tree, tree_size
+from intercode_sandbox.host_files import cache_root, file_lock, remove_tree, tree_size
 from intercode_sandbox.images.base import Fill, Image, Progress
 from intercode_sandbox.privileges import make_private, transfer_ownership
 

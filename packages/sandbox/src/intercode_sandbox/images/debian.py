@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import joint_digest, remove_tree, sha256
+from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
 from intercode_sandbox.images.base import (
     HOSTNAME,
     SEARCH_PATH,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.extensions import PACKAGES
-from intercode_sandbox.files import cache_root, joint_digest, write_atomically
+from intercode_sandbox.host_files import cache_root, joint_digest, write_atomically
 from intercode_sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
 
 VERSION = "2"

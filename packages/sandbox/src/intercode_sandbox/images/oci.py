@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import joint_digest, remove_tree, sha256
+from intercode_sandbox.host_files import joint_digest, remove_tree, sha256
 from intercode_sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
 from intercode_sandbox.images.base import Context, Image, clean_environment
 from intercode_sandbox.images.tree import Parts, resolve_image_account

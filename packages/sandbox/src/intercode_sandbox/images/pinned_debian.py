@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import joint_digest, remove_tree
+from intercode_sandbox.host_files import joint_digest, remove_tree
 from intercode_sandbox.images.archive import DAMAGE, Unpacker
 from intercode_sandbox.images.base import HOSTNAME, Context, Image, Progress
 from intercode_sandbox.images.packages import Package, fetch, open_package

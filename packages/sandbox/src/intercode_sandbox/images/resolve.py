@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import joint_digest, open_regular
+from intercode_sandbox.host_files import joint_digest, open_regular
 from intercode_sandbox.images.archive import add_archive
 from intercode_sandbox.images.base import (
     GRAMMAR,

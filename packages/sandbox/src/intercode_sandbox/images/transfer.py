@@ -21,7 +21,7 @@ from typing import IO, Annotated, Any
 import msgspec
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import atomic_file
+from intercode_sandbox.host_files import atomic_file
 from intercode_sandbox.images.archive import DAMAGE, unpack
 from intercode_sandbox.images.base import ARCHIVES, Image, Progress
 from intercode_sandbox.images.cache import ImageCache

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import file_digest, joint_digest
+from intercode_sandbox.host_files import file_digest, joint_digest
 
 Parts = tuple[str, ...]
 """A path in a tree, as the names from the root."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from intercode_sandbox.capabilities import mask
+from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import Identity
 from intercode_sandbox.native.process_start import PROGRAM, SOCKET, Workers, command

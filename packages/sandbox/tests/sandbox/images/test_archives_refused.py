@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode_sandbox import files
+from intercode_sandbox import host_files
 from intercode_sandbox.errors import ImageError
 from intercode_sandbox.images import list_images, resolve
 
@@ -71,7 +71,7 @@ def test_no_archive_fills_the_disk(
     """A compressed one is small."""
     resolve("host")
     tar = make_tar(tmp_path / "a.tgz", *members)
-    monkeypatch.setattr(files, "free_space", lambda folder: (4 << 20, 1000))
+    monkeypatch.setattr(host_files, "free_space", lambda folder: (4 << 20, 1000))
     with pytest.raises(ImageError, match="more than half of what is free"):
         resolve(f"host+{tar}")
     assert [info.name for info in list_images()] == ["host"]

@@ -25,7 +25,7 @@ from pathlib import Path
 from intercode.databases.convert import Progress
 from intercode.databases.source import Source
 from intercode.errors import TaskError
-from intercode_sandbox.files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
+from intercode_sandbox.host_files import DiskBudget, atomic_file, cache_root, file_lock, hold_folder
 
 VERSION = 2
 """The version of the files that are created from a source.
@@ -236,10 +236,10 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
 
 
 def _fill_from_dump(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:
-    from intercode.databases.convert import dump, dump_sqlite
+    from intercode.databases.convert import dump, mysql_dump_to_sqlite
 
     connection.execute("BEGIN")
-    dump_sqlite.convert(dump.read(source.path), source.name, connection, progress)
+    mysql_dump_to_sqlite.convert(dump.read(source.path), source.name, connection, progress)
 
 
 def _fill_from_duckdb(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:

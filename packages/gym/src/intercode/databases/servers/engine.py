@@ -28,7 +28,7 @@ from intercode.databases.servers.session import (
     ConnectionT,
     UnreachableServer,
 )
-from intercode.databases.servers.watchdog import Watchdog
+from intercode.databases.servers.statement_timeouts import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.secrets import variables

@@ -29,7 +29,7 @@ from typing import Any
 
 from intercode.databases.servers import driver, supervisor
 from intercode.errors import DatabaseError, UsageError
-from intercode_sandbox.files import cache_root, hold_folder, remove_tree
+from intercode_sandbox.host_files import cache_root, hold_folder, remove_tree
 from intercode_sandbox.ownership import is_gone, new_lease
 
 _PREFIX = "ic-db-"

@@ -34,7 +34,7 @@ from intercode.datasets.generated.sampling import (
 from intercode.datasets.generated.sql import DATABASES, QueryFamily, database_name, script
 from intercode.errors import TaskError, UsageError
 from intercode.task import LOOKS, Dataset, Task
-from intercode_sandbox.files import atomic_file, cache_root, sha256
+from intercode_sandbox.host_files import atomic_file, cache_root, sha256
 from intercode_sandbox.spelling_suggestions import hint_text
 
 __all__ = [

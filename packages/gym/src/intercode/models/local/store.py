@@ -20,7 +20,7 @@ from intercode.errors import FetchError, UsageError
 from intercode.models.local import PROVIDER
 from intercode.models.local.catalog import HOST, ModelEntry, find_entry
 from intercode.models.local.gguf import Header, read_header
-from intercode_sandbox.files import (
+from intercode_sandbox.host_files import (
     atomic_file,
     cache_root,
     file_lock,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from intercode_sandbox.errors import DockerfileError, ImageError
 from intercode_sandbox.extensions import is_packaged
-from intercode_sandbox.files import joint_digest
+from intercode_sandbox.host_files import joint_digest
 from intercode_sandbox.images.archive import DAMAGE
 from intercode_sandbox.images.base import (
     ARCHIVES,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from intercode_sandbox.errors import ImageError
-from intercode_sandbox.files import file_digest, joint_digest
+from intercode_sandbox.host_files import file_digest, joint_digest
 from intercode_sandbox.images.archive import Unpacker, split_name
 from intercode_sandbox.images.base import Image
 from intercode_sandbox.images.dockerfile.instructions import Instruction

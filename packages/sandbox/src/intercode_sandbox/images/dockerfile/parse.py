@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intercode_sandbox.errors import DockerfileError, ImageError
-from intercode_sandbox.files import open_regular
+from intercode_sandbox.host_files import open_regular
 from intercode_sandbox.images.dockerfile.instructions import (
     Instruction,
     directives,

@@ -11,7 +11,7 @@ from intercode.errors import ModelError
 from intercode.models.base import Message
 from intercode.models.limits import Budget
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.connections import UpstreamResponse
+from intercode_integrations.gateway.upstream_connections import UpstreamResponse
 
 MAX_CHARACTERS = 64 * 1024**2
 """Characters of distinct messages that a session keeps. A repeated message counts only once."""
