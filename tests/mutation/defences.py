@@ -160,7 +160,10 @@ DEFENCES = [
     _filter("access_lists", "host DoS", "_LONGEST_ATTRIBUTE = 256", "_LONGEST_ATTRIBUTE = 65536"),
     _filter("kernel_events", "host leak", "_NETLINKS = (0, ", "_NETLINKS = (15, 0, "),
     _filter("socket_filters", "host DoS", "_SOCKET_FILTERS = (26, ", "_SOCKET_FILTERS = ("),
-    _filter("filters_of_ones_own", "host DoS", "einval_refusal = [_deny(errno.EINVAL)]", "einval_refusal = yes"),
+    _filter(
+        "filters_of_ones_own", "host DoS",
+        "einval_refusal = [_deny(errno.EINVAL)]", "einval_refusal = yes",
+    ),
     _filter("leases", "host DoS", "_F_SETLEASE = 1024", "_F_SETLEASE = 0xFFFF"),
     _filter("watched_folders", "peer DoS", "_F_NOTIFY = 1026", "_F_NOTIFY = 0xFFFF"),
     _filter("locks_of_open_files", "peer DoS", "_OFD_LOCKS = 37, 38", "_OFD_LOCKS = 99, 98"),
@@ -1205,7 +1208,8 @@ DEFENCES = [
     ),
     _one(
         "layer_checksums_of_npm", "escape", LAYERS,
-        "if unverified_names := [\n        program_name for program_name, checksum in checksums.items() if not checksum\n    ]:",
+        "if unverified_names := [\n        program_name for program_name, checksum in "
+        "checksums.items() if not checksum\n    ]:",
         "if unverified_names := []:",
     ),
     _one(

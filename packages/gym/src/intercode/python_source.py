@@ -1,6 +1,5 @@
 """Parser of Python source for several threads."""
 
-
 from __future__ import annotations
 
 import ast

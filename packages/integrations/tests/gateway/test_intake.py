@@ -15,13 +15,13 @@ from intercode.models.remote import CallContext
 from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.gateway import Gateway, GatewayPolicy, GatewaySession, Upstream
 from intercode_integrations.gateway.calls import Call
-from intercode_integrations.gateway.intake import FREE_BODY_BYTES, Intake, check_embedded_tokens
-from intercode_integrations.gateway.policy import Refusal
 from intercode_integrations.gateway.episode_calls import (
     MAX_CHARACTERS,
     MAX_FAILED_CHARACTERS,
     Dialogues,
 )
+from intercode_integrations.gateway.intake import FREE_BODY_BYTES, Intake, check_embedded_tokens
+from intercode_integrations.gateway.policy import Refusal
 from intercode_integrations.testing import ScriptedServer
 from waiting import eventually
 

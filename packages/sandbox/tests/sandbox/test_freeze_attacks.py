@@ -9,8 +9,8 @@ import pytest
 
 from intercode_sandbox import SandboxBackend
 from intercode_sandbox.base import Snapshot, SupportsFork
-from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.host_files import cache_root
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.native.provider import NativeProvider
 from intercode_sandbox.privileges import is_root
 from waiting import becomes_readable

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from intercode.cli import run_output as results_module, run
+from intercode.cli import run, run_output as results_module
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult

@@ -17,11 +17,11 @@ from intercode.envs.traits import PYTHON, Guess, Traits, constant_actions, pytho
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
+from intercode.python_source import parse
 from intercode.rewards.custom import choose_reward
 from intercode.rewards.python import PythonReward
 from intercode.rewards.python_plan import has_tests, stdio_cases
 from intercode.rewards.verification import CommandReward
-from intercode.python_source import parse
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import SandboxBackend
 

@@ -110,7 +110,10 @@ class SqlEnv(InterCodeEnv[DatabaseSession]):
             lambda task: selected_engine in task.metadata.get("engines", (selected_engine,))
         )
         excluded_count = len(tasks) - len(supported_tasks)
-        note = f"for other engines than {selected_engine}, and left out: {excluded_count} of {len(tasks)} tasks"
+        note = (
+            f"for other engines than {selected_engine}, and left out: "
+            f"{excluded_count} of {len(tasks)} tasks"
+        )
         return supported_tasks, note if excluded_count else ""
 
     def _attempt(self, task: Task, session: DatabaseSession, output: str | None) -> Episode:

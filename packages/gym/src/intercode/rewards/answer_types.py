@@ -59,8 +59,7 @@ class AnswerType(Form):
     both: bool = False
     """Whether both the files and the output count."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """Path → kind (`intercode.rewards.digest_archive`) of archives, which are compared by their members.
-    """
+    """Path → kind (`intercode.rewards.digest_archive`) of archives, compared by their members."""
 
     @classmethod
     def parse(cls, task: Task) -> AnswerType | None:

@@ -18,8 +18,8 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
-from intercode.rewards.side_effects import is_harmless
 from intercode.python_source import parse
+from intercode.rewards.side_effects import is_harmless
 from intercode.task import Task
 
 

@@ -38,8 +38,8 @@ from intercode.rewards.sql_compare import (
     is_ambiguous_order,
     is_in_own_order,
 )
-from intercode.rewards.sql_mutated_copies import copies, is_guessable
 from intercode.rewards.sql_explain import find_uses, is_used_by_gold
+from intercode.rewards.sql_mutated_copies import copies, is_guessable
 from intercode.rewards.sql_programs import program_differences
 from intercode.rewards.sql_run import (
     AnswerResult,

@@ -24,8 +24,8 @@ from intercode.databases.base import DatabaseSession, TableState, Trigger, Value
 from intercode.databases.source import Source
 from intercode.errors import OutputLimitError, RewardError, TaskError
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
-from intercode.rewards.sql_mutated_copies import COPIES, TRIES, mutated_copy
 from intercode.rewards.sql_gold import DIALECTS, parse_statements
+from intercode.rewards.sql_mutated_copies import COPIES, TRIES, mutated_copy
 from intercode.rewards.sql_run import SqlGrader
 from intercode.rewards.sql_states import State, compare_states, family, normalise_sql
 from intercode.sql_identifiers import quote_identifier

@@ -46,7 +46,13 @@ from intercode_integrations.external_agents.profile import (
 )
 from intercode_sandbox import proxy
 from intercode_sandbox.base import Limits, SandboxBackend
-from intercode_sandbox.host_files import cache_root, file_lock, remove_tree, sha256, write_atomically
+from intercode_sandbox.host_files import (
+    cache_root,
+    file_lock,
+    remove_tree,
+    sha256,
+    write_atomically,
+)
 from intercode_sandbox.images.base import SEARCH_PATH, Progress
 from intercode_sandbox.images.cache import keep_tarball, take_tarball
 from intercode_sandbox.network import NetworkGate, Policy, free_port, handlers, proxy_variables

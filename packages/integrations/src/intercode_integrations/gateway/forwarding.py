@@ -28,12 +28,12 @@ from intercode_integrations.gateway.calls import (
     read_token_data,
     tool_names,
 )
-from intercode_integrations.gateway.upstream_connections import ConnectionPool, UpstreamResponse
+from intercode_integrations.gateway.episode_calls import EpisodeCalls
 from intercode_integrations.gateway.http import ClientConnection, ClientDisconnect
 from intercode_integrations.gateway.policy import GatewayPolicy, Refusal, max_reply_tokens
-from intercode_integrations.gateway.episode_calls import EpisodeCalls
 from intercode_integrations.gateway.secret_filter import SecretFilter
 from intercode_integrations.gateway.streams import StreamAssembly
+from intercode_integrations.gateway.upstream_connections import ConnectionPool, UpstreamResponse
 
 log = logging.getLogger(__name__)
 

@@ -38,6 +38,7 @@ from intercode_integrations.gateway.calls import (
     PAYMENT_REQUIRED_STATUS,
     Call,
 )
+from intercode_integrations.gateway.episode_calls import EpisodeCalls
 from intercode_integrations.gateway.forwarding import (
     MAX_ERROR_BYTES,
     ForwardedCall,
@@ -60,7 +61,6 @@ from intercode_integrations.gateway.policy import (
     context_size,
     parse_body,
 )
-from intercode_integrations.gateway.episode_calls import EpisodeCalls
 
 _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_PER_CALL = 16, 4

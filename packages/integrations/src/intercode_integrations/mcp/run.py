@@ -15,8 +15,8 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from intercode.cli.run_output import Watcher
 from intercode.cli.run import assign_folder
+from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import output, print_message, safe
 from intercode.episode import Episode
 from intercode.errors import UsageError

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from intercode_sandbox.accounts import MAX_TABLE_BYTES, Account, resolve_account
 from intercode_sandbox.base import Evidence, Limits
-from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.docker.engine import (
     DOCKER_HOST_COMMAND,
     LABEL,
@@ -37,6 +36,7 @@ from intercode_sandbox.docker.runtime_mounts import CONTAINER_FOLDER, RuntimeFol
 from intercode_sandbox.errors import SandboxError, SandboxUnavailableError
 from intercode_sandbox.host_files import Descriptor
 from intercode_sandbox.images.base import HOSTNAME
+from intercode_sandbox.linux_capabilities import mask
 from intercode_sandbox.native import seccomp, wire
 from intercode_sandbox.native.identity import OWN_THREADS
 from intercode_sandbox.native.preflight import load_error

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from intercode_sandbox.base import Evidence, Limits, Snapshot
-from intercode_sandbox.linux_capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode_sandbox.extensions import bare_packages
 from intercode_sandbox.host_files import cache_root
 from intercode_sandbox.images import Command, Image, Progress, resolve, resolve_hidden_paths
 from intercode_sandbox.images.tree import find_entry
 from intercode_sandbox.interruption import is_callers
+from intercode_sandbox.linux_capabilities import MULTI_USER_CAPABILITIES
 from intercode_sandbox.native import cgroup, frozen_layers, wire
 from intercode_sandbox.native.exit_ledger import LEDGERS, open_ledger
 from intercode_sandbox.native.frozen_layers import FrozenLayer

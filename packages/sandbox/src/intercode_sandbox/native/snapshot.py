@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Protocol
 
 from intercode_sandbox.base import Limits, SandboxBackend
-from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.errors import ImageError, OutputLimitError, SandboxError
 from intercode_sandbox.host_files import cache_root, joint_digest, remove_tree
 from intercode_sandbox.images import Command, Image
 from intercode_sandbox.images.base import SCRIPT
+from intercode_sandbox.linux_capabilities import CAPABILITIES
 from intercode_sandbox.native import archive
 from intercode_sandbox.native.archive import SHARED_MEMORY
 from intercode_sandbox.native.cgroup import PREFIX, parents, remove_all

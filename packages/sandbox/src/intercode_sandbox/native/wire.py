@@ -99,8 +99,8 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
     Raises:
         EOFError: The sender has closed its end.
-        DescriptorsLostError: The descriptors of the message exceed this process's limit. The message is
-            lost.
+        DescriptorsLostError: The descriptors of the message exceed this process's limit. The
+            message is lost.
         OSError: The socket failed, for instance by its time-out.
     """
     # This call waits, but leaves the message in the socket. Python runs signal handlers when a call
