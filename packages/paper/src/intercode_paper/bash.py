@@ -194,7 +194,9 @@ def run(
         )
     except SandboxError:
         raise
-    except OSError as error:  # the working directory is missing: a `cd` had more words than a path
+    except OSError as error:
+        # The working directory does not exist, because an earlier action was, for example,
+        # `cd X && ls`. The whole text after `cd` became the path.
         return Output(_no_directory(cwd, error), 126)
     if result.timed_out:
         return Output(TIMED_OUT, None, timed_out=True)

@@ -85,7 +85,13 @@ def _paper_record(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, An
 
 
 def _notes_by_turn(episode: Episode, name: str) -> dict[int, str]:
-    """Return the note with the given name of each turn's call to the model: turn → note."""
+    """Return the notes that an agent added to its calls to the model: turn → note.
+
+    Args:
+        episode: The episode.
+        name: The kind of the notes: ``thought``, or ``step`` for the step of a plan. Calls without
+            such a note are omitted.
+    """
     calls = (agent_talk(episode) or RecordedDialogue()).get("calls", ())
     return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
 

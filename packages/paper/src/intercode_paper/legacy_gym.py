@@ -16,7 +16,7 @@ from intercode.registry import ENVS
 
 
 class GymEnv(gymnasium.Env[str, str]):
-    """A wrapper of an environment, whose `step` returns observation, reward, done and info.
+    """A wrapper of an environment. The wrapper's `step` returns observation, reward, done and info.
 
     Args:
         env: The environment to wrap.

@@ -44,7 +44,10 @@ class ReplayedProcess:
 
 @dataclass(slots=True)
 class Hardness:
-    """The counts over the episodes of one difficulty."""
+    """Numbers of the replayed episodes of one difficulty, and of those that succeed.
+
+    Success is counted in the record and in the replay; `success_agree` counts equal results.
+    """
 
     episodes: int = 0
     success_recorded: int = 0
@@ -120,7 +123,8 @@ def _split_processes(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Jo
             processes.append([])
         processes[-1].append(job)
         previous_row = row
-    # A run in random order has many breaks, but consists of a single part.
+    # Many short parts show that one process recorded the run in random order. All episodes are then
+    # returned as a single part.
     return (
         processes
         if len(processes) * _MIN_PROCESS_EPISODES < len(jobs) or len(jobs) < _MIN_PROCESS_EPISODES

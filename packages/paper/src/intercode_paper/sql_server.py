@@ -196,7 +196,8 @@ class MySQLDatabases:
         for name in self._database_names:
             pattern = name.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
             cursor.execute(f"GRANT {_RIGHTS} ON {quote_identifier(pattern, '`')}.* TO {account}")
-        # A private server has no other data, and in 2023 all data was readable, too.
+        # As in 2023, the account may read all data of a private server. A private server has no
+        # data but that of the replay.
         if self._server is not None:
             cursor.execute(f"GRANT SELECT, SHOW DATABASES ON *.* TO {account}")
 

@@ -45,7 +45,7 @@ _SO_DOMAIN, _SO_PROTOCOL, _SO_NETNS_COOKIE = 39, 38, 71  # Python has no names f
 
 @dataclass(slots=True)
 class ForwardingCounts:
-    """Numbers of a forward's connections."""
+    """Counts of the connections to one forwarded port: accepted, active and failed."""
 
     accepted: int = 0
     active: int = 0
@@ -252,8 +252,8 @@ class SupportsForwarding(Protocol):
 def _listen(listener: socket.socket, port: int, max_connections: int) -> None:
     # Otherwise lingering connections of a closed forward would keep the same port in use.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted sockets inherit the sizes. The buffers count as memory of this process, not of the
-    # sandbox, so they are limited.
+    # The buffers are limited, because they count as memory of this process, not of the sandbox.
+    # Accepted sockets inherit the sizes of the listener's buffers.
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         listener.setsockopt(socket.SOL_SOCKET, option, _CHUNK)
     set_no_delay(listener)

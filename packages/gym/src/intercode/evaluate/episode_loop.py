@@ -386,7 +386,7 @@ def _act(agent: Agent, observation: str, turns: Sequence[Turn]) -> str:
     except (ModelError, EpisodeStop):
         # The model or the run caused the exception, not the agent's code.
         raise
-    except BaseException as error:  # sys.exit() in an agent ends its episode, and no run
+    except BaseException as error:  # sys.exit() in an agent ends only the episode, not the run
         if is_handlers(error):
             raise
         raise AgentError(f"the agent raised {describe_error(error)}") from error

@@ -193,7 +193,10 @@ def _join_statements(statements: list[str]) -> str:
 
 
 def _unless_missing(outcome: ActionOutcome, table: str, dialect: str, run: Run) -> ActionOutcome:
-    """Return the outcome, or a failure if the outcome has no rows because the table is missing."""
+    """Return the outcome of listing a table's columns, or a failure if the table is missing.
+
+    A list without rows shows that the table is missing.
+    """
     if outcome.failure is None and outcome.results and not outcome.results[-1].rows:
         return _missing_table(table, dialect, run)
     return outcome

@@ -716,7 +716,12 @@ def _literal_value(text: bytes) -> Any:
 
 
 def _is_different(value: Any, new_value: Any) -> bool:
-    """Return whether two values have the same form, and differ by more than rounding."""
+    """Return whether a new value has the form of the old value, but clearly is another value.
+
+    The form is the type; of texts and collections, the length belongs to it, too. In lists and
+    tuples, the elements must also have equal forms. Floats that differ by at most 1 % count as
+    equal, because the difference may come from rounding. The result is False for `_NO_VALUE`.
+    """
     return (
         new_value is not _NO_VALUE
         and _form(value) == _form(new_value)

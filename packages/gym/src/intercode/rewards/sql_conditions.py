@@ -196,7 +196,11 @@ def _from_sources(select: exp.Select) -> list[Any]:
 
 
 def _shift_value(value: Constant, offset: int) -> list[Constant]:
-    """Return a slightly larger or smaller value, as a list; for a date, a day later or earlier."""
+    """Return a list with one value: slightly above `value` for offset 1, below it for offset -1.
+
+    A number changes by the offset, and a date by as many days. For another text, a final "z" is
+    added, or the last character is removed.
+    """
     if not isinstance(value, str):
         return [value + offset]
     with suppress(ValueError, OverflowError):

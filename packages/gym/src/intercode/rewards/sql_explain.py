@@ -21,7 +21,10 @@ from intercode.rewards.sql_gold import DIALECTS, outermost_query
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """A use of a selected expression in another clause of the answer."""
+    """A use of an expression of the answer's SELECT in another clause of the same query.
+
+    The other clause is ORDER BY, GROUP BY, WHERE or HAVING. The answer is the agent's query.
+    """
 
     column: int
     """The position of the expression among the answer's columns, from 0."""

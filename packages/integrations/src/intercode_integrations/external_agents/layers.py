@@ -357,8 +357,8 @@ def _open_sandbox(index: str) -> Iterator[tuple[SandboxBackend, dict[str, str]]]
     policy = _network_policy(index)
     with closing(NativeProvider()) as provider:
         sandbox = provider.start("host", _LIMITS)
-        # An index on a private network is permitted, because this machine's operator chose it. The
-        # hosts of a benchmark are not.
+        # The index may be on a private network, because this machine's operator chose the index.
+        # Hosts that a benchmark chooses must not be on a private network.
         for port, serve in handlers(NetworkGate(policy, private=True), proxy.serve).items():
             sandbox.forward(port, serve)
         sandbox.write_file(_CERTIFICATES, _certificates())

@@ -128,7 +128,8 @@ def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
     log-probabilities in the parts of their text.
 
     Returns:
-        The present ones of ``token_ids``, ``prompt_token_ids`` and ``logprobs``, each as a tuple.
+        A tuple for each of ``token_ids``, ``prompt_token_ids`` and ``logprobs`` that the body
+        contains.
     """
     token_data: dict[str, Any] = {}
     choices = body.get("choices")

@@ -31,7 +31,10 @@ class Dialogues:
 
     @property
     def is_full(self) -> bool:
-        """Whether the messages have `MAX_CHARACTERS`, so the session must refuse further calls."""
+        """Whether the stored messages have reached `MAX_CHARACTERS`, the maximum of a session.
+
+        The session must then refuse further calls.
+        """
         return self._characters >= MAX_CHARACTERS
 
     def retain(self, call: Call, *, share: bool = True) -> Call:

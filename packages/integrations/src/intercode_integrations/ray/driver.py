@@ -206,8 +206,8 @@ class RayExecutor:
             progress.nodes(0, f"{notice} ({reasons_text})" if reasons_text else notice)
 
     def _start(self, node: str, share: int, resources: dict[str, float]) -> None:
-        # The worker reserves memory for the sandboxes of its environments in Ray, but not more than
-        # the node's memory per processor.
+        # Ray reserves memory for the sandboxes of the worker's environments. The reservation is at
+        # most 90 % of the node's memory, divided by the number of the node's processors.
         env_memory = self._work.setting.facts.get("limits", {}).get("memory", 0)
         memory = min(
             share * env_memory,
@@ -437,7 +437,7 @@ class RayExecutor:
             self._ray.wait(close_refs, num_returns=len(close_refs), timeout=PATIENCE)
 
     def _settle_budget(self) -> None:
-        """Add the spending of this run to the run's budget, which other runs may share."""
+        """Record the spending of this run in its budget, which other runs may share."""
         budget = self._work.budget
         try:
             current_spending, presumed_spending = self._ray.get(

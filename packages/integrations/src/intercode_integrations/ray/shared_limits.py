@@ -140,7 +140,7 @@ class SharedLedger:
             self._rate_limit.release(start_time, unused_tokens=unused_tokens, succeeded=succeeded)
 
     def refuse(self, process_name: str, start_time: float, retry_after: float | None) -> None:
-        """End a call that the provider has refused; see `RateLimit.refuse`."""
+        """End a call that the model's API refused for its rate limit; see `RateLimit.refuse`."""
         if self._end_call(process_name, start_time):
             self._rate_limit.refuse(retry_after)
 

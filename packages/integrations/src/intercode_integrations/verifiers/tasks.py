@@ -75,7 +75,7 @@ class InterCodeTask(vf.Task[InterCodeTaskData, InterCodeState]):
             raise intercode.UsageError(
                 "only InterCode's own harness plays its tasks: omit --env.agent.harness.id"
             )
-        # verifiers also scores rollouts that exceeded the time limit of the setup.
+        # The library `verifiers` also scores rollouts that exceeded the time limit of its setup.
         if not trace.state.has_begun:
             raise vf.SandboxError("the sandbox did not start within the time limit of the setup")
         # `step` raises EnvironmentStateError if the episode has already ended.

@@ -195,17 +195,17 @@ def has_own_users(info: dict[str, Any]) -> bool:
 
 
 def check_users(info: dict[str, Any], url: str) -> None:
-    """Refuse an engine if user 0 of its containers is root of this machine.
+    """Refuse a container engine if user 0 of its containers is root of this machine.
 
-    The kernel would count the resources that agents use as those of this machine's root. A user
-    accepts this risk by the environment variable `SHARED_ROOT`.
+    The kernel would count the resources that agents use as those of root, whose services could
+    then fail. If the environment variable that `SHARED_ROOT` names is 1, this risk is accepted.
 
     Args:
         info: The engine's facts, from ``/info`` of its API.
         url: The engine's address.
 
     Raises:
-        SandboxUnavailableError: User 0 is this machine's root, and the variable is not set.
+        SandboxUnavailableError: User 0 is this machine's root, and the variable is not 1.
     """
     if not has_own_users(info) and os.environ.get(SHARED_ROOT) != "1":
         raise SandboxUnavailableError(

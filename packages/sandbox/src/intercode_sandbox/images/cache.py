@@ -86,7 +86,7 @@ class ImageCache:
     def default() -> ImageCache:
         """Return the cache in the folder that the environment variables name now.
 
-        Each folder has one object in this process.
+        All calls in this process return the same `ImageCache` for the same folder.
         """
         return _cache_at(cache_root())
 

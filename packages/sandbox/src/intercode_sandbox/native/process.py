@@ -201,7 +201,11 @@ class SandboxSlot:
         wire.send(self.control, encode_request(message), fds, packed=True)
 
     def take(self, program: dict[str, Any]) -> PreparedProgram | None:
-        """Return the prepared program if its request equals `program`, otherwise None."""
+        """Take the prepared program if it was started for the same request; otherwise return None.
+
+        Args:
+            program: The request for a program, with its channels.
+        """
         if self.prepared_program is None or self.prepared_program.program != program:
             return None
         prepared_program, self.prepared_program = self.prepared_program, None

@@ -145,7 +145,8 @@ def _cache_key(source: Source) -> str:
     digest = source.digest
     log = _log_path(source.path)
     if source.kind == "sqlite" and log.is_file():
-        # The log contains a part of the content, but the source's digest does not include the log.
+        # The write-ahead log contains a part of the content, but is not included in the source's
+        # digest.
         with log.open("rb") as file:
             log_digest = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
         digest = hashlib.blake2b(f"{digest}\0{log_digest}".encode(), digest_size=16).hexdigest()

@@ -425,7 +425,8 @@ class Authorizer:
 def _is_forbidden(action: int, first_argument: str | None, second_argument: str | None) -> bool:
     if action == sqlite3.SQLITE_PRAGMA:
         return (first_argument or "").lower() in _CLOSED_PRAGMAS
-    # VACUUM attaches a file without a name, but VACUUM INTO attaches a file with a name.
+    # A plain VACUUM is permitted: it attaches a file without a name. A file with a name is refused;
+    # VACUUM INTO attaches such a file.
     return action == sqlite3.SQLITE_ATTACH and first_argument != ""
 
 

@@ -468,9 +468,9 @@ class ServerSession(ABC, Generic[ConnectionT]):
             raise DatabaseError(f"the connection to the server was lost: {loss}") from None
 
     def _read_state(self, with_views: bool) -> Mapping[str, TableState]:
-        # The connection has only the privileges of the clone's account, because views and functions
-        # run with the privileges of their reader. The agent's own connection is not used, because a
-        # temporary table in it may hide a real table.
+        # A new connection with the clone's account reads the state. An administrator's account
+        # would be unsafe, because views and functions run with the privileges of their reader. The
+        # agent's own connection is not used, because a temporary table in it may hide a real table.
         try:
             connection = self._home.connect_to(self._clone, for_state=True)
         except UnreachableServer as error:

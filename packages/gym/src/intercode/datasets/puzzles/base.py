@@ -33,7 +33,9 @@ class SeededRandom(random.Random):
 
     @classmethod
     def from_seed(cls, seed: int, name: str, secret: str = "") -> SeededRandom:
-        """Return the source of a puzzle. Its values are the same in every version of Python.
+        """Return a puzzle's source of random values.
+
+        The values are the same in every version of Python.
 
         Args:
             seed: The seed of all puzzles.

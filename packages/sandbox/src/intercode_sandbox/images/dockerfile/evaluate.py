@@ -323,7 +323,10 @@ class BuildStep(Protocol):
     """A step of a Dockerfile's build, which creates one layer."""
 
     def key(self) -> list[str | bytes]:
-        """Return all inputs of the step, except the image below, for the layer's digest."""
+        """Return the inputs of the step from which the digest of its layer is computed.
+
+        The image to which the step is applied is an input, too, but is not returned.
+        """
 
     def is_needed(self, base: Image) -> bool:
         """Return whether the step changes a file of the image below."""
