@@ -18,7 +18,7 @@ from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import CHECKS, GARBAGE, GOLD, GOLD_REPEAT, NOOP, Trial
 from intercode.evaluate.task_selection import Exclusion, read_exclusion
-from intercode.evaluate.validate import Clock, Validation, validate
+from intercode.evaluate.validate import GoldRepeatDelay, Validation, validate
 from intercode.records import read_latest, read_manifest
 from intercode.task import Dataset, Task
 from intercode_sandbox.base import Limits
@@ -186,12 +186,12 @@ def test_gold_begins_an_odd_number_of_seconds_later(
     start: float, between: float, backwards: bool
 ) -> None:
     hands = Hands(start)
-    clock = Clock(hands, hands.sleep)
+    clock = GoldRepeatDelay(hands, hands.sleep)
     begun = []
     for trial in (GOLD_REPEAT, GOLD) if backwards else (GOLD, GOLD_REPEAT):
         before = hands.now
         assert clock.wait("one", trial) == hands.now - before < 2.4
-        assert hands.now % 1 <= Clock.LATEST_START
+        assert hands.now % 1 <= GoldRepeatDelay.LATEST_START
         begun.append(int(hands.now))
         hands.now += between
     assert (begun[1] - begun[0]) % 2 == 1

@@ -15,7 +15,7 @@ from intercode.databases.base import Row, StatementResult, TableState
 from intercode.rewards import sql_compare
 from intercode.rewards.sql_compare import (
     Comparison,
-    Group,
+    TiedRows,
     compare,
     keys,
 )
@@ -105,7 +105,7 @@ def test_order_counts_only_where_gold_orders() -> None:
 
 def test_ties_may_come_in_any_order() -> None:
     one, two, three = ("a", 1), ("b", 1), ("c", 2)
-    groups = [Group([one, two], 2), Group([three], 1)]
+    groups = [TiedRows([one, two], 2), TiedRows([three], 1)]
     for answer, expected in [
         ([one, two, three], True),
         ([two, one, three], True),
@@ -119,7 +119,7 @@ def test_ties_may_come_in_any_order() -> None:
 
 def test_a_limit_may_cut_through_ties() -> None:
     tied = [("a", 1), ("b", 1), ("c", 1)]
-    groups = [Group([("z", 0)], 1), Group(tied, 1)]
+    groups = [TiedRows([("z", 0)], 1), TiedRows(tied, 1)]
     for row in tied:
         assert compared([("z", 0), tied[0]], [("z", 0), row], ordered=True, groups=groups).equal
     wrong = [[("z", 0), ("d", 1)], [tied[0], ("z", 0)], [("z", 0), tied[0], tied[1]]]

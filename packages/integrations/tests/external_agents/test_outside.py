@@ -22,7 +22,7 @@ from intercode.models.prices import Prices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.tool_calls import ToolCall
-from intercode_integrations.external_agents.profile import NO_MODEL, Record, find_profile
+from intercode_integrations.external_agents.profile import NO_MODEL, ExtractionRules, find_profile
 from intercode_integrations.external_agents.turns import read_action, rebuild_turns
 from intercode_integrations.gateway import Call
 from intercode_integrations.testing import ScriptedServer, shell
@@ -534,7 +534,7 @@ def test_a_malformed_profile_is_refused_with_its_place(
 
 def test_the_calls_of_tools_become_actions() -> None:
     def action(name: str, **arguments: object) -> str:
-        return read_action(ToolCall("", name, arguments), Record())
+        return read_action(ToolCall("", name, arguments), ExtractionRules())
 
     assert action("Bash", command="ls") == "ls"
     assert action("shell", command=["bash", "-lc", "ls | wc"]) == "ls | wc"

@@ -95,7 +95,7 @@ class SupportsRunCheck(Protocol):
 
 
 @runtime_checkable
-class SupportsFacts(Protocol):
+class SupportsAgentFacts(Protocol):
     """A factory that identifies its agents, for a run's record. Optional."""
 
     name: str

@@ -30,7 +30,7 @@ _REWARD_FACTS = ("success", "parts", "outcome")
 
 
 @dataclass(slots=True)
-class AttemptContext:
+class SharedAttemptState:
     """The state that an environment handle and its forks share during an attempt."""
 
     working: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -94,7 +94,7 @@ class GuardedEnv:
         observation: The agent's first observation.
     """
 
-    def __init__(self, env: Any, attempt_context: AttemptContext, observation: str) -> None:
+    def __init__(self, env: Any, attempt_context: SharedAttemptState, observation: str) -> None:
         _environments[self] = env, attempt_context
         self._observation = observation
         self._public_copy: tuple[Episode, Episode] | None = None
@@ -249,7 +249,7 @@ class GuardedEnv:
         return bool(getattr(_env(self), "reward_every_turn", False))
 
 
-_environments: WeakKeyDictionary[GuardedEnv, tuple[Any, AttemptContext]] = WeakKeyDictionary()
+_environments: WeakKeyDictionary[GuardedEnv, tuple[Any, SharedAttemptState]] = WeakKeyDictionary()
 _snapshots: WeakKeyDictionary[GuardedSnapshot, EpisodeSnapshot] = WeakKeyDictionary()
 
 
@@ -257,7 +257,7 @@ def _env(held_env: GuardedEnv) -> Any:
     return _environments[held_env][0]
 
 
-def _attempt_context(held_env: GuardedEnv) -> AttemptContext:
+def _attempt_context(held_env: GuardedEnv) -> SharedAttemptState:
     return _environments[held_env][1]
 
 
@@ -295,12 +295,12 @@ def settle(held_env: GuardedEnv) -> dict[str, Any]:
     return {"submissions": env.submissions} if env.submissions > branch_submissions else {}
 
 
-def free_forks(attempt_context: AttemptContext) -> None:
+def free_forks(attempt_context: SharedAttemptState) -> None:
     """Close all forks of a finished attempt, and detach all handles from the environments."""
     for fork in attempt_context.held:
         if not fork._is_first:
             _env(fork).close()
-        _environments[fork] = _ClosedEnvironment(), AttemptContext()
+        _environments[fork] = _ClosedEnvironment(), SharedAttemptState()
     attempt_context.held.clear()
 
 

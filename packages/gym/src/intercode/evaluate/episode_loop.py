@@ -31,8 +31,8 @@ from intercode.agents.base import (
     make,
 )
 from intercode.agents.guarded_env import (
-    AttemptContext,
     GuardedEnv,
+    SharedAttemptState,
     defer_scores,
     free_forks,
     settle,
@@ -240,7 +240,7 @@ def run_episode(
     # The creation of an agent takes a permit, because it may open a second sandbox of the task.
     with resources.sandboxes:
         agent_instance = _make_agent(agent, env, task)
-    attempt_context = AttemptContext(on_action=partial(resources.on_action, task))
+    attempt_context = SharedAttemptState(on_action=partial(resources.on_action, task))
     permit = DecisionPermit(call_permits, agent_instance)
     attempt_context.working = partial(_hold_permit, resources.sandboxes, agent_instance)
     start_time = time.monotonic()
@@ -336,7 +336,7 @@ def _play_by_turns(agent: Agent, guarded_env: GuardedEnv, permit: DecisionPermit
 
 
 def _play_by_agent(
-    agent: WholeEpisodeAgent, guarded_env: GuardedEnv, attempt_context: AttemptContext
+    agent: WholeEpisodeAgent, guarded_env: GuardedEnv, attempt_context: SharedAttemptState
 ) -> GuardedEnv:
     """Let an agent drive its own episode; return the environment whose episode counts."""
     try:

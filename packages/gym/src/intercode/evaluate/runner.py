@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from intercode.agents import registry
-from intercode.agents.base import AgentFactory, SupportsFacts, sees_gold
+from intercode.agents.base import AgentFactory, SupportsAgentFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate.agent_setup import PreparedAgent, actors
@@ -217,7 +217,7 @@ def evaluate(
     agent_options = dict(options.get("agent_options") or {})
     factory = registry.get(agent, **agent_options) if isinstance(agent, str) else agent
     name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
-    if isinstance(factory, SupportsFacts):
+    if isinstance(factory, SupportsAgentFacts):
         name = factory.name
     run_plan = Plan(spec, dataset, tasks, excluded_tasks, options.get("locked"))
     check_tasks(run_plan.tasks, factory)
@@ -401,7 +401,7 @@ def _play_jobs(
 def _describe_run(plan: Plan, agent: PreparedAgent, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a new run."""
     model: dict[str, Any] = {}
-    if isinstance(agent.factory, SupportsFacts):
+    if isinstance(agent.factory, SupportsAgentFacts):
         model = {"language_model": agent.factory.facts()}
     return describe(
         dataset=dataset_facts(plan.dataset),

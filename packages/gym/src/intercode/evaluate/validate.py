@@ -281,7 +281,7 @@ class _PrefixedAgent:
         return self._agent.act(observation, history) if action is None else action
 
 
-class Clock:
+class GoldRepeatDelay:
     """A clock that delays the two trials of a task's gold.
 
     The trials then start an odd number of seconds apart. The delay exposes all gold whose result
@@ -333,7 +333,7 @@ class ProbeFindings:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self.clock = Clock()
+        self.clock = GoldRepeatDelay()
         self.leaks: dict[str, list[Leak]] = {}
         self.failures: dict[str, list[Problem]] = {}
         """Task id → problems and doubts about a gold or a setup that fails."""
@@ -342,11 +342,11 @@ class ProbeFindings:
 
     def wrap_factory(self, env_factory: Callable[[], PlayableEnv]) -> Callable[[], PlayableEnv]:
         """Return a factory of probed environments, from a factory of environments."""
-        return lambda: ProbedEnv(env_factory(), self)
+        return lambda: ProbingEnv(env_factory(), self)
 
 
-class ProbedEnv(WrappedEnv):
-    """An environment that also searches for leaks, measures memory and delays gold by `Clock`."""
+class ProbingEnv(WrappedEnv):
+    """An environment that also searches for leaks, measures memory and delays gold by `GoldRepeatDelay`."""
 
     def __init__(self, env: PlayableEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)

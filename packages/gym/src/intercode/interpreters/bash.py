@@ -37,7 +37,7 @@ from intercode.interpreters.base import (
 )
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
-    ActionRun,
+    RunningAction,
     Shell,
     ShellLateError,
     ShellStartError,
@@ -153,7 +153,7 @@ class BashInterpreter:
         start_time = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
         self._shell.wake()
-        action_run = ActionRun(
+        action_run = RunningAction(
             self._pending_output, start_time + seconds, survivors=self._survivors(self._shell)
         )
         self._pending_output = OutputBuffer(self.sandbox.limits.output)
@@ -218,7 +218,7 @@ class BashInterpreter:
         if shell is None:
             raise ForkError("the sandbox has no bash any more")
         shell.wake()
-        run = ActionRun(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
+        run = RunningAction(self._pending_output, time.monotonic() + _ANSWER_SECONDS)
         answers = shell.ask(QUESTION)
         while answers and not shell.read(run, run.deadline):
             answers = time.monotonic() < run.deadline
@@ -254,7 +254,7 @@ class BashInterpreter:
         # The list is read again: daemons have forked since the report, so their process ids differ.
         return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
 
-    def _follow(self, run: ActionRun, shell: Shell) -> None:
+    def _follow(self, run: RunningAction, shell: Shell) -> None:
         """Read until the action ends; stop the action at its limits or a cancellation."""
         hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
         with shell.waking():
@@ -273,7 +273,7 @@ class BashInterpreter:
         elif run.frame is not None and run.frame.kind == "X":
             self._await_exit(run, shell)
 
-    def _stop(self, run: ActionRun, shell: Shell) -> None:
+    def _stop(self, run: RunningAction, shell: Shell) -> None:
         """Kill the processes of the action; the shell reports its state and exits.
 
         The shell waits for a command and gets a signal with a trap. When the command is killed, the
@@ -299,7 +299,7 @@ class BashInterpreter:
         self._await_exit(run, shell)
         run.output = action_output
 
-    def _await_exit(self, run: ActionRun, shell: Shell) -> None:
+    def _await_exit(self, run: RunningAction, shell: Shell) -> None:
         grace = time.monotonic() + _GRACE_SECONDS
         while run.exit_code is None and time.monotonic() < grace:
             shell.read(run, grace)
@@ -310,7 +310,7 @@ class BashInterpreter:
     def _crowded(self, processes: int) -> bool:
         return processes > _PROCESS_LIMIT_SHARE * self.sandbox.limits.processes
 
-    def _finish(self, run: ActionRun, seconds: float, start_time: float) -> Execution:
+    def _finish(self, run: RunningAction, seconds: float, start_time: float) -> Execution:
         notes: list[str] = []
         info: dict[str, object] = {}
         code = run.exit_code if run.frame is None else run.frame.status

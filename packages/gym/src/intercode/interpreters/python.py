@@ -43,7 +43,7 @@ _GONE = "it cannot be started any more: its program is gone"
 
 
 @dataclass(slots=True)
-class _ActionRun:
+class _RunningAction:
     """One running action."""
 
     number: int
@@ -117,7 +117,7 @@ class PythonInterpreter:
         seconds = self.sandbox.limits.seconds(timeout)
         DRAIN.release(self._process.output_fd)
         self._action_number += 1
-        run = _ActionRun(self._action_number, self._pending_output, start_time + seconds)
+        run = _RunningAction(self._action_number, self._pending_output, start_time + seconds)
         self._pending_output = OutputBuffer(self.sandbox.limits.output)
         with cancellation_fd() as wake_fd:
             self._run(run, action, wake_fd)
@@ -150,7 +150,7 @@ class PythonInterpreter:
         if not self._prelude:
             return ""
         start_time = time.monotonic()
-        run = _ActionRun(0, OutputBuffer(4096), start_time + seconds)
+        run = _RunningAction(0, OutputBuffer(4096), start_time + seconds)
         self._run(run, self._prelude)
         if run.lost and not run.stop_reason:
             self._check_end()
@@ -166,7 +166,7 @@ class PythonInterpreter:
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
         DRAIN.watch(self._process, self._process.output_fd, self._pending_output, limit)
 
-    def _run(self, run: _ActionRun, source: str, wake_fd: int | None = None) -> None:
+    def _run(self, run: _RunningAction, source: str, wake_fd: int | None = None) -> None:
         """Run source in the worker, until it ends or is stopped at a limit or a cancellation.
 
         Args:
@@ -193,7 +193,7 @@ class PythonInterpreter:
                 self._stop(run)
         self._take_output(run)
 
-    def _stop(self, run: _ActionRun) -> None:
+    def _stop(self, run: _RunningAction) -> None:
         """Interrupt the action repeatedly; if the action does not end, the worker is lost."""
         grace = time.monotonic() + _GRACE_SECONDS
         while not run.is_over and time.monotonic() < grace:
@@ -208,7 +208,7 @@ class PythonInterpreter:
                 self._read(run, next_signal_time)
         run.lost = run.status == 0
 
-    def _read(self, run: _ActionRun, deadline: float, wake_fd: int | None = None) -> None:
+    def _read(self, run: _RunningAction, deadline: float, wake_fd: int | None = None) -> None:
         """Wait for data on the worker's descriptors, or on `wake_fd`, and process the data."""
         poll, process = select.poll(), self._process
         for fd in {process.output_fd, process.control, process.exit_fd} - run.closed_fds:
@@ -224,7 +224,7 @@ class PythonInterpreter:
         elif process.exit_fd in ready_fds:
             run.lost = True
 
-    def _take_output(self, run: _ActionRun) -> None:
+    def _take_output(self, run: _RunningAction) -> None:
         max_total = run.output.total + _MAX_READ
         while run.output.total < max_total:
             try:
@@ -236,7 +236,7 @@ class PythonInterpreter:
                 return
             run.output.add(chunk)
 
-    def _take_answer(self, run: _ActionRun) -> None:
+    def _take_answer(self, run: _RunningAction) -> None:
         try:
             frames = self._process.receive()
         except ValueError:
@@ -247,7 +247,7 @@ class PythonInterpreter:
             if action_number == run.number:
                 run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
-    def _finish(self, run: _ActionRun, seconds: float) -> list[str]:
+    def _finish(self, run: _RunningAction, seconds: float) -> list[str]:
         """Restart the worker if it was lost; return the notes for the agent."""
         notes = []
         if run.stop_reason == "time":
@@ -300,5 +300,5 @@ class PythonInterpreter:
         self._run_prelude(min(2 * self._prelude_seconds + seconds, _PRELUDE_SECONDS))
 
 
-def _is_clean_exit(run: _ActionRun) -> bool:
+def _is_clean_exit(run: _RunningAction) -> bool:
     return run.status == EXITED and run.code == "0"

@@ -57,7 +57,7 @@ class ShellLateError(ShellStartError):
 
 
 @dataclass(slots=True)
-class ActionRun:
+class RunningAction:
     """One running action."""
 
     output: OutputBuffer
@@ -119,7 +119,7 @@ class Shell:
         os.write(self._control, _start_line(self._action_number, state.status))
         # At its start bash complains that it has no terminal. This output is dropped.
         seconds = _RESTORE_SECONDS if state.variables else _START_SECONDS
-        run = ActionRun(OutputBuffer(4096), time.monotonic() + seconds)
+        run = RunningAction(OutputBuffer(4096), time.monotonic() + seconds)
         while not self.read(run, run.deadline):
             if time.monotonic() >= run.deadline:
                 raise ShellLateError(f"bash did not start within {seconds:.0f} s")
@@ -173,7 +173,7 @@ class Shell:
                 if fd is not None:
                     self._poll.unregister(fd)
 
-    def read(self, run: ActionRun, deadline: float) -> bool:
+    def read(self, run: RunningAction, deadline: float) -> bool:
         """Wait for output, a report or the shell's end; return whether the action has ended."""
         ready_events = dict(self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1))
         if self._status in ready_events:
@@ -193,7 +193,7 @@ class Shell:
         self.take_output(run)
         return True
 
-    def take_output(self, run: ActionRun) -> None:
+    def take_output(self, run: RunningAction) -> None:
         """Read the output that is in the pipe, about 1 MiB at most."""
         max_total = run.output.total + _PIPE_SIZE
         while run.output.total < max_total and (chunk := _read_some(self._output_fd)):

@@ -32,8 +32,8 @@ from intercode.episode import Episode, Score
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_compare import (
     Comparison,
-    Group,
     Order,
+    TiedRows,
     compare,
     is_ambiguous_order,
     is_in_own_order,
@@ -294,7 +294,7 @@ class SqlReward:
         return tied_comparison if tied_comparison.equal else comparison
 
 
-def _add_tied_rows(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
+def _add_tied_rows(gold: GoldAnswer, groups: Sequence[TiedRows]) -> GoldAnswer:
     """Return gold's result with all rows that tie with a row of the result.
 
     In a copy, other rows may tie with the first row. An answer that returns all first rows is right

@@ -52,7 +52,7 @@ Order = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TiedRows:
     """Rows that tie in gold's order: any order among them is right."""
 
     rows: Sequence[Row]
@@ -84,7 +84,7 @@ def compare(
     answer: StatementResult,
     *,
     ordered: bool = False,
-    groups: Sequence[Group] | None = None,
+    groups: Sequence[TiedRows] | None = None,
     permute_columns: bool = False,
     candidate_orders: Sequence[Order] | None = None,
     extra_columns: Sequence[int] = (),
@@ -254,7 +254,7 @@ def _hashable(value: Value) -> Hashable:
 
 
 def _compare(
-    gold: StatementResult, answer: StatementResult, ordered: bool, groups: Sequence[Group] | None
+    gold: StatementResult, answer: StatementResult, ordered: bool, groups: Sequence[TiedRows] | None
 ) -> Comparison:
     group_rows = [row for group in groups or () for row in group.rows]
     gold_keys, answer_keys, group_keys = keys(gold.rows, answer.rows, group_rows)
@@ -285,7 +285,7 @@ def _compare(
 
 
 def _is_in_order(
-    answer_keys: Sequence[Hashable], group_keys: Sequence[Hashable], groups: Sequence[Group]
+    answer_keys: Sequence[Hashable], group_keys: Sequence[Hashable], groups: Sequence[TiedRows]
 ) -> bool:
     """Return whether an answer has, group by group, the right number of rows of each group."""
     if len(answer_keys) != sum(group.take for group in groups):

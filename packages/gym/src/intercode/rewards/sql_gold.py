@@ -19,7 +19,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from intercode.databases.base import Row, Value
-from intercode.rewards.sql_compare import Group, comparable_values
+from intercode.rewards.sql_compare import TiedRows, comparable_values
 
 DIALECTS = {"mariadb": "mysql", "postgresql": "postgres", "sqlite3": "sqlite"}
 """Common name of a dialect → sqlglot's name."""
@@ -269,7 +269,7 @@ def add_order_keys(query: exp.Query, dialect: str) -> KeyedQuery | None:
     return KeyedQuery(sql, len(added_keys), tuple(keys), skipped_rows, max_rows)
 
 
-def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
+def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[TiedRows]:
     """Return gold's rows in groups that tie, from the rows of the query with its order keys."""
     columns = [_fold_case([row[index] for row in rows]) for index in keyed_query.keys]
     end = len(rows) if keyed_query.take is None else keyed_query.skip + keyed_query.take
@@ -279,7 +279,7 @@ def group_rows(keyed_query: KeyedQuery, rows: Sequence[Row]) -> list[Group]:
         returned_count = min(indices[-1] + 1, end) - max(indices[0], keyed_query.skip)
         if returned_count > 0:
             width = len(rows[0]) - keyed_query.added_count
-            row_groups.append(Group([rows[index][:width] for index in indices], returned_count))
+            row_groups.append(TiedRows([rows[index][:width] for index in indices], returned_count))
     return row_groups
 
 

@@ -25,7 +25,7 @@ from intercode.databases.source import Source
 from intercode.episode import Episode
 from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
 from intercode.rewards.gold import GoldCache, LateError, blame_task, run_with_retry
-from intercode.rewards.sql_compare import Group, compare
+from intercode.rewards.sql_compare import TiedRows, compare
 from intercode.rewards.sql_gold import Facts, add_order_keys, group_rows, read_facts
 from intercode.task import Task
 
@@ -56,7 +56,7 @@ class GoldAnswer:
     result: StatementResult
     ordered: bool
     """Whether the order of the result's rows counts."""
-    groups: Sequence[Group] | None
+    groups: Sequence[TiedRows] | None
     """The groups of rows that tie in gold's order; None: unknown, or the order does not count."""
 
 
@@ -197,7 +197,7 @@ class SqlGrader:
 
     def _group_gold_rows(
         self, session: DatabaseSession, task: Task, facts: Facts, gold: StatementResult
-    ) -> Sequence[Group] | None:
+    ) -> Sequence[TiedRows] | None:
         """Return gold's rows in groups that tie in its order; None if the order keys are unknown.
 
         Gold runs once more, with its order keys as additional columns.

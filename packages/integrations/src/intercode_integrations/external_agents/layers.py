@@ -116,7 +116,7 @@ class AgentLayer(msgspec.Struct, frozen=True, kw_only=True):
     """Name and version of each installed package → the package's checksum."""
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True):
+class _LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON file beside a layer's archive, which stays after the archive is removed.
 
     The next installation of the same version compares its packages with the file.
@@ -227,9 +227,11 @@ def _archive_path(recipe: LayerRecipe) -> Path:
     return cache_root() / "agents" / f"{recipe.name}-{recipe.version}-{machine}.tar"
 
 
-def _read_record(archive_path: Path) -> _Record | None:
+def _read_record(archive_path: Path) -> _LayerRecord | None:
     try:
-        return msgspec.json.decode(archive_path.with_suffix(".json").read_bytes(), type=_Record)
+        return msgspec.json.decode(
+            archive_path.with_suffix(".json").read_bytes(), type=_LayerRecord
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -340,7 +342,7 @@ def _build(
         packages=packages,
     )
     record = msgspec.json.encode(
-        _Record(layer=layer, lock=previous_record.lock if previous_record else lock)
+        _LayerRecord(layer=layer, lock=previous_record.lock if previous_record else lock)
     )
     write_atomically(
         archive_path.with_suffix(".json"), msgspec.json.format(record, indent=1) + b"\n"

@@ -119,7 +119,7 @@ class ProfileLimits(_Table, frozen=True, kw_only=True):
         return {name: value for name, value in values.items() if value is not None}
 
 
-class Record(_Table, frozen=True, kw_only=True):
+class ExtractionRules(_Table, frozen=True, kw_only=True):
     """The rules that convert an agent's tool calls and results into actions and observations."""
 
     action: tuple[str, ...] = ("command", "cmd", "script", "code")
@@ -149,7 +149,7 @@ class Profile(_Table, frozen=True, kw_only=True):
     run: Run
     limits: ProfileLimits = ProfileLimits()
     score: Score = Score()
-    record: Record = Record()
+    record: ExtractionRules = ExtractionRules()
 
     @property
     def home_of_skills(self) -> str | None:

@@ -20,7 +20,7 @@ from intercode.errors import ModelError
 from intercode.models.base import Finish, Message, Reply, Settings, TokenTrace, Tool
 from intercode.models.transcript import RecordingModel
 from intercode.tool_calls import ToolCall
-from intercode_integrations.external_agents.profile import MEMBER, Record
+from intercode_integrations.external_agents.profile import MEMBER, ExtractionRules
 
 if TYPE_CHECKING:
     from intercode_integrations.gateway import Call
@@ -70,7 +70,7 @@ class _ReplayModel:
 
 
 def rebuild_turns(
-    name: str, calls: Sequence[Call], record: Record
+    name: str, calls: Sequence[Call], record: ExtractionRules
 ) -> tuple[list[Turn], RecordingModel]:
     """Rebuild an episode's turns and its dialogue from the calls to the model.
 
@@ -113,7 +113,9 @@ def rebuild_turns(
     return turns, transcript
 
 
-def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) -> list[Turn]:
+def _turns_from_text(
+    call: Call, later_calls: Sequence[Call], record: ExtractionRules
+) -> list[Turn]:
     """Return the turn for a reply with code; empty if no later request contains the result."""
     if (action := _find_action(call.text, record)) is None:
         return []
@@ -127,7 +129,7 @@ def _turns_from_text(call: Call, later_calls: Sequence[Call], record: Record) ->
     return []
 
 
-def _find_action(text: str, record: Record) -> str | None:
+def _find_action(text: str, record: ExtractionRules) -> str | None:
     """Return the action in the text of a reply; None if the reply has no action."""
     if record.reply is None:
         return find_code(text, "bash")
@@ -144,7 +146,7 @@ def _unquote_json(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def read_action(call: ToolCall, record: Record) -> str:
+def read_action(call: ToolCall, record: ExtractionRules) -> str:
     """Return the action that a tool call stands for, by the profile's rules."""
     arguments: Mapping[str, Any] = call.arguments
     for name in record.action:
@@ -157,7 +159,7 @@ def read_action(call: ToolCall, record: Record) -> str:
     return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
 
 
-def _make_turn(action: str, result: str, record: Record) -> Turn:
+def _make_turn(action: str, result: str, record: ExtractionRules) -> Turn:
     output, code = _select_text(record.output, result), _select_text(record.exit_code, result)
     exit_code = int(code) if code is not None and _EXIT_CODE.fullmatch(code) else None
     return Turn(

@@ -106,7 +106,7 @@ def make_system(name: str, system: System, context: Context) -> Image:
 
     def fill(layer: Path, lock: int) -> Mapping[str, object]:
         _check_machine(name, system)
-        return _install(system, Chroot(layer, lock, context.progress))
+        return _install(system, BuildChroot(layer, lock, context.progress))
 
     return context.cache.build(template, name, fill, context.progress)
 
@@ -134,7 +134,7 @@ def _check_machine(name: str, system: System) -> None:
         )
 
 
-def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
+def _install(system: System, chroot: BuildChroot) -> Mapping[str, object]:
     mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
     root = chroot.root
     argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
@@ -286,7 +286,7 @@ _LAST_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Chroot:
+class BuildChroot:
     """A root file system under construction, in which Debian's own programs run.
 
     The programs are trusted, because a chroot does not isolate them as a sandbox does.
