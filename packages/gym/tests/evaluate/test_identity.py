@@ -14,7 +14,7 @@ from intercode.cli.main import main
 from intercode.envs.options import Option, list_constructor_options
 from intercode.errors import RecordError
 from intercode.evaluate import evaluate as run
-from intercode.evaluate.run_differences import DriftError, differences
+from intercode.evaluate.manifest_diff import DriftError, differences
 from intercode.records import EPISODES, MANIFEST, read_manifest
 from intercode.registry import environment
 from intercode.spec import RunSpec, add_identity

@@ -12,7 +12,7 @@ from intercode.cli.main import main
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.evaluate.manifest import package_versions
-from intercode.evaluate.run_differences import DriftError, differences
+from intercode.evaluate.manifest_diff import DriftError, differences
 from intercode.evaluate.tool_versions import tool_versions
 from intercode.records import read_manifest
 from intercode_sandbox import get_provider

@@ -20,7 +20,7 @@ from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.episode_loop import PlayableEnv
 from intercode.evaluate.replayed_env import NotReproducibleError, difference
 from intercode.evaluate.rescore import rescore
-from intercode.evaluate.run_differences import DriftError
+from intercode.evaluate.manifest_diff import DriftError
 from intercode.records import Outcome, read_manifest
 from intercode.report.runs import compare, read_runs
 from intercode.task import Dataset, Task

@@ -15,7 +15,7 @@ from intercode.rewards.sql_conditions import (
     collect_conditions,
 )
 from intercode.rewards.sql_gold import read_facts
-from intercode.rewards.sql_mutate import mutate
+from intercode.rewards.database_mutator import mutate
 
 from .sql_store import SCRIPT
 

@@ -18,7 +18,7 @@ from intercode.agents.base import AgentFactory
 from intercode.agents.noisy_oracle import NAME, ScriptedAgents
 from intercode.cli import run_output
 from intercode.cli.demo_model import demonstrate
-from intercode.cli.episodes import render
+from intercode.cli.episode_rendering import render
 from intercode.cli.run import fresh_folder
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError

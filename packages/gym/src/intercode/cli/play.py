@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 from intercode.agents.human import HumanAgent, TaskConsole, continuation_test
-from intercode.cli.episodes import ending
+from intercode.cli.episode_rendering import ending
 from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import DelayedMessages, print_json
 from intercode.envs.traits import resolve_traits

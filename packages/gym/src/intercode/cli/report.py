@@ -15,7 +15,7 @@ from intercode.cli import run_output
 from intercode.cli.run_output import charts_by_environment
 from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import UsageError
-from intercode.evaluate.run_differences import Difference
+from intercode.evaluate.manifest_diff import Difference
 from intercode.evaluate.summary import (
     by_attempts,
     by_image_or_database,

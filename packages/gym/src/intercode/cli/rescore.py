@@ -21,7 +21,7 @@ from intercode.cli.terminal import duration, number, percent, print_json, safe, 
 from intercode.errors import UsageError
 from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
 from intercode.evaluate.rescore import DEFAULT, RescoredEpisode, RescoreResult, rescore
-from intercode.evaluate.run_differences import DriftError
+from intercode.evaluate.manifest_diff import DriftError
 from intercode.evaluate.run_setup import (
     REQUESTABLE_OPTIONS,
     EnvironmentSetting,

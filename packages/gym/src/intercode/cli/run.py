@@ -17,7 +17,7 @@ from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import duration, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.run_differences import DriftError
+from intercode.evaluate.manifest_diff import DriftError
 from intercode.evaluate.run_setup import Plan, plan, run_folder
 from intercode.evaluate.runner import run
 from intercode.records import MANIFEST, read_manifest

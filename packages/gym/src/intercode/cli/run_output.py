@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from intercode.cli.episodes import render
+from intercode.cli.episode_rendering import render
 from intercode.cli.terminal import (
     DelayedMessages,
     LiveLine,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from intercode.cli import run_output
-from intercode.cli.episodes import render
+from intercode.cli.episode_rendering import render
 from intercode.cli.terminal import print_json, print_message, safe
 from intercode.errors import RecordError, TaskNotFoundError
 from intercode.records import read_latest, read_manifest, run_folders

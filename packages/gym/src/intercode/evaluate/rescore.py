@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from intercode.envs.traits import check_imported, find_traits
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
-from intercode.evaluate import manifest, run_differences, versions
+from intercode.evaluate import manifest, manifest_diff, versions
 from intercode.evaluate.episode_loop import (
     PlayableEnv,
     Semaphore,
@@ -165,7 +165,7 @@ def rescore(
         max_retries: The number of new attempts at an episode after sandbox failures.
         context: Returns further facts for the new record (``sandbox``, ``tools``); called once.
         accept: Names of facts that may differ from the record; see
-            `intercode.evaluate.run_differences`.
+            `intercode.evaluate.manifest_diff`.
         trust: Whether the record may name an environment of an installed package whose module is
             not imported yet; no other part of the record is executed.
 
@@ -275,7 +275,7 @@ class _RescoreRunner:
         if folder is None or not (folder / MANIFEST).exists():
             return current_manifest
         rescored_manifest = read_manifest(folder)
-        run_differences.refuse_other_run(rescored_manifest, current_manifest, folder)
+        manifest_diff.refuse_other_run(rescored_manifest, current_manifest, folder)
         earlier_results = read_latest(
             folder, lambda episode: (Outcome.from_episode(episode), _read_way(episode))
         )
@@ -408,7 +408,7 @@ class _Setting:
         accept: Collection[str],
     ) -> None:
         self._recorded_facts = {
-            name: add_identity(record.manifest).get(name) for name in run_differences.RUN
+            name: add_identity(record.manifest).get(name) for name in manifest_diff.RUN
         }
         self._lock_facts = {"run": str(record.folder.absolute()), "accepted": sorted(accept)}
         # Episodes that are scored from the record use no sandbox. Their facts about sandbox and
@@ -461,10 +461,10 @@ class _Setting:
         """
         current_facts = {**self._recorded_facts, name: {**now}}
         reward_facts = [f"env.{name}" for name in (*_REWARD_FIELDS, versions.FIELD)]
-        run_differences.refuse_differences(
+        manifest_diff.refuse_differences(
             self._recorded_facts, current_facts, [*self._lock_facts["accepted"], *reward_facts]
         )
-        differences = run_differences.differences(self._recorded_facts, current_facts, reward_facts)
+        differences = manifest_diff.differences(self._recorded_facts, current_facts, reward_facts)
         self._differing_facts |= {difference.what: difference.now for difference in differences}
 
     def facts(self) -> dict[str, Any]:

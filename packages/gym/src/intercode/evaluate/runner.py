@@ -23,7 +23,7 @@ from intercode.evaluate.episode_loop import PlayableEnv
 from intercode.evaluate.executor import Executor, PreparedRun, Threads, resolve_executor
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.run_differences import (
+from intercode.evaluate.manifest_diff import (
     DriftError,
     describe_changes,
     differences,
@@ -136,7 +136,7 @@ class EvaluationOptions(TypedDict, total=False):
         context: Further facts for the record of this session (``sandbox``, ``tools``…).
         locked: The ``run.json`` of a run that this run must reproduce. If the file belongs to the
             folder `out`, the accepted differences may vary from session to session.
-        accept: Facts that may differ from `locked`; see `intercode.evaluate.run_differences`.
+        accept: Facts that may differ from `locked`; see `intercode.evaluate.manifest_diff`.
     """
 
     workers: int

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import Answer, Message, Request, Role, ToolCall, Usage
 from intercode.models.protocols import MESSAGES
 from intercode.models.providers import PROVIDERS
@@ -34,10 +34,10 @@ class AnthropicClient:
     """
 
     def __init__(self, model: str, base_url: str, key: str, timeout: float) -> None:
-        module = wire.sdk("anthropic", "Anthropic's protocol")
+        module = response_parsing.sdk("anthropic", "Anthropic's protocol")
         self.model = model
-        self._errors = wire.SdkErrorTranslator(module, key)
-        self._timeout = module.Timeout(timeout, connect=min(wire.CONNECT, timeout))
+        self._errors = response_parsing.SdkErrorTranslator(module, key)
+        self._timeout = module.Timeout(timeout, connect=min(response_parsing.CONNECT, timeout))
         self._sdk: sdk_types.Anthropic = module.Anthropic(
             api_key=key, base_url=base_url, timeout=self._timeout, max_retries=0
         )
@@ -68,7 +68,7 @@ class AnthropicClient:
 def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicClient:
     """Return the client of Anthropic, or of the compatible server at ``ANTHROPIC_BASE_URL``."""
     name, provider = f"anthropic/{model}", PROVIDERS["anthropic"]
-    wire.require_sdk("anthropic", provider.key, name)
+    response_parsing.require_sdk("anthropic", provider.key, name)
     url, key = provider.locate(name, base_url)
     # Anthropic's SDK adds ``/v1`` to the URL. OpenAI's SDK does not, so many users' URLs include
     # ``/v1``.
@@ -134,21 +134,21 @@ def decode(response_body: dict[str, Any]) -> Answer:
     """
     content = response_body.get("content")
     if not isinstance(content, list):
-        raise wire.unusable_answer("the answer has no content")
+        raise response_parsing.unusable_answer("the answer has no content")
     blocks = [block for block in content if isinstance(block, dict)]
-    text = wire.extract_text([block for block in blocks if block.get("type") == "text"])
+    text = response_parsing.extract_text([block for block in blocks if block.get("type") == "text"])
     calls = _calls([block for block in blocks if block.get("type") == "tool_use"])
-    finish = wire.finish(response_body.get("stop_reason"), bool(calls))
-    return Answer(text, calls, _usage(response_body), wire.extract_model(response_body), finish)
+    finish = response_parsing.finish(response_body.get("stop_reason"), bool(calls))
+    return Answer(text, calls, _usage(response_body), response_parsing.extract_model(response_body), finish)
 
 
 def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     for block in blocks:
         if not isinstance(block.get("name"), str):
             excerpt = json.dumps(block)[:200]
-            raise wire.unusable_answer(f"the answer has a tool call without a name: {excerpt}")
+            raise response_parsing.unusable_answer(f"the answer has a tool call without a name: {excerpt}")
     return tuple(
-        ToolCall(str(block.get("id", "")), block["name"], wire.arguments(block.get("input")))
+        ToolCall(str(block.get("id", "")), block["name"], response_parsing.arguments(block.get("input")))
         for block in blocks
     )
 
@@ -158,12 +158,12 @@ def _usage(response_body: dict[str, Any]) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     input_tokens, output_tokens = (
-        wire.tokens(usage, "input_tokens"),
-        wire.tokens(usage, "output_tokens"),
+        response_parsing.tokens(usage, "input_tokens"),
+        response_parsing.tokens(usage, "output_tokens"),
     )
     if input_tokens is None or output_tokens is None:
         return None
     # Anthropic's count ``input_tokens`` excludes tokens that are read from, or written to, a cache.
-    cached_tokens = wire.tokens(usage, "cache_read_input_tokens") or 0
-    cache_write_tokens = wire.tokens(usage, "cache_creation_input_tokens") or 0
+    cached_tokens = response_parsing.tokens(usage, "cache_read_input_tokens") or 0
+    cache_write_tokens = response_parsing.tokens(usage, "cache_creation_input_tokens") or 0
     return Usage(input_tokens + cached_tokens + cache_write_tokens, output_tokens, cached_tokens)

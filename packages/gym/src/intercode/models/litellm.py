@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import Answer, AttemptError, Request
 from intercode.models.keys import check_url, find
 from intercode.models.openai import decode_chat, encode_chat
@@ -28,14 +28,14 @@ class LiteLlmClient:
         # By default the import of LiteLLM downloads prices from GitHub, and waits for the download.
         # InterCode does not need LiteLLM's prices, because it has its own price table.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        module: Any = wire.sdk("litellm", "a model through LiteLLM")
+        module: Any = response_parsing.sdk("litellm", "a model through LiteLLM")
         module.suppress_debug_info = True  # otherwise LiteLLM prints text with each error
         self._complete = module.completion
         # LiteLLM reads the key from the environment variables, but not from the file ``.env``.
         provider = model.partition("/")[0].upper().replace("-", "_")
         self._key = find(f"{provider}_API_KEY") or ""
         # LiteLLM's errors are classes of OpenAI's SDK, or subclasses of these.
-        self._errors = wire.SdkErrorTranslator(wire.sdk("openai", "LiteLLM"), self._key)
+        self._errors = response_parsing.SdkErrorTranslator(response_parsing.sdk("openai", "LiteLLM"), self._key)
         self._timeout = timeout
         self._base_url = base_url
         self.model = model

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ModelError
 from intercode.json_limits import is_flat
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import (
     Answer,
     Request,
@@ -65,13 +65,13 @@ class _OpenAI:
     path = ""
 
     def __init__(self, model: str, base_url: str, key: str, timeout: float) -> None:
-        openai = wire.sdk("openai", "OpenAI's protocol")
+        openai = response_parsing.sdk("openai", "OpenAI's protocol")
         self.model = model
-        self._errors = wire.SdkErrorTranslator(openai, key)
+        self._errors = response_parsing.SdkErrorTranslator(openai, key)
         self._sdk: sdk_types.OpenAI = openai.OpenAI(
             api_key=key,
             base_url=base_url,
-            timeout=openai.Timeout(timeout, connect=min(wire.CONNECT, timeout)),
+            timeout=openai.Timeout(timeout, connect=min(response_parsing.CONNECT, timeout)),
             max_retries=0,  # `CallLimiter` retries, with rate limit and budget
         )
         self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}/{self.path}"
@@ -176,7 +176,7 @@ def _locate(name: str, base_url: str | None, provider: str = "") -> tuple[str, s
     """
     facts = PROVIDERS[provider or name.partition("/")[0]]
     if facts.needs_key:
-        wire.require_sdk("openai", facts.key, name)
+        response_parsing.require_sdk("openai", facts.key, name)
     url, key = facts.locate(name, base_url)
     return url, key or NO_KEY
 
@@ -253,11 +253,11 @@ def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> An
     choice = _choice(response_body)
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise wire.unusable_answer("the answer has no message")
-    text, calls = wire.extract_text(message.get("content")), _calls(message)
+        raise response_parsing.unusable_answer("the answer has no message")
+    text, calls = response_parsing.extract_text(message.get("content")), _calls(message)
     if tools and not calls:
         text, calls = extract_calls(text, {tool.name for tool in tools})
-    finish = wire.finish(choice.get("finish_reason"), bool(calls))
+    finish = response_parsing.finish(choice.get("finish_reason"), bool(calls))
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal and not text and not calls:
         text, finish = refusal, "filter"
@@ -265,7 +265,7 @@ def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> An
     logprobs = [entry.get("logprob") for entry in token_entries if isinstance(entry, dict)]
     trace = _trace(response_body, choice, logprobs)
     return Answer(
-        text, calls, _usage(response_body), wire.extract_model(response_body), finish, trace
+        text, calls, _usage(response_body), response_parsing.extract_model(response_body), finish, trace
     )
 
 
@@ -279,22 +279,22 @@ def decode_completion(response_body: dict[str, Any]) -> Answer:
         AttemptError: The response has no usable answer.
     """
     choice = _choice(response_body)
-    finish = wire.finish(choice.get("finish_reason"), calls=False)
+    finish = response_parsing.finish(choice.get("finish_reason"), calls=False)
     trace = _trace(response_body, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
-    text = wire.extract_text(choice.get("text"))
-    return Answer(text, (), _usage(response_body), wire.extract_model(response_body), finish, trace)
+    text = response_parsing.extract_text(choice.get("text"))
+    return Answer(text, (), _usage(response_body), response_parsing.extract_model(response_body), finish, trace)
 
 
 def _choice(response_body: dict[str, Any]) -> dict[str, Any]:
     if response_body.get("error"):  # some proxies report an upstream failure with status 200
         error = response_body["error"]
         code = error.get("code") if isinstance(error, dict) else None
-        raise wire.status_error(
+        raise response_parsing.status_error(
             code if isinstance(code, int) else 502, {}, json.dumps(response_body)
         )
     choices = response_body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise wire.unusable_answer("the answer has no choices")
+        raise response_parsing.unusable_answer("the answer has no choices")
     return choices[0]
 
 
@@ -303,20 +303,20 @@ def _calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
     if isinstance(raw_calls, dict):
         raw_calls = [raw_calls]
     if not isinstance(raw_calls, list):
-        raise wire.unusable_answer(f"the answer's tool calls are a {type(raw_calls).__name__}")
+        raise response_parsing.unusable_answer(f"the answer's tool calls are a {type(raw_calls).__name__}")
     calls: list[ToolCall] = []
     for call in raw_calls:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise wire.unusable_answer("the answer has a tool call without a name")
+            raise response_parsing.unusable_answer("the answer has a tool call without a name")
         call_id = str(call.get("id") or f"call_{len(calls)}")  # Ollama may omit ids
-        values = wire.arguments(function.get("arguments"))
+        values = response_parsing.arguments(function.get("arguments"))
         calls.append(ToolCall(call_id, function["name"], values))
     return tuple(calls)
 
 
 def _usage(response_body: dict[str, Any]) -> Usage | None:
-    return wire.usage(response_body.get("usage"), "prompt_tokens", "completion_tokens")
+    return response_parsing.usage(response_body.get("usage"), "prompt_tokens", "completion_tokens")
 
 
 def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
@@ -393,7 +393,7 @@ def _parse_tagged_call(match: re.Match[str], names: Collection[str]) -> ToolCall
     parameters = {
         parameter["key"]: parameter["value"] for parameter in _PARAMETER.finditer(match["body"])
     }
-    arguments = parameters or wire.arguments(match["body"].strip() or {})
+    arguments = parameters or response_parsing.arguments(match["body"].strip() or {})
     return ToolCall("text_0", match["name"], arguments)
 
 
@@ -423,4 +423,4 @@ def _call(source: str, names: Collection[str], call_number: int) -> ToolCall | N
         return None
     if (arguments := call_fields.get("arguments", call_fields.get("parameters"))) is None:
         return None
-    return ToolCall(f"text_{call_number}", call_fields["name"], wire.arguments(arguments))
+    return ToolCall(f"text_{call_number}", call_fields["name"], response_parsing.arguments(arguments))

@@ -37,7 +37,7 @@ from intercode.models.drain import Drain, current_drain
 from intercode.models.keys import check_url
 from intercode.models.limits import Budget, Hold, RateLimit, Retry
 from intercode.models.prices import Price, Prices
-from intercode.models.wire import replace_surrogates
+from intercode.models.response_parsing import replace_surrogates
 from intercode.registry import MODELS
 from intercode_sandbox.user_code import absolute, is_reference, split
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import Answer, ToolCall
 
 
@@ -20,14 +20,14 @@ def decode(response_body: dict[str, Any]) -> Answer:
     """
     output = response_body.get("output")
     if not isinstance(output, list):
-        raise wire.unusable_answer("the answer has no output")
+        raise response_parsing.unusable_answer("the answer has no output")
     output_items = [output_item for output_item in output if isinstance(output_item, dict)]
     messages = (
         output_item
         for output_item in output_items
         if output_item.get("type", "message") == "message"
     )
-    text = "".join(wire.extract_text(message.get("content")) for message in messages)
+    text = "".join(response_parsing.extract_text(message.get("content")) for message in messages)
     calls = tuple(
         call(output_item)
         for output_item in output_items
@@ -36,9 +36,9 @@ def decode(response_body: dict[str, Any]) -> Answer:
     reason = (response_body.get("incomplete_details") or {}).get(
         "reason", response_body.get("status")
     )
-    usage = wire.usage(response_body.get("usage"), "input_tokens", "output_tokens")
+    usage = response_parsing.usage(response_body.get("usage"), "input_tokens", "output_tokens")
     return Answer(
-        text, calls, usage, wire.extract_model(response_body), wire.finish(reason, bool(calls))
+        text, calls, usage, response_parsing.extract_model(response_body), response_parsing.finish(reason, bool(calls))
     )
 
 
@@ -50,4 +50,4 @@ def call(item: Mapping[str, Any]) -> ToolCall:
     values = item.get("arguments", item.get("input", item.get("action")))
     name = str(item.get("name") or item.get("type"))
     call_id = str(item.get("call_id") or item.get("id") or "")
-    return ToolCall(call_id, name, wire.arguments(values))
+    return ToolCall(call_id, name, response_parsing.arguments(values))

@@ -21,7 +21,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.models.base import Answer, Finish, Message, Request, Settings, ToolCall, Usage
-from intercode.models.wire import arguments
+from intercode.models.response_parsing import arguments
 from intercode_sandbox.host_files import sha256
 
 _KEYS = {"when", "seen", "turn", "say", "calls", "finish"}

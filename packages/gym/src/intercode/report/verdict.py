@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from intercode.evaluate.comparison import holm
-from intercode.evaluate.run_differences import Difference, differences, find_version_drift
+from intercode.evaluate.manifest_diff import Difference, differences, find_version_drift
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import PairedComparison, Run, baselines, compare, rate_name

@@ -7,7 +7,7 @@ right answer gives gold's result on the copy, too, but a guess does not. If gold
 copies are only 0, 1 or nothing (an existence question), one copy with the original's result is
 added. An answer that only distinguishes copies from the original fails on that copy.
 
-Gentle mutations are tried before rough ones (`intercode.rewards.sql_mutate`). Rough mutations
+Gentle mutations are tried before rough ones (`intercode.rewards.database_mutator`). Rough mutations
 change names that were unique in the data, on which an answer may have relied. No mutation
 duplicates a value that gold looks up.
 """
@@ -26,7 +26,7 @@ from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.sql_compare import compare
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
-from intercode.rewards.sql_mutate import VERSION, mutate
+from intercode.rewards.database_mutator import VERSION, mutate
 from intercode.rewards.sql_run import GoldAnswer, SqlGrader
 from intercode.task import Task
 

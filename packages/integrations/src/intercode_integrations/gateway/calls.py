@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from intercode.models import anthropic, openai, responses, wire
+from intercode.models import anthropic, openai, responses, response_parsing
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 from intercode.models.protocols import Name
 
@@ -118,7 +118,7 @@ def incomplete_reason(body: Mapping[str, Any]) -> str:
     details = body.get("error") or body.get("incomplete_details")
     if not details and body.get("status") not in {"failed", "incomplete"}:
         return ""
-    return json.dumps(details or {"status": body["status"]})[: wire.MAX_MESSAGE_LENGTH]
+    return json.dumps(details or {"status": body["status"]})[: response_parsing.MAX_MESSAGE_LENGTH]
 
 
 def read_token_data(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _role(value: Any) -> Role:
 
 def _content_text(content: Any) -> str:
     if content is None or isinstance(content, str):
-        return wire.replace_surrogates(content or "")
+        return response_parsing.replace_surrogates(content or "")
     parts = content if isinstance(content, list) else [content]
     return "".join(_part_text(part) for part in parts)
 
@@ -196,7 +196,7 @@ def _part_text(part: Any) -> str:
         return str(part)
     for key in ("text", "refusal"):
         if isinstance(text := part.get(key), str):
-            return wire.replace_surrogates(text)
+            return response_parsing.replace_surrogates(text)
     kind = str(part.get("type", ""))
     return "[image]" if "image" in kind else f"[{kind}]"
 
@@ -214,13 +214,13 @@ def _decode_message(message_data: Mapping[str, Any]) -> Iterator[Message]:
                 "tool", _content_text(block.get("content")), (), str(block.get("tool_use_id"))
             )
         elif kind == "tool_use":
-            arguments = wire.arguments(block.get("input"))
+            arguments = response_parsing.arguments(block.get("input"))
             calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
         elif kind not in {"thinking", "redacted_thinking"}:
             content_blocks.append(block)
     for call in message_data.get("tool_calls") or ():
         function = call.get("function") or call.get("custom") or {}
-        arguments = wire.arguments(function.get("arguments", function.get("input")))
+        arguments = response_parsing.arguments(function.get("arguments", function.get("input")))
         calls.append(ToolCall(str(call.get("id")), str(function.get("name")), arguments))
     if content_blocks or calls or not blocks:
         text = _content_text(content_blocks if blocks else content)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from intercode.errors import BudgetError, ModelAccessError, ModelError, ModelUnavailableError
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
 from intercode.models.cache import Cache, digest, is_unseeded_sampling
 from intercode.models.prices import Prices
@@ -202,7 +202,7 @@ class ForwardedCall:
     def _replay(self, answer_bytes: bytes) -> None:
         self._answer_bytes = answer_bytes
         if not self._streamed:
-            self._body = wire.load(answer_bytes)
+            self._body = response_parsing.load(answer_bytes)
             return
         assembly = StreamAssembly(self._name)
         assembly.feed(answer_bytes)
@@ -227,13 +227,13 @@ class ForwardedCall:
             if answer.status != 200:
                 error = gateway.upstream.remove_key(answer.read(MAX_ERROR_BYTES))
                 self._failure = answer.status, error
-                raise wire.status_error(
+                raise response_parsing.status_error(
                     answer.status, answer.headers, error.decode(errors="replace")
                 )
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
             self._answer_bytes = gateway.upstream.remove_key(answer.read(MAX_ANSWER_BYTES))
-            data = wire.load(self._answer_bytes)
+            data = response_parsing.load(self._answer_bytes)
             self._body = hide_in(data, gateway.upstream.key)
             # JSON escapes can hide the key from `remove_key`, but not from `hide_in`.
             if self._body != data:
@@ -267,7 +267,7 @@ class ForwardedCall:
                 events = assembly.feed(data)
                 if not has_begun and assembly.error:
                     text = json.dumps({"error": assembly.error})
-                    raise AttemptError(f"an error in the stream: {text[: wire.MAX_MESSAGE_LENGTH]}")
+                    raise AttemptError(f"an error in the stream: {text[: response_parsing.MAX_MESSAGE_LENGTH]}")
                 output = secret_filter.filter_events(
                     event for event in events if not self._is_internal_usage(event.data)
                 )
@@ -285,7 +285,7 @@ class ForwardedCall:
                 raise ValueError("the stream ended before its last event")
         except (AttemptError, ValueError) as error:
             if not has_begun:
-                raise wire.unusable_answer(str(error)) from None
+                raise response_parsing.unusable_answer(str(error)) from None
             self._error = EPISODE_ENDED if self._session.is_closed else str(error)
         except ClientDisconnect:
             self._error = CLIENT_DISCONNECTED

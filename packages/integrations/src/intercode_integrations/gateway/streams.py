@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.protocols import Name
 
 MAX_EVENT_BYTES = 32 * 1024**2
@@ -175,7 +175,7 @@ def _add_messages(assembly: StreamAssembly, data: dict[str, Any]) -> None:
         if "citation" in delta:
             block["citations"] = [*(block.get("citations") or []), delta["citation"]]
     elif kind == "content_block_stop" and (text := assembly._partial.pop(data["index"], "")):
-        assembly.body["content"][data["index"]]["input"] = wire.arguments(text)
+        assembly.body["content"][data["index"]]["input"] = response_parsing.arguments(text)
     elif kind == "message_delta":
         assembly.body |= data["delta"]
         usage = {k: v for k, v in (data.get("usage") or {}).items() if v is not None}

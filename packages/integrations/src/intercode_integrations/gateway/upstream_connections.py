@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import h11
 
-from intercode.models import wire
+from intercode.models import response_parsing
 from intercode.models.base import AttemptError
 from intercode.models.upstream import Upstream
 from intercode_integrations.gateway.http import MAX_HEAD_BYTES
@@ -116,7 +116,7 @@ class ConnectionPool:
             connection.close()
 
     def _connect(self, timeout: float) -> socket.socket:
-        connect_timeout, address = min(wire.CONNECT, timeout), self._server
+        connect_timeout, address = min(response_parsing.CONNECT, timeout), self._server
         if self._proxy is not None:
             address = self._proxy.hostname or "", self._proxy.port or _PORTS["http"]
         try:

@@ -18,7 +18,7 @@ from intercode.agents.strategies import NO_CALL
 from intercode.envs.tools import sendable
 from intercode.episode import NoAction
 from intercode.models.base import tool_as_openai
-from intercode.models.wire import arguments
+from intercode.models.response_parsing import arguments
 from intercode_integrations.async_env import AsyncEnv
 from intercode_integrations.verifiers.tasks import InterCodeTaskData, failures
 
