@@ -1412,7 +1412,7 @@ DEFENCES = [
     ),
     _one("ray_paid_at_all", "peer DoS", LEDGER, ".presume()", ".release()"),
     _one(
-        "looked_up_once", "cheating", REWARDS + "sql_mutate.py",
+        "looked_up_once", "cheating", REWARDS + "database_mutator.py",
         "                if row not in retained_rows:", "                if False:",
     ),
     _one(

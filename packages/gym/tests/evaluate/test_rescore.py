@@ -18,9 +18,9 @@ from intercode.episode import Episode, NoAction, Score, Turn
 from intercode.errors import InterCodeError, RecordError, TaskNotFoundError, UsageError
 from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.episode_loop import PlayableEnv
+from intercode.evaluate.manifest_diff import DriftError
 from intercode.evaluate.replayed_env import NotReproducibleError, difference
 from intercode.evaluate.rescore import rescore
-from intercode.evaluate.manifest_diff import DriftError
 from intercode.records import Outcome, read_manifest
 from intercode.report.runs import compare, read_runs
 from intercode.task import Dataset, Task

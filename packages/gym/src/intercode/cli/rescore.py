@@ -19,9 +19,9 @@ from intercode.cli.recorded_spec import AGENT_OPTIONS, JUDGE_OPTIONS, recorded_s
 from intercode.cli.run_output import Watcher
 from intercode.cli.terminal import duration, number, percent, print_json, safe, table
 from intercode.errors import UsageError
+from intercode.evaluate.manifest_diff import DriftError
 from intercode.evaluate.model_rewards import SHARED_MODEL_OPTIONS, ModelReward
 from intercode.evaluate.rescore import DEFAULT, RescoredEpisode, RescoreResult, rescore
-from intercode.evaluate.manifest_diff import DriftError
 from intercode.evaluate.run_setup import (
     REQUESTABLE_OPTIONS,
     EnvironmentSetting,

@@ -22,7 +22,6 @@ from intercode.evaluate.agent_setup import PreparedAgent, actors
 from intercode.evaluate.episode_loop import PlayableEnv
 from intercode.evaluate.executor import Executor, PreparedRun, Threads, resolve_executor
 from intercode.evaluate.manifest import dataset_facts, describe, finish, session as session_record
-from intercode.evaluate.progress import Progress
 from intercode.evaluate.manifest_diff import (
     DriftError,
     describe_changes,
@@ -32,6 +31,7 @@ from intercode.evaluate.manifest_diff import (
     session_differences,
     warning,
 )
+from intercode.evaluate.progress import Progress
 from intercode.evaluate.run_setup import (
     EnvironmentSetting,
     Plan,

@@ -346,7 +346,7 @@ class ProbeFindings:
 
 
 class ProbingEnv(WrappedEnv):
-    """An environment that also searches for leaks, measures memory and delays gold by `GoldRepeatDelay`."""
+    """An environment that also searches for leaks, measures memory and delays gold."""
 
     def __init__(self, env: PlayableEnv, probe_findings: ProbeFindings) -> None:
         super().__init__(env)

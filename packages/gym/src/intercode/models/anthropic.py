@@ -139,16 +139,22 @@ def decode(response_body: dict[str, Any]) -> Answer:
     text = response_parsing.extract_text([block for block in blocks if block.get("type") == "text"])
     calls = _calls([block for block in blocks if block.get("type") == "tool_use"])
     finish = response_parsing.finish(response_body.get("stop_reason"), bool(calls))
-    return Answer(text, calls, _usage(response_body), response_parsing.extract_model(response_body), finish)
+    return Answer(
+        text, calls, _usage(response_body), response_parsing.extract_model(response_body), finish
+    )
 
 
 def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     for block in blocks:
         if not isinstance(block.get("name"), str):
             excerpt = json.dumps(block)[:200]
-            raise response_parsing.unusable_answer(f"the answer has a tool call without a name: {excerpt}")
+            raise response_parsing.unusable_answer(
+                f"the answer has a tool call without a name: {excerpt}"
+            )
     return tuple(
-        ToolCall(str(block.get("id", "")), block["name"], response_parsing.arguments(block.get("input")))
+        ToolCall(
+            str(block.get("id", "")), block["name"], response_parsing.arguments(block.get("input"))
+        )
         for block in blocks
     )
 

@@ -35,7 +35,9 @@ class LiteLlmClient:
         provider = model.partition("/")[0].upper().replace("-", "_")
         self._key = find(f"{provider}_API_KEY") or ""
         # LiteLLM's errors are classes of OpenAI's SDK, or subclasses of these.
-        self._errors = response_parsing.SdkErrorTranslator(response_parsing.sdk("openai", "LiteLLM"), self._key)
+        self._errors = response_parsing.SdkErrorTranslator(
+            response_parsing.sdk("openai", "LiteLLM"), self._key
+        )
         self._timeout = timeout
         self._base_url = base_url
         self.model = model

@@ -265,7 +265,12 @@ def decode_chat(response_body: dict[str, Any], tools: Sequence[Tool] = ()) -> An
     logprobs = [entry.get("logprob") for entry in token_entries if isinstance(entry, dict)]
     trace = _trace(response_body, choice, logprobs)
     return Answer(
-        text, calls, _usage(response_body), response_parsing.extract_model(response_body), finish, trace
+        text,
+        calls,
+        _usage(response_body),
+        response_parsing.extract_model(response_body),
+        finish,
+        trace,
     )
 
 
@@ -282,7 +287,14 @@ def decode_completion(response_body: dict[str, Any]) -> Answer:
     finish = response_parsing.finish(choice.get("finish_reason"), calls=False)
     trace = _trace(response_body, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
     text = response_parsing.extract_text(choice.get("text"))
-    return Answer(text, (), _usage(response_body), response_parsing.extract_model(response_body), finish, trace)
+    return Answer(
+        text,
+        (),
+        _usage(response_body),
+        response_parsing.extract_model(response_body),
+        finish,
+        trace,
+    )
 
 
 def _choice(response_body: dict[str, Any]) -> dict[str, Any]:
@@ -303,7 +315,9 @@ def _calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
     if isinstance(raw_calls, dict):
         raw_calls = [raw_calls]
     if not isinstance(raw_calls, list):
-        raise response_parsing.unusable_answer(f"the answer's tool calls are a {type(raw_calls).__name__}")
+        raise response_parsing.unusable_answer(
+            f"the answer's tool calls are a {type(raw_calls).__name__}"
+        )
     calls: list[ToolCall] = []
     for call in raw_calls:
         function = call.get("function", call) if isinstance(call, dict) else None
@@ -423,4 +437,6 @@ def _call(source: str, names: Collection[str], call_number: int) -> ToolCall | N
         return None
     if (arguments := call_fields.get("arguments", call_fields.get("parameters"))) is None:
         return None
-    return ToolCall(f"text_{call_number}", call_fields["name"], response_parsing.arguments(arguments))
+    return ToolCall(
+        f"text_{call_number}", call_fields["name"], response_parsing.arguments(arguments)
+    )

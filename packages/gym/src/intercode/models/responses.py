@@ -38,7 +38,11 @@ def decode(response_body: dict[str, Any]) -> Answer:
     )
     usage = response_parsing.usage(response_body.get("usage"), "input_tokens", "output_tokens")
     return Answer(
-        text, calls, usage, response_parsing.extract_model(response_body), response_parsing.finish(reason, bool(calls))
+        text,
+        calls,
+        usage,
+        response_parsing.extract_model(response_body),
+        response_parsing.finish(reason, bool(calls)),
     )
 
 

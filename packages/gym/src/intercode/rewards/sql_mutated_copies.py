@@ -24,9 +24,9 @@ from intercode.databases.base import StatementResult, Value
 from intercode.databases.convert.build import as_sqlite, get_cached_file
 from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
+from intercode.rewards.database_mutator import VERSION, mutate
 from intercode.rewards.sql_compare import compare
 from intercode.rewards.sql_conditions import QueryConditions, collect_conditions
-from intercode.rewards.database_mutator import VERSION, mutate
 from intercode.rewards.sql_run import GoldAnswer, SqlGrader
 from intercode.task import Task
 

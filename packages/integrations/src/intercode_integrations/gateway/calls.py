@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from intercode.models import anthropic, openai, responses, response_parsing
+from intercode.models import anthropic, openai, response_parsing, responses
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 from intercode.models.protocols import Name
 

@@ -267,7 +267,9 @@ class ForwardedCall:
                 events = assembly.feed(data)
                 if not has_begun and assembly.error:
                     text = json.dumps({"error": assembly.error})
-                    raise AttemptError(f"an error in the stream: {text[: response_parsing.MAX_MESSAGE_LENGTH]}")
+                    raise AttemptError(
+                        f"an error in the stream: {text[: response_parsing.MAX_MESSAGE_LENGTH]}"
+                    )
                 output = secret_filter.filter_events(
                     event for event in events if not self._is_internal_usage(event.data)
                 )

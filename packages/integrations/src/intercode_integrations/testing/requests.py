@@ -14,8 +14,8 @@ from typing import Any
 
 from intercode.models import responses
 from intercode.models.base import Message, Request, Role, Settings, Tool, ToolCall
-from intercode.models.scripted import Line, Script
 from intercode.models.response_parsing import arguments, extract_text
+from intercode.models.scripted import Line, Script
 
 COMPLETION = 16
 """Maximum tokens of a completion if the request sets no limit, as in OpenAI's own protocol."""

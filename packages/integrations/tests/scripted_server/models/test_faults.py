@@ -17,8 +17,8 @@ from hypothesis import given, strategies as st
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
 from intercode.models import Budget, Message, Retry, get_model
 from intercode.models.limits import LONGEST_WAIT, PATIENCE
-from intercode.models.scripted import Line, Rule, script
 from intercode.models.response_parsing import retry_after, status_error
+from intercode.models.scripted import Line, Rule, script
 from intercode_integrations.testing import (
     Fault,
     ScriptedServer,

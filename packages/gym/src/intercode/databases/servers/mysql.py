@@ -19,10 +19,10 @@ from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
 from intercode.databases.convert import dump
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
+from intercode.databases.servers.introspection import RelationSchema, mysql_schema, without_definer
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import start_mariadb
-from intercode.databases.servers.introspection import RelationSchema, mysql_schema, without_definer
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, UsageError

@@ -21,10 +21,10 @@ from intercode.databases.base import ActionOutcome, EngineOptions, Failure, Row
 from intercode.databases.convert import schema_ddl
 from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
+from intercode.databases.servers.introspection import RelationSchema, postgresql_schema
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
 from intercode.databases.servers.private import start_postgresql
-from intercode.databases.servers.introspection import RelationSchema, postgresql_schema
 from intercode.databases.servers.session import (
     Clone,
     ConnectionLoss,

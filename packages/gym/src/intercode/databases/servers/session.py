@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from intercode.databases.base import ActionOutcome, Failure, Role, Row, TableState
-from intercode.databases.servers.names import Edit, NameMapping, rewrite
 from intercode.databases.servers.introspection import RelationSchema
+from intercode.databases.servers.names import Edit, NameMapping, rewrite
 from intercode.databases.servers.statement_timeouts import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
