@@ -41,10 +41,8 @@ from processes import descendants, pss
 from rows import Row, against, below
 
 RESULTS = Path(__file__).parent / "results"
-RESTING = 5
-"""Processes that a resting spawner has: its own, a zygote, and a prepared sandbox's three."""
-RETAINED = 34
-"""Cgroups of each hierarchy that a resting spawner retains: 32 idle, and for what it prepares."""
+RETAINED = cgroup._IDLE + 2
+"""Cgroups of each hierarchy that a resting spawner retains: idle ones, and for what it prepares."""
 
 
 def run_ms(*argv: str, repeats: int = 7) -> float:
@@ -72,7 +70,7 @@ def leftovers() -> tuple[int, ...]:
     pattern = f"{cgroup.PREFIX}{os.getpid()}-*/*/"
     groups = (len(list(Path(parent).glob(pattern))) for parent in cgroup.parents())
     surplus = sum(max(0, count - RETAINED) for count in groups)
-    return max(0, len(descendants(os.getpid())) - RESTING), mounts, surplus
+    return max(0, len(descendants(os.getpid())) - reach.RESTING), mounts, surplus
 
 
 def many(count: int) -> list[Row]:
